@@ -35,6 +35,7 @@ pub mod config;
 pub mod front;
 pub mod identity;
 pub mod link;
+pub mod state;
 
 pub use edge_calls::Error;
 
@@ -50,11 +51,12 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
     let doors = Tasks::default();
     let work = Tasks::default();
     let drivers = Arc::new(Drivers::new(config.drivers, drivers::unix()));
-    let scopes = config.state.as_deref().map(Scopes::open).transpose()?;
+    config.state.as_deref().inspect(|state| state::look(state));
+    let scopes = config.state.as_deref().map(Scopes::open);
     let scopes = Arc::new(scopes.unwrap_or_default());
     let leases = Arc::new(LeaseClient::default());
     let boot = Host::default().boot();
-    let authority = Authority::open(config.deny, config.state.as_deref(), &boot)?;
+    let authority = Authority::open(config.deny, config.state.as_deref(), &boot);
     let introductions = Arc::new(Introductions::open(config.state.as_deref(), node.clone()));
     let by = config.node_expansion;
     let expansions = config.state.as_deref().and_then(|state| {

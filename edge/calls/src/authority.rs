@@ -5,12 +5,13 @@
 //! each csi-edge of this boot has denied. It may use `error`.
 
 use std::collections::BTreeSet;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use anyhow::Context;
 use proto::csi::Method;
+use proto::host::files;
 use proto::host::publish::{Existing, publish};
 use serde::{Deserialize, Serialize};
 use tracing::warn;
@@ -58,23 +59,14 @@ struct DenialRecord {
 
 impl Authority {
     /// Denies these methods to the cloud. `boot` is the id of this boot, and empty if it is not
-    /// known. Without a state directory a run of each method may be open.
-    ///
-    /// # Errors
-    /// The directory cannot be used.
-    pub fn open(
-        denied: BTreeSet<Deniable>,
-        state: Option<&Path>,
-        boot: &str,
-    ) -> anyhow::Result<Self> {
+    /// known. Without a state directory that can be written, a run of each method may be open.
+    pub fn open(denied: BTreeSet<Deniable>, state: Option<&Path>, boot: &str) -> Self {
         let Some(directory) = state.filter(|_| !boot.is_empty()) else {
-            return Ok(Self { denied, ..Self::default() });
+            return Self { denied, ..Self::default() };
         };
-        let cannot = || format!("the directory {} (--state) cannot be used", directory.display());
-        std::fs::create_dir_all(directory).with_context(cannot)?;
         let file = directory.join(FILE);
         // Without the file an earlier csi-edge of this boot may have passed anything on.
-        let kept = std::fs::read(&file).ok();
+        let kept = files::read(&file).ok();
         let kept = kept.and_then(|text| serde_json::from_slice::<DenialRecord>(&text).ok());
         let never_run: BTreeSet<_> = match kept {
             Some(kept) if kept.boot != boot => denied.clone(),
@@ -85,9 +77,16 @@ impl Authority {
             None => BTreeSet::new(),
         };
         let names = never_run.iter().map(|method| method.0.name().to_owned()).collect();
-        let kept = serde_json::to_vec(&DenialRecord { boot: boot.to_owned(), denied: names })?;
-        publish(&file, &kept, 0o600, Existing::Replace).with_context(cannot)?;
-        Ok(Self { denied, never_run: Mutex::new(never_run), file: Some(file) })
+        if let Err(error) = keep(&file, &DenialRecord { boot: boot.to_owned(), denied: names }) {
+            let file = file.display();
+            warn!(
+                %file, %error,
+                "what is denied cannot be kept, so a denied call is refused as one whose outcome \
+                 is not known"
+            );
+            return Self { denied, ..Self::default() };
+        }
+        Self { denied, never_run: Mutex::new(never_run), file: Some(file) }
     }
 
     /// The method of a path, if csi-cloud sends it.
@@ -108,7 +107,7 @@ impl Authority {
         // Without it the next csi-edge of this boot takes every run for open.
         let removed = self.file.as_ref().map(std::fs::remove_file).transpose();
         if let Err(error) = removed
-            && error.kind() != std::io::ErrorKind::NotFound
+            && error.kind() != io::ErrorKind::NotFound
         {
             warn!(
                 %error,
@@ -150,6 +149,20 @@ impl Authority {
     }
 }
 
+/// Replaces the record. One of another boot may not stay: a later csi-edge of this boot would take
+/// its word.
+fn keep(file: &Path, record: &DenialRecord) -> io::Result<()> {
+    let directory = file.parent().unwrap_or(Path::new("/"));
+    let kept = std::fs::create_dir_all(directory)
+        .and_then(|()| Ok(serde_json::to_vec(record)?))
+        .and_then(|text| publish(file, &text, 0o600, Existing::Replace));
+    if kept.is_err() {
+        // It is gone, or it cannot be changed at all.
+        let _ = std::fs::remove_file(file);
+    }
+    kept
+}
+
 #[cfg(test)]
 mod tests {
     use proto::csi::status::ToStatus;
@@ -188,7 +201,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let open = |denied: &[&str], boot| {
             let denied = denied.iter().map(|name| name.parse().unwrap()).collect();
-            Authority::open(denied, Some(dir.path()), boot).unwrap()
+            Authority::open(denied, Some(dir.path()), boot)
         };
         let expand = |authority: &Authority| code(authority, Method::ControllerExpandVolume, false);
         let in_doubt = Some(Code::Unavailable);
@@ -211,8 +224,7 @@ mod tests {
     #[test]
     fn a_run_for_a_caller_of_the_node_may_be_open_until_the_next_boot() {
         let dir = tempfile::tempdir().unwrap();
-        let open =
-            |state, boot| Authority::open([EXPAND.parse().unwrap()].into(), state, boot).unwrap();
+        let open = |state, boot| Authority::open([EXPAND.parse().unwrap()].into(), state, boot);
         let expand = |authority: &Authority| code(authority, Method::ControllerExpandVolume, false);
         open(Some(dir.path()), "1");
         let authority = open(Some(dir.path()), "2");
@@ -224,7 +236,9 @@ mod tests {
         let again = open(Some(dir.path()), "2");
         assert_eq!(expand(&again), Some(Code::Unavailable), "after a restart");
         assert_eq!(expand(&open(Some(dir.path()), "3")), Some(Code::PermissionDenied));
-        for (state, boot) in [(None, "4"), (Some(dir.path()), "")] {
+        let file = dir.path().join("file");
+        publish(&file, b"", 0o600, Existing::Keep).unwrap();
+        for (state, boot) in [(None, "4"), (Some(dir.path()), ""), (Some(&*file), "4")] {
             assert_eq!(expand(&open(state, boot)), Some(Code::Unavailable), "nothing is known");
         }
     }

@@ -5,11 +5,14 @@
 //! holds until the cloud tells another. It uses no other room.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anyhow::Context;
 use proto::csi::topology::Scope;
+use proto::host::files;
+use proto::host::files::Unread;
 use proto::host::publish::{Existing, publish};
 use proto::names::DriverName;
 use serde::{Deserialize, Serialize};
@@ -56,30 +59,18 @@ impl Words {
 }
 
 impl Scopes {
-    /// Reads the words in this state directory, which is created if needed. A damaged file counts
-    /// as empty, because the cloud tells them again.
-    ///
-    /// # Errors
-    /// The directory cannot be created, or the file cannot be opened.
-    pub fn open(directory: &Path) -> anyhow::Result<Self> {
-        let cannot = || format!("the directory {} (--state) cannot be used", directory.display());
-        std::fs::create_dir_all(directory).with_context(cannot)?;
+    /// Reads the words in this state directory. A file that is damaged or cannot be read counts as
+    /// empty, because the cloud tells them again.
+    pub fn open(directory: &Path) -> Self {
         let file = directory.join(FILE);
-        let text = match std::fs::read(&file) {
-            Ok(text) => text,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                b"{\"scopes\":{}}".to_vec()
-            }
-            Err(error) => return Err(error).with_context(cannot),
-        };
-        let words: Words = serde_json::from_slice(&text).unwrap_or_else(|error| {
+        let words = read(&file).unwrap_or_else(|error| {
             let file = file.display();
             warn!(%file, %error, "what the cloud told cannot be read; it will tell it again");
             Words::default()
         });
         let known = Mutex::new(words.clone());
         let kept = tokio::sync::Mutex::new(words);
-        Ok(Self { known, told: Mutex::default(), file: Some(file), kept })
+        Self { known, told: Mutex::default(), file: Some(file), kept }
     }
 
     /// The scope of a driver; none if the cloud never told it.
@@ -154,10 +145,18 @@ fn log_news(before: &Words, now: &Words) {
     }
 }
 
+fn read(file: &Path) -> io::Result<Words> {
+    match files::read(file) {
+        Err(Unread::Missing) => Ok(Words::default()),
+        text => Ok(serde_json::from_slice(&text?)?),
+    }
+}
+
 /// Writes the file; false if that failed.
 async fn keep(file: PathBuf, words: Words) -> bool {
     let path = file.clone();
     let write = move || -> anyhow::Result<()> {
+        path.parent().map_or(Ok(()), std::fs::create_dir_all)?;
         Ok(publish(&path, &serde_json::to_vec(&words)?, 0o600, Existing::Replace)?)
     };
     let written = tokio::task::spawn_blocking(write).await.context("it was broken off");
@@ -206,14 +205,14 @@ mod tests {
     async fn what_was_told_is_there_after_a_restart() {
         let dir = tempfile::tempdir().unwrap();
         let state = dir.path().join("made/here");
-        let scopes = Scopes::open(&state).unwrap();
+        let scopes = Scopes::open(&state);
         assert_eq!(scopes.of(&driver()), None);
         take(&scopes, [(driver(), Scope::Node)].into()).await;
         // A cloud that does not know the scope does not revoke it.
         take(&scopes, BTreeMap::new()).await;
-        assert_eq!(Scopes::open(&state).unwrap().of(&driver()), Some(Scope::Node));
+        assert_eq!(Scopes::open(&state).of(&driver()), Some(Scope::Node));
         take(&scopes, [(driver(), Scope::Shared)].into()).await;
-        assert_eq!(Scopes::open(&state).unwrap().of(&driver()), Some(Scope::Shared));
+        assert_eq!(Scopes::open(&state).of(&driver()), Some(Scope::Shared));
         assert_eq!(std::fs::read_dir(&state).unwrap().count(), 1, "something was left behind");
     }
 
@@ -229,22 +228,21 @@ mod tests {
     #[tokio::test]
     async fn whose_topology_the_cloud_publishes_is_there_after_a_restart() {
         let dir = tempfile::tempdir().unwrap();
-        let scopes = Scopes::open(dir.path()).unwrap();
+        let scopes = Scopes::open(dir.path());
         assert!(!scopes.publishes_topology(&driver()));
         take(&scopes, [(driver(), Scope::Node)].into()).await;
         take_published(&scopes, &["d.example", "e.example"]).await;
         // A cloud that does not know takes nothing back.
         scopes.hear_published(None);
         scopes.settle().await;
-        let again = Scopes::open(dir.path()).unwrap();
+        let again = Scopes::open(dir.path());
         assert!(again.publishes_topology(&driver()));
         assert_eq!(again.of(&driver()), Some(Scope::Node));
         take_published(&again, &["e.example"]).await;
         assert!(!again.publishes_topology(&driver()));
-        assert!(!Scopes::open(dir.path()).unwrap().publishes_topology(&driver()));
-        assert!(
-            Scopes::open(dir.path()).unwrap().publishes_topology(&"e.example".parse().unwrap())
-        );
+        assert!(!Scopes::open(dir.path()).publishes_topology(&driver()));
+        let other = "e.example".parse().unwrap();
+        assert!(Scopes::open(dir.path()).publishes_topology(&other));
     }
 
     /// A directory in which a file of the state can be, and none with a longer name beside it. So
@@ -266,13 +264,13 @@ mod tests {
         let words =
             Words { scopes: BTreeMap::new(), publishes_topology: published(&["d.example"]) };
         std::fs::write(full.join(FILE), serde_json::to_vec(&words).unwrap()).unwrap();
-        let scopes = Scopes::open(&full).unwrap();
+        let scopes = Scopes::open(&full);
         assert!(scopes.publishes_topology(&driver()));
         take(&scopes, [(driver(), Scope::Node)].into()).await;
         assert!(full.join(FILE).exists(), "what it says is still true");
         take_published(&scopes, &[]).await;
         assert!(!scopes.publishes_topology(&driver()));
-        assert!(!Scopes::open(&full).unwrap().publishes_topology(&driver()));
+        assert!(!Scopes::open(&full).publishes_topology(&driver()));
     }
 
     #[test]
@@ -280,7 +278,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let text = b"{\"scopes\":{\"d.example\":\"node\"}}";
         publish(&dir.path().join(FILE), text, 0o600, Existing::Keep).unwrap();
-        let scopes = Scopes::open(dir.path()).unwrap();
+        let scopes = Scopes::open(dir.path());
         assert_eq!(scopes.of(&driver()), Some(Scope::Node));
         assert!(!scopes.publishes_topology(&driver()));
     }
@@ -289,16 +287,18 @@ mod tests {
     async fn a_file_that_is_damaged_or_cannot_be_written_is_no_end() {
         let dir = tempfile::tempdir().unwrap();
         publish(&dir.path().join(FILE), b"{\"scopes\":", 0o600, Existing::Keep).unwrap();
-        let scopes = Scopes::open(dir.path()).unwrap();
+        let scopes = Scopes::open(dir.path());
         assert_eq!(scopes.of(&driver()), None);
         let path = dir.path().to_owned();
         dir.close().unwrap();
+        publish(&path, b"", 0o600, Existing::Keep).unwrap();
+        assert_eq!(Scopes::open(&path).of(&driver()), None);
         take(&scopes, [(driver(), Scope::Node)].into()).await;
         assert_eq!(scopes.of(&driver()), Some(Scope::Node));
         // The disk is back, and the cloud tells the same again.
-        std::fs::create_dir(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
         take(&scopes, [(driver(), Scope::Node)].into()).await;
-        assert_eq!(Scopes::open(&path).unwrap().of(&driver()), Some(Scope::Node));
+        assert_eq!(Scopes::open(&path).of(&driver()), Some(Scope::Node));
         std::fs::remove_dir_all(&path).unwrap();
     }
 }

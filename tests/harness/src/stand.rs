@@ -226,6 +226,37 @@ impl Stand {
         drivers: &[(&str, &str)],
         more: &[&str],
     ) -> anyhow::Result<Process> {
+        let command = self.edge_command(node, drivers, more).await?;
+        Process::start(&format!("csi-edge-{node}"), command, self.dir())
+    }
+
+    /// The same in a mount namespace of its own, after a shell script that runs in it. Only root
+    /// may do that.
+    ///
+    /// # Errors
+    /// As for [`Stand::edge_with`].
+    pub async fn edge_in(
+        &mut self,
+        script: &str,
+        node: &str,
+        drivers: &[(&str, &str)],
+        more: &[&str],
+    ) -> anyhow::Result<Process> {
+        let edge = self.edge_command(node, drivers, more).await?;
+        let mut command = Command::new("unshare");
+        let script = format!("{script} && exec \"$@\"");
+        command.args(["--mount", "--propagation", "private", "sh", "-ec", &script, "sh"]);
+        command.arg(edge.as_std().get_program()).args(edge.as_std().get_args());
+        command.envs(self.log.iter().map(|filter| ("RUST_LOG", filter)));
+        Process::start(&format!("csi-edge-{node}"), command, self.dir())
+    }
+
+    async fn edge_command(
+        &mut self,
+        node: &str,
+        drivers: &[(&str, &str)],
+        more: &[&str],
+    ) -> anyhow::Result<Command> {
         if self.issued.insert(node.to_owned()) {
             self.run("csi-cloud", &["ca", "issue", node, "--dir", &self.pki()]).await?;
         }
@@ -234,7 +265,7 @@ impl Stand {
         self.tls(&mut command, node);
         let drivers = drivers.iter().map(|(name, socket)| format!("--driver={name}={socket}"));
         command.args(drivers);
-        Process::start(&format!("csi-edge-{node}"), command, self.dir())
+        Ok(command)
     }
 
     fn tls(&self, command: &mut Command, name: &str) {

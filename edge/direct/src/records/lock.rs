@@ -4,7 +4,10 @@
 
 use std::fs::{File, TryLockError};
 use std::io;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
 
 /// The lock of a state directory, while it lives.
 #[derive(Debug)]
@@ -48,7 +51,10 @@ impl StateLock {
         let path = state.join("direct").join("lock");
         let open = || {
             std::fs::create_dir_all(state.join("direct"))?;
-            File::options().write(true).create(true).truncate(false).open(&path)
+            // An ordinary open of a FIFO lasts until a reader comes.
+            let flags = OFlags::NONBLOCK.bits().cast_signed();
+            let mut options = File::options();
+            options.write(true).create(true).truncate(false).custom_flags(flags).open(&path)
         };
         let file = open().map_err(|source| NotLocked::Io { path: path.clone(), source })?;
         match file.try_lock() {

@@ -13,6 +13,7 @@ use http::Response;
 use hyper::body::Incoming;
 use proto::control::not_taken::NotTaken;
 use proto::csi::Method;
+use proto::host::chain;
 use proto::host::tasks::Tasks;
 use proto::http2::body::Body;
 use proto::names::DriverName;
@@ -88,15 +89,26 @@ impl Direct {
 
     /// Takes the direct volumes of a node over; operations run in `tasks`.
     ///
+    /// A state directory that cannot be locked is one in which nothing can be kept either.
+    ///
     /// # Errors
-    /// Another csi-edge works on the state directory, or that is not known.
+    /// Another csi-edge works on the state directory.
     pub fn open(
         settings: Settings,
         executor: Arc<Executor>,
         cloud: Cloud,
         tasks: Tasks,
     ) -> Result<Self, NotLocked> {
-        let lock = settings.state.as_deref().map(StateLock::take).transpose()?;
+        let lock = match settings.state.as_deref().map(StateLock::take) {
+            Some(Ok(lock)) => Some(lock),
+            Some(Err(error @ NotLocked::Io { .. })) => {
+                let error = chain(&error);
+                warn!(error, "no volume is handed over until the state directory can be written");
+                None
+            }
+            Some(Err(another @ NotLocked::Another { .. })) => return Err(another),
+            None => None,
+        };
         Ok(Self { service: Arc::new(service(settings, executor, cloud, tasks)), _lock: lock })
     }
 

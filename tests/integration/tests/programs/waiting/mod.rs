@@ -23,4 +23,5 @@ mod secrets;
 mod silent_node;
 mod socket_relay;
 mod start;
+mod state;
 mod trust;
