@@ -9,7 +9,7 @@ export PATH := $(CURDIR)/target/tools/bin:$(PATH)
 
 DIRECT := $(CARGO) test --workspace --test direct --locked --quiet -- --ignored --test-threads 2
 
-.PHONY: figures fuzz help build demo direct guest test check sanity sim mutants chaos release bench badnet scale hostile hop size sbom tools stand stand-down e2e
+.PHONY: figures fuzz help build demo direct guest test check sanity sim mutants chaos powercut release bench badnet scale hostile hop size sbom tools stand stand-down e2e
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -58,6 +58,9 @@ fuzz: tools ## Each parser of bytes from outside under cargo-fuzz; SECONDS=n for
 
 chaos: build ## Kill, stop and cut everything at random under load, and look for what was lost; SECONDS=n SEED=n
 	target/debug/conformance chaos $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED))
+
+powercut: build ## Power cuts of a node that is cut off: every volume is back with its data, none twice, nothing left over (root); SEEDS=n SEED=n VOLUMES=n
+	target/debug/conformance powercut $(if $(SEEDS),--seeds $(SEEDS)) $(if $(SEED),--seed $(SEED)) $(if $(VOLUMES),--volumes $(VOLUMES))
 
 stand: $(GO_BIN)/kubernetes.done build ## A whole Kubernetes with three edges that stays up; prints its kubeconfig
 	$(QUIET) target/debug/cluster up

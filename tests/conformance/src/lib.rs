@@ -3,4 +3,5 @@
 
 pub mod chaos;
 pub mod demo;
+pub mod powercut;
 pub mod sanity;

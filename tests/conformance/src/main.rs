@@ -1,9 +1,9 @@
-//! The programs behind `make sanity`, `make chaos` and `make demo`.
+//! The programs behind `make sanity`, `make chaos`, `make powercut` and `make demo`.
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use conformance::{chaos, demo, sanity};
+use conformance::{chaos, demo, powercut, sanity};
 
 /// Tests of what callers and drivers can rely on, with real programs.
 #[derive(Parser)]
@@ -16,6 +16,7 @@ struct Args {
 enum Command {
     Sanity(sanity::command::Args),
     Chaos(chaos::command::Args),
+    Powercut(powercut::command::Args),
     /// Starts csi-cloud and three csi-edge with a real driver each, one over QUIC. A volume goes
     /// through its life at each node: create, attach, stage, mount, write, and back
     ///
@@ -32,6 +33,9 @@ fn main() -> ExitCode {
         }
         Command::Chaos(args) => {
             proto::host::program::runtime(1)?.block_on(chaos::command::main(args))
+        }
+        Command::Powercut(args) => {
+            proto::host::program::runtime(1)?.block_on(powercut::command::main(args))
         }
         Command::Demo => proto::host::program::runtime(2)?.block_on(demo::main()),
     })
