@@ -7,6 +7,7 @@ mod dead_drivers;
 mod direct;
 mod edges;
 mod examples;
+mod expansion;
 mod faults;
 mod figures;
 mod joins;
@@ -100,6 +101,7 @@ pub const ROWS: &[Row] = &[
     Row { name: "many", alone: true, run: |scene| sets::many_at_once(scene).boxed() },
     Row { name: "direct-kubelet", alone: true, run: |scene| direct::kubelet_away(scene).boxed() },
     Row { name: "edge-killed", alone: true, run: |scene| edges::killed(scene).boxed() },
+    Row { name: "edge-expansion", alone: true, run: |scene| expansion::by_edge(scene).boxed() },
     Row { name: "edge-cut", alone: true, run: |scene| edges::cut_off(scene).boxed() },
     Row {
         name: "driver-dead",

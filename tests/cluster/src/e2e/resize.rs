@@ -13,9 +13,9 @@ use super::traces::Traces;
 use crate::stand::objects;
 
 /// The size in a claim's status.
-const SIZE: &str = "/status/capacity/storage";
+pub(super) const SIZE: &str = "/status/capacity/storage";
 /// The raw volume has at least 32 MiB.
-const LARGE: &str =
+pub(super) const LARGE: &str =
     "dd if=/dev/disk of=/dev/null bs=1M skip=31 count=1 2>&1 | grep -q \"^1+0 records in\"";
 
 /// A raw volume grows under a pod that runs, and the pod sees it; a mounted one too.
@@ -71,7 +71,7 @@ pub(super) async fn offline(scene: &Scene<'_>) -> anyhow::Result<()> {
 }
 
 /// The claim, its persistent volume and the driver say 32 MiB.
-async fn grown(scene: &Scene<'_>, claim: &str) -> anyhow::Result<()> {
+pub(super) async fn grown(scene: &Scene<'_>, claim: &str) -> anyhow::Result<()> {
     reads(scene, look::claim(claim), SIZE, "32Mi").await?;
     let traces = Traces::of(scene, claim).await?;
     reads(scene, look::volume(&traces.name), "/spec/capacity/storage", "32Mi").await?;
