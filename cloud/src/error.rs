@@ -167,8 +167,8 @@ pub enum Error {
     },
     /// A driver answers two names with one id.
     #[error(
-        "the driver at {node} answered the create of {name:?} with {id:?}, which it made under the \
-         name {other:?}; that name keeps it. If the one of {other:?} is gone there, `csi-cloud \
+        "node {node}: its driver answered the create of {name:?} with {id:?}, which it made under \
+         the name {other:?}; that name keeps it. If the one of {other:?} is gone there, `csi-cloud \
          volume forget {driver} ID --force`, and send the create again"
     )]
     NameTaken {
@@ -288,7 +288,9 @@ pub enum Error {
         nodes: String,
     },
     /// The driver's answer breaks CSI.
-    #[error("driver {driver} at {node} answered OK to {method}, {why}; its outcome is not known")]
+    #[error(
+        "node {node}: driver {driver} answered OK to {method}, {why}; its outcome is not known"
+    )]
     BadAnswer {
         /// The driver that the call is for.
         driver: DriverName,

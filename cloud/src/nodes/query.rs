@@ -34,7 +34,7 @@ pub struct NodeQueries {
 #[derive(Debug, thiserror::Error)]
 pub enum QueryError {
     /// The driver returned an error.
-    #[error("the driver at {node} answered {:?}: {}", .status.code(), .status.message())]
+    #[error("node {node}: its driver answered {:?}: {}", .status.code(), .status.message())]
     Driver {
         /// The node.
         node: NodeName,
@@ -45,7 +45,7 @@ pub enum QueryError {
     #[error(transparent)]
     Call(#[from] Error),
     /// The answer cannot be decoded.
-    #[error("the driver at {node} answered {method} with what is not its message")]
+    #[error("node {node}: its driver answered {method} with what is not its message")]
     Unreadable {
         /// The node.
         node: NodeName,

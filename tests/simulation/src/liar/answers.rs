@@ -1,11 +1,11 @@
 //! What a lying edge answers: a claim of what honest nodes have, a refusal, or garbage.
 
 use bytes::Bytes;
-use http::Response;
+use http::{HeaderValue, Response};
 use prost::Message;
 use proto::csi::{self, Id, Key, List, Method, frame, wire};
 use proto::http2::body::Body;
-use proto::http2::forward::Answer;
+use proto::http2::forward::{Answer, NOT_DISPATCHED};
 use tonic::{Code, Status};
 
 use super::heard::HeardCall;
@@ -51,9 +51,11 @@ pub(super) fn id(dice: &mut Dice, ids: &[String]) -> Option<String> {
     ids.get(dice.below(ids.len())).cloned()
 }
 
-/// A refusal with this code.
+/// A refusal with this code, which says that no driver got the call.
 pub(super) fn refusal(code: Code) -> Response<Body> {
-    Status::new(code, "a lie").into_http()
+    let mut response = Status::new(code, "a lie").into_http();
+    response.headers_mut().insert(NOT_DISPATCHED, HeaderValue::from_static("1"));
+    response
 }
 
 /// Whether csi-cloud asks all nodes this.
