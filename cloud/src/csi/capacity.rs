@@ -1,8 +1,8 @@
 //! The capacity of several nodes together.
 //!
 //! Callers poll one topology after another, so no node may delay an answer. A slow node, or one
-//! without a link, counts with its last answer. So does one whose driver is down. After the grace it
-//! counts as full, and nothing is placed there.
+//! without a link, counts with its last answer. So does one whose driver is down. After the grace
+//! it counts as full, and nothing is placed there.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, RandomState};

@@ -197,7 +197,8 @@ impl Dispatcher {
         }
     }
 
-    /// Elects another node after the elected one had no link, or its driver was down, for the grace.
+    /// Elects another node after the elected one had no link, or its driver was down, for the
+    /// grace.
     async fn elect(&self) -> Result<(), Error> {
         self.in_doubt.forget(|node| self.store.read(|state| state.is_removed(node)));
         let Some(next) = self.store.read(|state| self.candidate(state)) else { return Ok(()) };

@@ -23,9 +23,9 @@ impl Standing {
     }
 }
 
-/// Elects the first node by name that has a link and whose driver is up, if the current node has
-/// been lost for the grace period. A node whose driver is not up is elected only in the place of
-/// one that is away. None if the current node stays, or no node is better.
+/// Elects another node if the current one has been lost for the grace period. It is the first by
+/// name that has a link and whose driver is up. A node whose driver is not up replaces only one
+/// that is away. None if the current node stays, or no node is better.
 ///
 /// `nodes` are the driver's nodes ordered by name, without removed ones.
 pub fn elect<'a, I: Iterator<Item = &'a NodeName>>(

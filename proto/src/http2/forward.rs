@@ -28,8 +28,8 @@ use crate::http2::limits::{CLIENT_WINDOW, MAX_HEADERS, MAX_STREAMS, STREAM_WINDO
 
 /// The id of a caller's call on the link to an edge, a UUIDv7; kept when the call is sent again.
 pub const CALL_ID: &str = "edge-csi-call";
-/// In an edge's refusal, with the value `1`: no byte of the call went to the driver. Only an edge may
-/// say it, so the edge takes it out of what a driver answers.
+/// In an edge's refusal, with the value `1`: no byte of the call went to the driver. Only an edge
+/// may say it, so the edge takes it out of what a driver answers.
 pub const NOT_DISPATCHED: &str = "edge-csi-not-dispatched";
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;

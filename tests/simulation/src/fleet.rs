@@ -293,8 +293,7 @@ impl Fleet {
         let linked = cloud.links.linked();
         let grace = self.shape.policy().grace;
         let is_down = |node: &&NodeName| {
-            let health = cloud.links.driver_health(node, &name);
-            health.and_then(|health| health.down()).is_some_and(|down| down >= grace)
+            cloud.links.driver_away(node, &name).is_some_and(|down| down >= grace)
         };
         let down = linked.iter().filter(is_down).cloned().collect();
         Some(Election { since: cloud.since, elected, linked, down })

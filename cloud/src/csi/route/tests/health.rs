@@ -85,8 +85,7 @@ fn what_was_sent_to_a_node_goes_there_however_its_driver_is() {
 }
 
 proptest! {
-    /// Whatever the fleet looks like: a create goes to a node that can do it now if one of the
-    /// topologies has any, and nobody is waited for.
+    /// A create goes to the first topology with a node that can do it now, or that is waited for.
     #[test]
     fn a_create_goes_to_a_node_that_can_do_it_now(
         linked in subsequence(NODES.to_vec(), 0..=4),
