@@ -152,7 +152,7 @@ impl Authority {
 /// Replaces the record. One of another boot may not stay: a later csi-edge of this boot would take
 /// its word.
 fn keep(file: &Path, record: &DenialRecord) -> io::Result<()> {
-    let directory = file.parent().unwrap_or(Path::new("/"));
+    let directory = file.parent().unwrap_or_else(|| Path::new("/"));
     let kept = std::fs::create_dir_all(directory)
         .and_then(|()| Ok(serde_json::to_vec(record)?))
         .and_then(|text| publish(file, &text, 0o600, Existing::Replace));

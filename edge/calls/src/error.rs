@@ -208,10 +208,9 @@ impl Error {
             // A run may go on.
             Self::DeadlinePassed(_) | Self::DriverBroke { .. } | Self::Stopping(_) => false,
             // The driver has answered.
-            Self::BadAnswer { .. } => false,
+            Self::BadAnswer { .. } | Self::NotGrownHere { .. } => false,
             // No create is refused so.
-            Self::ScopeUnknown(_) | Self::Guarded(_) => false,
-            Self::NotGrownHere { .. } | Self::NotNoted { .. } => false,
+            Self::ScopeUnknown(_) | Self::NotNoted { .. } | Self::Guarded(_) => false,
         }
     }
 }

@@ -470,8 +470,7 @@ fn without_node_half(message: &[u8]) -> Result<Vec<u8>, wire::Malformed> {
 fn was_not_begun(answered: &Result<Answer, Error>) -> bool {
     let status = match answered {
         Ok(answer) => answer.failure(),
-        Err(Error::DriverAway { .. } | Error::DeadlinePassed(_)) => return true,
-        Err(_) => return false,
+        Err(error) => return error.is_not_dispatched(),
     };
     status.is_some_and(|status| {
         matches!(

@@ -273,7 +273,7 @@ fn write(
 ) -> io::Result<impl FnOnce() -> io::Result<()> + Send + use<>> {
     let text = (!volume.is_empty()).then(|| serde_json::to_vec_pretty(volume)).transpose()?;
     Ok(move || {
-        let parent = path.parent().unwrap_or(Path::new("/"));
+        let parent = path.parent().unwrap_or_else(|| Path::new("/"));
         match text {
             Some(text) => {
                 files::make_private(parent)?;

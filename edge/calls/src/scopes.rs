@@ -146,10 +146,11 @@ fn log_news(before: &Words, now: &Words) {
 }
 
 fn read(file: &Path) -> io::Result<Words> {
-    match files::read(file) {
-        Err(Unread::Missing) => Ok(Words::default()),
-        text => Ok(serde_json::from_slice(&text?)?),
-    }
+    let text = match files::read(file) {
+        Err(Unread::Missing) => return Ok(Words::default()),
+        text => text?,
+    };
+    Ok(serde_json::from_slice(&text)?)
 }
 
 /// Writes the file; false if that failed.
@@ -241,8 +242,7 @@ mod tests {
         take_published(&again, &["e.example"]).await;
         assert!(!again.publishes_topology(&driver()));
         assert!(!Scopes::open(dir.path()).publishes_topology(&driver()));
-        let other = "e.example".parse().unwrap();
-        assert!(Scopes::open(dir.path()).publishes_topology(&other));
+        assert!(Scopes::open(dir.path()).publishes_topology(&"e.example".parse().unwrap()));
     }
 
     /// A directory in which a file of the state can be, and none with a longer name beside it. So

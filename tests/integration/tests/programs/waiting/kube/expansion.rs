@@ -79,7 +79,11 @@ async fn a_volume_whose_expansion_takes_a_secret_is_not_expanded_by_csi_edge() -
     }
     // A volume that is new since Kubernetes was last asked may have a secret.
     site.plane.kill_apiserver().await?;
-    let unknown = site.expand(&ids[2]).await?;
-    ensure!(unknown.code() == Code::Unavailable, "{unknown}");
+    until("Kubernetes is asked again", || async {
+        let unknown = site.expand(&ids[2]).await?;
+        ensure!(unknown.code() == Code::Unavailable, "{unknown}");
+        Ok(())
+    })
+    .await?;
     site.stop().await
 }
