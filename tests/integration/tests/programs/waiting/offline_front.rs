@@ -5,6 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context, ensure};
 use drivers::testdriver::{Running, TOPOLOGY_KEY, TestDriver};
+use harness::hostile_cloud;
 use harness::hostile_cloud::HostileCloud;
 use harness::process::Process;
 use harness::raw::{RawAnswer, RawClient};
@@ -12,10 +13,11 @@ use harness::stand::Stand;
 use harness::wait::{START, until};
 use harness::world::{DRIVER, NODE, TRANSPORTS};
 use prost::Message as _;
-use proto::control::hello::{Hello, Message, PROTOCOL, Welcome};
+use proto::control::hello::{Hello, Message, Welcome};
 use proto::csi;
 use proto::csi::topology;
-use proto::link::{Event, Link};
+use proto::host::tasks::Tasks;
+use proto::link::Event;
 use tonic::Code;
 
 const INFO: &str = "/csi.v1.Node/NodeGetInfo";
@@ -50,14 +52,21 @@ impl Site {
         self.stand.edge_with(NODE, &[(DRIVER, &socket)], &more).await
     }
 
-    /// Takes the edge's link, and says so whose topology the cloud publishes.
-    async fn welcome(&self, publishes: Option<&[&str]>) -> anyhow::Result<(Link, Hello)> {
+    /// Takes the edge's link and sends these welcomes, each saying whose topology the cloud
+    /// publishes. The link ends when the tasks are stopped.
+    async fn welcome(&self, says: &[Option<&[&str]>]) -> anyhow::Result<(Tasks, Hello)> {
         let mut link = self.cloud.accept().await?;
         let Event::Message(Message::Hello(hello)) = link.next().await else {
             anyhow::bail!("no hello");
         };
-        link.send(&welcome(publishes)?).await?;
-        Ok((link, hello))
+        for publishes in says {
+            link.send(&welcome(*publishes)?).await?;
+        }
+        let tasks = Tasks::default();
+        tasks.spawn_until_stop("link", async move {
+            while !matches!(link.next().await, Event::Closed(_)) {}
+        });
+        Ok((tasks, hello))
     }
 
     async fn ask(&self, path: &str) -> anyhow::Result<RawAnswer> {
@@ -89,17 +98,8 @@ impl Site {
 
 fn welcome(publishes: Option<&[&str]>) -> anyhow::Result<Message> {
     let drivers = publishes.map(|drivers| drivers.iter().map(|name| name.parse()).collect());
-    Ok(Message::Welcome(Welcome {
-        protocol: PROTOCOL,
-        version: "test".into(),
-        backoff_cap_ms: None,
-        scopes: Default::default(),
-        publishes_topology: drivers.transpose()?,
-        leases: false,
-        not_taken: false,
-        renews: false,
-        renew_now: false,
-    }))
+    let publishes_topology = drivers.transpose()?;
+    Ok(Message::Welcome(Welcome { publishes_topology, ..hostile_cloud::welcome("test") }))
 }
 
 fn with_topology() -> (Vec<String>, bool) {
@@ -115,7 +115,8 @@ async fn a_front_leaves_topology_out_where_the_cloud_publishes_it_also_after_a_r
     let serving = site.serve()?;
     let edge = site.edge().await?;
     site.shows(with_topology()).await?;
-    let (mut link, hello) = site.welcome(Some(&[DRIVER])).await?;
+    // A cloud that does not know says no more than before.
+    let (link, hello) = site.welcome(&[Some(&[DRIVER]), None]).await?;
     site.shows(WITHOUT).await?;
     // The link has what the driver says, or csi-cloud could not publish it.
     let answers = &hello.drivers.first().context("no driver")?.answers;
@@ -125,13 +126,10 @@ async fn a_front_leaves_topology_out_where_the_cloud_publishes_it_also_after_a_r
     assert!(topology.segments.contains_key(TOPOLOGY_KEY), "{:?}", topology.segments);
     let said = &answers.get("GetPluginCapabilities").context("no capabilities")?.0;
     assert!(topology::constrained(said), "the link lacks the capability");
-    // A cloud that does not know, or names another driver, says no more than that.
-    link.send(&welcome(None)?).await?;
-    site.shows(WITHOUT).await?;
 
     // A power cut: neither cloud nor driver is there when the node asks.
     edge.kill().await?;
-    drop(link);
+    link.stop();
     drop(serving);
     let edge = site.edge().await?;
     site.shows(WITHOUT).await?;
@@ -139,11 +137,11 @@ async fn a_front_leaves_topology_out_where_the_cloud_publishes_it_also_after_a_r
     site.shows(WITHOUT).await?;
     // A kubelet has begun to publish the node.
     // What it dialed before was not answered, and is closed by now.
-    let other = || site.welcome(Some(&["other.example"]));
+    let other = || site.welcome(&[Some(&["other.example"])]);
     let (link, _) = until("the edge links again", other).await?;
     site.shows(with_topology()).await?;
     edge.kill().await?;
-    drop(link);
+    link.stop();
     drop(serving);
     let edge = site.edge().await?;
     site.shows(with_topology()).await?;

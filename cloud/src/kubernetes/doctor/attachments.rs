@@ -1,0 +1,60 @@
+//! Whether the volumes of each driver are attached: edged waits for that, whatever the driver needs.
+
+use k8s_openapi::api::storage::v1::CSIDriver;
+use proto::names::DriverName;
+
+use crate::kubernetes::doctor::finding::Finding;
+
+/// Whether a driver's CSIDriver object asks for attachments.
+pub(super) fn required(driver: &DriverName, live: Option<&CSIDriver>) -> Finding {
+    const CHECK: &str = "attach-required";
+    let about = format!("CSIDriver {driver}");
+    let Some(live) = live else {
+        return Finding::problem(
+            CHECK,
+            about,
+            "there is none",
+            "csi-cloud makes it when a node has reported the driver; `csi-cloud drivers` says \
+             what keeps it from that",
+        );
+    };
+    if live.spec.attach_required != Some(false) {
+        return Finding::ok(CHECK, about, "volumes are attached");
+    }
+    Finding::problem(
+        CHECK,
+        about,
+        "attachRequired is false, and edged waits for an attachment that nobody makes",
+        format!(
+            "set attach_required = true in [driver.{driver:?}], and run external-attacher for the \
+             driver; the field cannot be changed, so when no volume of the driver is in use, \
+             `kubectl delete csidriver {driver}`",
+            driver = driver.as_str()
+        ),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::kubernetes::doctor::finding::Verdict;
+
+    #[test]
+    fn edged_waits_for_an_attachment_of_every_volume() {
+        let driver = "nfs.example".parse().unwrap();
+        let of = |value: Option<bool>| {
+            let object = json!({"metadata": {"name": "nfs.example"},
+                "spec": {"attachRequired": value}});
+            required(&driver, Some(&serde_json::from_value(object).unwrap()))
+        };
+        // The API's default is that it is required.
+        assert_eq!(of(None).verdict, Verdict::Ok);
+        assert_eq!(of(Some(true)).verdict, Verdict::Ok);
+        let not = of(Some(false));
+        assert_eq!(not.verdict, Verdict::Problem);
+        assert!(not.advice.contains("[driver.\"nfs.example\"]"), "{}", not.advice);
+        assert_eq!(required(&driver, None).verdict, Verdict::Problem);
+    }
+}

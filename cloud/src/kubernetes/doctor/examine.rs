@@ -1,0 +1,185 @@
+//! Asks the API server and csi-cloud itself, and has the facts judged.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams};
+use kube::{Api, Resource, ResourceExt};
+use proto::names::{DriverName, NodeName};
+use serde::de::DeserializeOwned;
+
+use crate::kubernetes::api::{ApiError, Server};
+use crate::kubernetes::doctor::expansion::Waiting;
+use crate::kubernetes::doctor::finding::{Finding, Looked, hidden};
+use crate::kubernetes::doctor::nodes::EdgeNode;
+use crate::kubernetes::doctor::{attachments, cluster, daemon_set, expansion, nodes};
+use crate::kubernetes::front_topology;
+use crate::kubernetes::mirror::{KnownCsiNode, KnownNode, Mirror};
+use crate::kubernetes::settings::Publish;
+use crate::nodes::links::Links;
+use crate::state::store::writer::Store;
+
+/// Objects in one answer of the API server.
+const PAGE: u32 = 500;
+
+/// Looks at an installation.
+pub struct Doctor {
+    pub(in crate::kubernetes) server: Arc<Server>,
+    pub(in crate::kubernetes) mirror: Arc<Mirror>,
+    pub(in crate::kubernetes) links: Arc<Links>,
+    pub(in crate::kubernetes) store: Store,
+    /// The drivers that have a front.
+    pub(in crate::kubernetes) drivers: BTreeSet<DriverName>,
+    pub(in crate::kubernetes) publish: Publish,
+}
+
+/// A node that KubeEdge labels, as the API server has it.
+struct Edge {
+    labels: BTreeMap<String, String>,
+    csinode: Option<KnownCsiNode>,
+}
+
+type Edges = BTreeMap<String, Edge>;
+
+impl Doctor {
+    /// Everything that KubeEdge needs, and how it is.
+    pub async fn kubeedge(&self) -> Vec<Finding> {
+        let role = self.look_for("ClusterRole get", cluster::CLOUDCORE).await;
+        let policy = self.look_for("ValidatingAdmissionPolicy get", cluster::POLICY).await;
+        let binding = "ValidatingAdmissionPolicyBinding get";
+        let binding = self.look_for(binding, cluster::POLICY).await;
+        let mut findings = vec![
+            cluster::rights(&role),
+            cluster::policy(&policy, &binding),
+            cluster::object_syncs(&self.object_syncs().await.into()),
+        ];
+        if !self.mirror.has_nodes() || !self.mirror.has_drivers() {
+            let advice = "ask again in a few seconds; then look at the log of csi-cloud";
+            let found = "csi-cloud has not read them yet";
+            findings.push(Finding::unknown("nodes", "Nodes", found, advice));
+            return findings;
+        }
+        findings.extend(self.attachments());
+        let edges = self.edges();
+        findings.extend(self.nodes(&edges));
+        findings.extend(self.daemon_set(&edges).await);
+        findings.extend(self.claims(&edges).await);
+        findings
+    }
+
+    /// An object that is in no namespace.
+    async fn look_for<K>(&self, what: &'static str, name: &str) -> Looked<K>
+    where
+        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
+    {
+        let api: Api<K> = Api::all(self.server.client.clone());
+        self.server.ask(what, api.get(name)).await.into()
+    }
+
+    /// The names of the ObjectSyncs that are about VolumeAttachments.
+    async fn object_syncs(&self) -> Result<Vec<String>, ApiError> {
+        let (group, plural) = cluster::OBJECT_SYNCS;
+        let kind = GroupVersionKind::gvk(group, "v1alpha1", "ObjectSync");
+        let kind = ApiResource::from_gvk_with_plural(&kind, plural);
+        let api: Api<DynamicObject> = Api::all_with(self.server.client.clone(), &kind);
+        let all = self.list("ObjectSync list", &api, |object| {
+            let is_attachment = object.data["spec"]["objectKind"] == "VolumeAttachment";
+            let name = object.name_any();
+            is_attachment.then(|| format!("{}/{name}", object.namespace().unwrap_or_default()))
+        });
+        all.await
+    }
+
+    /// Reads all objects, page by page, and keeps what `keep` makes of them.
+    async fn list<K, T>(
+        &self,
+        what: &'static str,
+        api: &Api<K>,
+        keep: impl Fn(K) -> Option<T>,
+    ) -> Result<Vec<T>, ApiError>
+    where
+        K: Clone + DeserializeOwned + Debug,
+    {
+        let mut kept = Vec::new();
+        let mut page = ListParams::default().limit(PAGE);
+        loop {
+            let listed = self.server.ask(what, api.list(&page)).await?;
+            kept.extend(listed.items.into_iter().filter_map(&keep));
+            match listed.metadata.continue_.filter(|token| !token.is_empty()) {
+                Some(token) => page = page.continue_token(&token),
+                None => return Ok(kept),
+            }
+        }
+    }
+
+    fn attachments(&self) -> Vec<Finding> {
+        let objects = self.mirror.objects();
+        let live = objects.drivers.items();
+        let finding =
+            |driver: &DriverName| attachments::required(driver, live.get(driver.as_str()));
+        self.drivers.iter().map(finding).collect()
+    }
+
+    /// The nodes that KubeEdge labels.
+    fn edges(&self) -> Edges {
+        let objects = self.mirror.objects();
+        let edges = objects.nodes.items().iter().filter(|(_, node)| front_topology::is_edge(node));
+        let edge = |(name, node): (&String, &KnownNode)| {
+            let csinode = objects.csinodes.items().get(name).cloned();
+            (name.clone(), Edge { labels: node.labels.clone(), csinode })
+        };
+        edges.map(edge).collect()
+    }
+
+    fn nodes(&self, edges: &Edges) -> Vec<Finding> {
+        let facts = edges.iter().map(|(name, edge)| {
+            let node: Option<NodeName> = name.parse().ok();
+            let node = node.as_ref();
+            let told = node.and_then(|node| self.links.topology_published_at(node));
+            EdgeNode {
+                name,
+                csinode: edge.csinode.as_ref(),
+                drivers: node.map(|node| self.drivers_at(node)).unwrap_or_default(),
+                is_linked: node.is_some_and(|node| self.links.now(node).is_some()),
+                told: told.unwrap_or_default(),
+            }
+        });
+        nodes::findings(&facts.collect::<Vec<_>>(), self.publish)
+    }
+
+    /// The drivers with a front that a node has.
+    fn drivers_at(&self, node: &NodeName) -> Vec<DriverName> {
+        self.store.read(|state| {
+            let has = |driver: &&DriverName| {
+                state.driver(driver).is_some_and(|of| of.nodes().contains_key(node))
+            };
+            self.drivers.iter().filter(has).cloned().collect()
+        })
+    }
+
+    /// csi-edge's DaemonSet, in csi-cloud's own namespace.
+    async fn daemon_set(&self, edges: &Edges) -> Vec<Finding> {
+        let api: Api<DaemonSet> = Api::default_namespaced(self.server.client.clone());
+        let looked = self.server.ask("DaemonSet get", api.get(daemon_set::NAME)).await.into();
+        let labels = edges.iter().map(|(name, edge)| (name.as_str(), &edge.labels)).collect();
+        daemon_set::findings(&looked, &labels)
+    }
+
+    async fn claims(&self, edges: &Edges) -> Vec<Finding> {
+        let api: Api<PersistentVolumeClaim> = Api::all(self.server.client.clone());
+        let read = |claim| expansion::waiting(&claim);
+        match self.list("PersistentVolumeClaim list", &api, read).await.into() {
+            Looked::Found(waiting) => {
+                let is_edge = |one: &Waiting| {
+                    self.drivers.contains(one.driver()) && edges.contains_key(one.node().as_str())
+                };
+                expansion::claims(&waiting, is_edge)
+            }
+            Looked::Missing => Vec::new(),
+            Looked::Hidden(why) => vec![hidden("claims", "claims", &why)],
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! `csi-cloud doctor kubeedge` against a real API server: what it may not read, what is missing, and
+//! what is right.
+
+use std::collections::BTreeMap;
+
+use super::*;
+
+/// What the doctor said: its exit code was 0, and the verdicts by check.
+type Said = (bool, BTreeMap<String, Vec<String>>);
+
+impl Plane {
+    /// Makes an object of any kind.
+    async fn post(&self, path: &str, object: Value) -> anyhow::Result<()> {
+        let request = http::Request::post(path)
+            .header("content-type", "application/json")
+            .body(serde_json::to_vec(&object)?)?;
+        self.admin.request::<Value>(request).await.with_context(|| path.to_owned())?;
+        Ok(())
+    }
+}
+
+impl Site {
+    async fn doctor(&self) -> anyhow::Result<Said> {
+        let admin = self.world.stand.at("cloud/_admin.sock");
+        let mut command = self.world.stand.program("csi-cloud")?;
+        command.args(["doctor", "kubeedge", "-o", "json", "--admin", &admin]);
+        let output = command.output().await?;
+        let findings: Vec<Value> = serde_json::from_slice(&output.stdout)
+            .with_context(|| String::from_utf8_lossy(&output.stderr).into_owned())?;
+        let mut said = BTreeMap::<String, Vec<String>>::new();
+        for finding in &findings {
+            let word = |key: &str| finding[key].as_str().map(str::to_owned).context("no word");
+            let needs_advice = word("verdict")? != "ok";
+            ensure!(word("advice")?.is_empty() != needs_advice, "{finding}");
+            said.entry(word("check")?).or_default().push(word("verdict")?);
+        }
+        Ok((output.status.success(), said))
+    }
+
+    /// Waits until the doctor says this of all checks.
+    async fn doctor_says(&self, expected: &[(&str, &[&str])]) -> anyhow::Result<()> {
+        let of = |verdicts: &[&str]| verdicts.iter().map(|word| (*word).to_owned()).collect();
+        let expected: BTreeMap<String, Vec<String>> =
+            expected.iter().map(|(check, verdicts)| ((*check).to_owned(), of(verdicts))).collect();
+        let is_right = expected.values().flatten().all(|verdict| verdict == "ok");
+        until("the doctor says so", || async {
+            let said = self.doctor().await?;
+            ensure!(said == (is_right, expected.clone()), "{said:?}");
+            Ok(())
+        })
+        .await
+    }
+
+    /// Gives csi-cloud the rights of deploy/kustomize/components/kubeedge.
+    async fn let_the_doctor_look(&self) -> anyhow::Result<()> {
+        let rule = |group: &str, resources: &[&str], verb: &str| json!({"apiGroups": [group], "resources": resources, "verbs": [verb]});
+        let policies = ["validatingadmissionpolicies", "validatingadmissionpolicybindings"];
+        let rules = json!([
+            rule(RBAC, &["clusterroles"], "get"),
+            rule("admissionregistration.k8s.io", &policies, "get"),
+            rule("reliablesyncs.kubeedge.io", &["objectsyncs"], "list"),
+            rule("apps", &["daemonsets"], "get"),
+        ]);
+        let role = json!({"metadata": {"name": "doctor"}, "rules": rules});
+        self.plane.make::<ClusterRole>(role, "admin").await?;
+        let binding = json!({
+            "metadata": {"name": "doctor"},
+            "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": "doctor"},
+            "subjects": [{"apiGroup": RBAC, "kind": "User", "name": "edge-csi"}],
+        });
+        self.plane.make::<ClusterRoleBinding>(binding, "admin").await.map(drop)
+    }
+
+    /// What the component brings, and a CloudCore.
+    async fn install(&self) -> anyhow::Result<()> {
+        let rule = json!({"apiGroups": ["storage.k8s.io"], "resources": ["volumeattachments"],
+            "verbs": ["get", "list", "watch"]});
+        let role = json!({"metadata": {"name": "cloudcore"}, "rules": [rule]});
+        self.plane.make::<ClusterRole>(role, "admin").await?;
+        let rule = json!({"apiGroups": ["reliablesyncs.kubeedge.io"], "apiVersions": ["*"],
+            "operations": ["CREATE"], "resources": ["objectsyncs"]});
+        let policy = json!({
+            "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy",
+            "metadata": {"name": "edge-csi-kubeedge"},
+            "spec": {"failurePolicy": "Ignore", "matchConstraints": {"resourceRules": [rule]},
+                "validations": [{"expression": "false"}]},
+        });
+        let binding = json!({
+            "apiVersion": "admissionregistration.k8s.io/v1",
+            "kind": "ValidatingAdmissionPolicyBinding",
+            "metadata": {"name": "edge-csi-kubeedge"},
+            "spec": {"policyName": "edge-csi-kubeedge", "validationActions": ["Deny"]},
+        });
+        let at = "/apis/admissionregistration.k8s.io/v1";
+        self.plane.post(&format!("{at}/validatingadmissionpolicies"), policy).await?;
+        self.plane.post(&format!("{at}/validatingadmissionpolicybindings"), binding).await?;
+        let labels = json!({"app": "csi-edge"});
+        let container = json!({"name": "registrar", "image": "x",
+            "args": ["--kubelet-registration-path=/x"]});
+        let pod = json!({"nodeSelector": {"node-role.kubernetes.io/edge": ""},
+            "containers": [container]});
+        let daemon_set = json!({
+            "apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": "csi-edge"},
+            "spec": {"selector": {"matchLabels": labels},
+                "template": {"metadata": {"labels": labels}, "spec": pod}},
+        });
+        self.plane.post("/apis/apps/v1/namespaces/default/daemonsets", daemon_set).await
+    }
+}
+
+fn object_sync_kind() -> Value {
+    let schema = json!({"type": "object", "properties": {"spec": {"type": "object",
+        "x-kubernetes-preserve-unknown-fields": true}}});
+    let names = json!({"kind": "ObjectSync", "listKind": "ObjectSyncList",
+        "plural": "objectsyncs", "singular": "objectsync"});
+    json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": "objectsyncs.reliablesyncs.kubeedge.io"},
+        "spec": {"group": "reliablesyncs.kubeedge.io", "scope": "Namespaced", "names": names,
+            "versions": [{"name": "v1alpha1", "served": true, "storage": true,
+                "schema": {"openAPIV3Schema": schema}}]},
+    })
+}
+
+#[tokio::test]
+async fn the_doctor_says_what_it_cannot_see_what_is_missing_and_that_all_is_well()
+-> anyhow::Result<()> {
+    let Some(site) = Site::new(&[node(NODE, json!({}))]).await? else { return Ok(()) };
+    site.stands("ours").await?;
+    // csi-cloud has its usual rights alone, and no node is KubeEdge's.
+    let mut expected: Vec<(&str, &[&str])> = vec![
+        ("cloudcore-rights", &["unknown"]),
+        ("admission-policy", &["unknown"]),
+        ("object-syncs", &["unknown"]),
+        ("attach-required", &["ok"]),
+        ("nodes", &["problem"]),
+        ("daemon-set", &["unknown"]),
+        ("claims", &["ok"]),
+    ];
+    site.doctor_says(&expected).await?;
+    site.let_the_doctor_look().await?;
+    // There is no CloudCore, so only the policy is known to be missing.
+    expected[1].1 = &["problem"];
+    site.doctor_says(&expected).await?;
+    site.install().await?;
+    let kinds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+    site.plane.post(kinds, object_sync_kind()).await?;
+    let label = Patch::Merge(json!({"metadata": {"labels": {"node-role.kubernetes.io/edge": ""}}}));
+    site.plane.all::<Node>().patch(NODE, &PatchParams::default(), &label).await?;
+    let right: [(&str, &[&str]); 9] = [
+        ("cloudcore-rights", &["ok"]),
+        ("admission-policy", &["ok"]),
+        ("object-syncs", &["ok"]),
+        ("attach-required", &["ok"]),
+        ("publish-csinode", &["ok"]),
+        ("nodes", &["ok"]),
+        ("node-selector", &["ok"]),
+        ("registrar", &["ok"]),
+        ("claims", &["ok"]),
+    ];
+    site.doctor_says(&right).await?;
+    // A table for people has the same.
+    let table = site.say(&["doctor", "kubeedge"]).await?;
+    assert!(table.contains("cloudcore-rights") && table.contains("1 of 1 are right"), "{table}");
+    site.stop().await
+}
