@@ -141,6 +141,9 @@ join_service_account = {{ printf "%s/csi-edge" .Release.Namespace | quote }}
 cloud = {{ toJson .Values.address }}
 fronts = "/fronts"
 state = "/var/lib/edge-csi"
+{{- if .Values.kubeedge }}
+node_expansion = "edge"
+{{- end }}
 {{- if .Values.join.caHash }}
 identity = "/var/lib/edge-csi/identity"
 
