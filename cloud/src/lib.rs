@@ -122,6 +122,7 @@ pub async fn serve(mut config: Config) -> anyhow::Result<()> {
         credentials: Some(credentials),
         advertise: config.advertise,
         kubernetes: None,
+        doctor: None,
     };
     publish(settings, &mut state, config.csidrivers, &groups.watching).await?;
     let state = Arc::new(state);
@@ -223,8 +224,9 @@ async fn publish(
         policies: state.policies.clone(),
         csidrivers,
     };
-    kubernetes::run::start(settings, facts, published.clone(), tasks).await?;
+    let doctor = kubernetes::run::start(settings, facts, published.clone(), tasks).await?;
     state.kubernetes = Some(published);
+    state.doctor = Some(doctor);
     Ok(())
 }
 

@@ -8,6 +8,7 @@ use proto::link::tls::Credentials;
 use proto::names::{DriverName, NodeName};
 
 use crate::csi::front::Front;
+use crate::kubernetes::doctor::examine::Doctor;
 use crate::kubernetes::published::Published;
 use crate::nodes::links::Links;
 use crate::state::driver_state::DriverState;
@@ -33,6 +34,8 @@ pub struct AdminState {
     pub advertise: Option<Endpoint>,
     /// The state of the CSIDriver objects; none without Kubernetes.
     pub kubernetes: Option<Arc<Published>>,
+    /// Looks at the installation; none without Kubernetes.
+    pub doctor: Option<Doctor>,
 }
 
 /// Numbers of calls in flight by stage, for each driver that has any.

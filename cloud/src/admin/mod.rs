@@ -9,6 +9,7 @@ pub mod admin_state;
 pub mod adopt_volume;
 pub mod ca_rotation;
 pub mod calls;
+pub mod doctor;
 pub mod done;
 pub mod driver_health;
 pub mod driver_profile;

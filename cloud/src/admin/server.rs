@@ -17,9 +17,9 @@ use tokio::sync::Semaphore;
 use crate::admin::admin_state::AdminState;
 use crate::admin::refused::{CommandError, ErrorBody};
 use crate::admin::{
-    adopt_volume, ca_rotation, calls, driver_profile, drivers, forget_volume, http1, intents,
-    leases, node_purge, node_removal, nodes, rebuild_homes, release_volume, resolve_intent,
-    revocation, tokens, top, volumes,
+    adopt_volume, ca_rotation, calls, doctor, driver_profile, drivers, forget_volume, http1,
+    intents, leases, node_purge, node_removal, nodes, rebuild_homes, release_volume,
+    resolve_intent, revocation, tokens, top, volumes,
 };
 
 /// The admin socket's name in the fronts' directory.
@@ -81,6 +81,7 @@ pub(super) async fn answer(
     match path {
         nodes::PATH => json(&state.nodes(&read(body)?)),
         drivers::PATH => json(&state.drivers()),
+        doctor::KUBEEDGE => json(&state.doctor_kubeedge().await?),
         volumes::PATH => json(&state.volumes(&read(body)?)),
         leases::PATH => json(&state.leases(&read(body)?)),
         intents::PATH => json(&state.intents(&read(body)?)),

@@ -55,6 +55,7 @@ pub(crate) fn admin_state_into(backend: Box<dyn Backend>, tasks: &Tasks) -> Admi
         credentials: None,
         advertise: None,
         kubernetes: None,
+        doctor: None,
     }
 }
 

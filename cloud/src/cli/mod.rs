@@ -7,6 +7,7 @@ pub mod ca;
 pub mod calls;
 pub mod cells;
 pub mod client;
+mod doctor;
 pub mod drivers;
 pub mod homes;
 pub mod intents;

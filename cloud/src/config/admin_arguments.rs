@@ -26,6 +26,9 @@ pub enum Ask {
     Nodes(Show),
     /// Show the drivers: scope, placement, capabilities, where nodes differ.
     Drivers(Show),
+    /// Look for what keeps an installation from working, and say what to do.
+    #[command(subcommand)]
+    Doctor(DoctorCommand),
     /// Show where volumes live.
     Volumes {
         /// Of this driver only
@@ -88,6 +91,16 @@ pub enum Ask {
     /// Learn where volumes live.
     #[command(subcommand)]
     Homes(HomesCommand),
+}
+
+/// The installations that can be looked at.
+#[derive(Debug, Subcommand)]
+pub enum DoctorCommand {
+    /// Nodes whose kubelet is KubeEdge's: rights, policies, CSINodes, the node's front, expansion.
+    ///
+    /// It reads only. The exit code is 0 if all is well, and 1 if there is a problem or something
+    /// cannot be seen. Its rights are those of deploy/kustomize/components/kubeedge.
+    Kubeedge(Show),
 }
 
 /// The flags of every command that shows something.

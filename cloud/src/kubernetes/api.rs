@@ -12,6 +12,8 @@
 //! | (core) | pods | get | whose direct volume was not taken |
 //! | authentication.k8s.io | tokenreviews | create | nodes that join, in a role of its own |
 //! | events.k8s.io | events | create, patch | Events |
+//!
+//! What only `csi-cloud doctor` reads is in `deploy/kustomize/components/kubeedge/rights.yaml`.
 
 use std::collections::BTreeSet;
 use std::future::Future;

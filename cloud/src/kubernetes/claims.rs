@@ -13,9 +13,9 @@ use proto::names::{DriverName, NodeName};
 use crate::nodes::driver_health::DriverHealth;
 use crate::state::known::State;
 
-const PROVISIONERS: [&str; 2] =
+pub(super) const PROVISIONERS: [&str; 2] =
     ["volume.kubernetes.io/storage-provisioner", "volume.beta.kubernetes.io/storage-provisioner"];
-const SELECTED: &str = "volume.kubernetes.io/selected-node";
+pub(super) const SELECTED: &str = "volume.kubernetes.io/selected-node";
 const BOUND: &str = "pv.kubernetes.io/bind-completed";
 
 /// A claim that waits for its volume.

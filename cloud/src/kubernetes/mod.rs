@@ -9,6 +9,7 @@ pub mod apply_csidrivers;
 pub mod apply_nodes;
 pub mod claims;
 pub mod csidriver;
+pub mod doctor;
 pub mod events;
 mod front_topology;
 pub mod keeper;

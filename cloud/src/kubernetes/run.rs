@@ -8,6 +8,7 @@ use std::time::Duration;
 use proto::host::tasks::Tasks;
 
 use crate::kubernetes::api::Server;
+use crate::kubernetes::doctor::examine::Doctor;
 use crate::kubernetes::keeper::{Away, Facts, Keeper};
 use crate::kubernetes::mirror::Mirror;
 use crate::kubernetes::published::Published;
@@ -24,7 +25,7 @@ const OUTAGE: Duration = Duration::from_secs(10);
 /// Events that one round may try.
 const EVENTS: usize = 50;
 
-/// Starts the work in Kubernetes. The API server need not answer yet.
+/// Starts the work in Kubernetes. The API server need not answer yet. Returns who looks at it.
 ///
 /// # Errors
 /// The kubeconfig or the pod's environment cannot be read or used.
@@ -33,7 +34,7 @@ pub async fn start(
     facts: Facts,
     published: Arc<Published>,
     tasks: &Tasks,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<Doctor> {
     let server = Arc::new(Server::new(&settings.api, facts.calls.clone()).await?);
     let labels = facts.policies.values().find_map(Policy::labels);
     let mirror = Arc::new(Mirror::new(labels.cloned()));
@@ -41,9 +42,17 @@ pub async fn start(
         published.set(driver, "not yet");
     }
     watch_all(&server, &mirror, tasks);
+    let doctor = Doctor {
+        server: server.clone(),
+        mirror: mirror.clone(),
+        links: facts.links.clone(),
+        store: facts.store.clone(),
+        drivers: facts.policies.keys().cloned().collect(),
+        publish: settings.publish,
+    };
     let keeper = Keeper::new(settings, facts, server, mirror, published);
     tasks.spawn_until_stop("kubernetes", keeper.keep());
-    Ok(())
+    Ok(doctor)
 }
 
 impl Keeper {

@@ -8,6 +8,7 @@ use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams};
 use kube::{Api, Resource, ResourceExt};
+use proto::csi::{Capabilities, Local};
 use proto::names::{DriverName, NodeName};
 use serde::de::DeserializeOwned;
 
@@ -20,6 +21,7 @@ use crate::kubernetes::front_topology;
 use crate::kubernetes::mirror::{KnownCsiNode, KnownNode, Mirror};
 use crate::kubernetes::settings::Publish;
 use crate::nodes::links::Links;
+use crate::state::capabilities::capability_names;
 use crate::state::store::writer::Store;
 
 /// Objects in one answer of the API server.
@@ -65,6 +67,7 @@ impl Doctor {
         findings.extend(self.attachments());
         let edges = self.edges();
         findings.extend(self.nodes(&edges));
+        findings.extend(self.expansions(&edges));
         findings.extend(self.daemon_set(&edges).await);
         findings.extend(self.claims(&edges).await);
         findings
@@ -157,6 +160,37 @@ impl Doctor {
                 state.driver(driver).is_some_and(|of| of.nodes().contains_key(node))
             };
             self.drivers.iter().filter(has).cloned().collect()
+        })
+    }
+
+    /// Who does the node's half of expansion, for each driver that has one.
+    fn expansions(&self, edges: &Edges) -> Vec<Finding> {
+        let linked = edges.keys().filter_map(|name| {
+            let node: NodeName = name.parse().ok()?;
+            let link = self.links.now(&node)?;
+            Some((name.clone(), self.drivers_at(&node), link.peer.expands))
+        });
+        let linked: Vec<_> = linked.collect();
+        let finding = |driver: &DriverName| {
+            let having: Vec<_> =
+                linked.iter().filter(|(_, drivers, _)| drivers.contains(driver)).collect();
+            let without = having.iter().filter(|(.., expands)| !expands);
+            let without: Vec<_> = without.map(|(name, ..)| name.clone()).collect();
+            let is_asked = !having.is_empty() && self.expands_at_nodes(driver);
+            is_asked.then(|| expansion::drivers_half(driver, &without))
+        };
+        self.drivers.iter().filter_map(finding).collect()
+    }
+
+    /// Whether a driver has a node's half of expansion.
+    fn expands_at_nodes(&self, driver: &DriverName) -> bool {
+        let kind = Capabilities::Node;
+        self.store.read(|state| {
+            let info = state.driver(driver).map(|of| of.info());
+            let answer =
+                info.and_then(|info| info.answer(Local::Capabilities(kind), false).ok()?);
+            let names = answer.map(|answer| capability_names(kind, &answer)).unwrap_or_default();
+            names.iter().any(|can| can == "EXPAND_VOLUME")
         })
     }
 

@@ -41,6 +41,28 @@ pub(super) fn waiting(claim: &PersistentVolumeClaim) -> Option<Waiting> {
     Some(Waiting { claim: format!("{namespace}/{name}"), driver, node })
 }
 
+/// What is said of a driver that has a node's half of expansion, given the nodes of KubeEdge whose
+/// csi-edge does not carry it out.
+pub(super) fn drivers_half(driver: &DriverName, without: &[String]) -> Finding {
+    const CHECK: &str = "node-expansion";
+    const FEW: usize = 5;
+    let about = format!("driver {driver}");
+    if without.is_empty() {
+        return Finding::ok(CHECK, about, "csi-edge carries out the node's half of expansion");
+    }
+    let shown = without.iter().take(FEW).map(String::as_str).collect::<Vec<_>>().join(", ");
+    Finding::problem(
+        CHECK,
+        about,
+        format!(
+            "it expands at the node, which edged does not do, and csi-edge does not at {} nodes: \
+             {shown}",
+            without.len()
+        ),
+        "set node_expansion = \"edge\" in edge.toml, or do not expand its volumes there",
+    )
+}
+
 /// What is said of claims that wait for a node of KubeEdge.
 pub(super) fn claims(waiting: &[Waiting], is_edge: impl Fn(&Waiting) -> bool) -> Vec<Finding> {
     const CHECK: &str = "claims";
@@ -129,5 +151,14 @@ mod tests {
         }
         let one = waiting(&claim(pending("True"))).unwrap();
         assert_eq!(claims(&vec![one; SHOWN + 7], |_| true).len(), SHOWN + 1);
+    }
+
+    #[test]
+    fn a_drivers_half_at_the_node_needs_csi_edge() {
+        let driver = "a.b".parse().unwrap();
+        assert_eq!(drivers_half(&driver, &[]).verdict, Verdict::Ok);
+        let lacking = drivers_half(&driver, &["e1".into(), "e2".into()]);
+        assert_eq!(lacking.verdict, Verdict::Problem);
+        assert!(lacking.found.contains("at 2 nodes: e1, e2"), "{}", lacking.found);
     }
 }

@@ -28,6 +28,7 @@ use serde_json::{Value, json};
 use tokio::process::Command;
 
 mod affinity;
+mod doctor;
 mod edges;
 mod expansion;
 mod labels;

@@ -125,7 +125,7 @@ fn object_sync_kind() -> Value {
 #[tokio::test]
 async fn the_doctor_says_what_it_cannot_see_what_is_missing_and_that_all_is_well()
 -> anyhow::Result<()> {
-    let Some(site) = Site::new(&[node(NODE, json!({}))]).await? else { return Ok(()) };
+    let Some(mut site) = Site::new(&[node(NODE, json!({}))]).await? else { return Ok(()) };
     site.stands("ours").await?;
     // csi-cloud has its usual rights alone, and no node is KubeEdge's.
     let mut expected: Vec<(&str, &[&str])> = vec![
@@ -147,7 +147,7 @@ async fn the_doctor_says_what_it_cannot_see_what_is_missing_and_that_all_is_well
     site.plane.post(kinds, object_sync_kind()).await?;
     let label = Patch::Merge(json!({"metadata": {"labels": {"node-role.kubernetes.io/edge": ""}}}));
     site.plane.all::<Node>().patch(NODE, &PatchParams::default(), &label).await?;
-    let right: [(&str, &[&str]); 9] = [
+    let mut right: [(&str, &[&str]); 10] = [
         ("cloudcore-rights", &["ok"]),
         ("admission-policy", &["ok"]),
         ("object-syncs", &["ok"]),
@@ -157,7 +157,20 @@ async fn the_doctor_says_what_it_cannot_see_what_is_missing_and_that_all_is_well
         ("node-selector", &["ok"]),
         ("registrar", &["ok"]),
         ("claims", &["ok"]),
+        ("node-expansion", &["problem"]),
     ];
+    site.doctor_says(&right).await?;
+    // csi-edge does the node's half of expansion from now on.
+    let config = site.world.stand.at("edge.toml");
+    let text = b"node_expansion = \"edge\"\n";
+    publish(config.as_ref(), text, 0o600, Existing::Keep)?;
+    let url = site.world.url().to_owned();
+    let state = site.world.stand.at("edge-state");
+    let more = ["--cloud", &url, "--config", &config, "--state", &state];
+    let socket = site.world.stand.at("driver.sock");
+    let edge = site.world.stand.edge_with(NODE, &[(DRIVER, &socket)], &more).await?;
+    std::mem::replace(&mut site.world.edge, edge).stop(START).await?;
+    right[9].1 = &["ok"];
     site.doctor_says(&right).await?;
     // A table for people has the same.
     let table = site.say(&["doctor", "kubeedge"]).await?;
