@@ -11,6 +11,7 @@ mod expansion;
 mod faults;
 mod figures;
 mod joins;
+mod kubeedge;
 mod look;
 mod manifests;
 mod outages;
@@ -124,6 +125,8 @@ pub const ROWS: &[Row] = &[
     Row { name: "edge-away", alone: true, run: |scene| outages::edge_away(scene).boxed() },
     Row { name: "edge-removed", alone: true, run: |scene| outages::edge_removed(scene).boxed() },
     Row { name: "api-away", alone: true, run: |scene| outages::api_away(scene).boxed() },
+    Row { name: "offline-front", alone: true, run: |scene| kubeedge::offline_front(scene).boxed() },
+    Row { name: "doctor-kubeedge", alone: true, run: |scene| kubeedge::doctor(scene).boxed() },
     // Last, as the nodes keep the identities that they get here.
     Row { name: "join-token", alone: true, run: |scene| joins::by_token(scene).boxed() },
     Row { name: "join-account", alone: true, run: |scene| joins::by_account(scene).boxed() },
