@@ -14,6 +14,8 @@ use prost::Message;
 use proto::control::hello;
 use proto::csi;
 use proto::csi::{Local, Method};
+use proto::host::files;
+use proto::host::files::Unread;
 use proto::host::publish::{Existing, publish};
 use proto::names::{DriverName, NodeName};
 use serde::{Deserialize, Serialize};
@@ -139,9 +141,9 @@ impl Introductions {
 }
 
 fn read(file: &Path, node: &NodeName) -> ByName {
-    let kept = match std::fs::read(file) {
+    let kept = match files::read(file) {
         Ok(text) => serde_json::from_slice::<Kept>(&text).context("it is damaged"),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return ByName::new(),
+        Err(Unread::Missing) => return ByName::new(),
         Err(error) => Err(error.into()),
     };
     let kept = kept.and_then(|kept| match kept.node == *node {

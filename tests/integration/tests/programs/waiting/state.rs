@@ -41,7 +41,9 @@ impl Site {
         let site = Self { world, volume, dir };
         ensure!(site.lead("kept", false).await.is_empty(), "the volume is not staged");
         until("the scope is kept", || async {
-            ensure!(site.state().join("scopes.json").exists());
+            for name in ["scopes.json", "introductions.json"] {
+                ensure!(site.state().join(name).exists(), "{name}");
+            }
             Ok(())
         })
         .await?;
@@ -187,8 +189,9 @@ async fn a_damaged_file_hinders_no_pod_without_the_cloud() -> anyhow::Result<()>
     // A power cut of the cloud's site, too.
     site.world.cloud.process.signal(Signal::KILL)?;
     site.world.cloud.process.ended(STOP).await?;
-    let files = [Path::new("scopes.json"), Path::new("denied.json"), &record];
-    for file in files.into_iter().chain([Path::new("direct/lock")]) {
+    let names = ["scopes.json", "denied.json", "introductions.json"];
+    let files = names.map(Path::new).into_iter().chain([record.as_path()]);
+    for file in files.chain([Path::new("direct/lock")]) {
         ensure!(good.join(file).exists(), "{} is not kept", file.display());
         for how in DAMAGES {
             remove(&site.state())?;
