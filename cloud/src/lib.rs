@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use proto::admin::http1;
 use proto::config::Common;
 use proto::host::socket::Socket;
 use proto::host::tasks;
@@ -79,7 +80,7 @@ pub async fn serve(mut config: Config) -> anyhow::Result<()> {
     let credentials = Credentials::load(&config.tls, Role::Cloud)?;
     let issuers = config.ca.take().map(|ca| Issuers::open(ca, &config.tls)).transpose()?;
     let sockets = bind(&config)?;
-    let admin = Socket::bind_for(&config.admin, admin::server::MODE)?;
+    let admin = Socket::bind_for(&config.admin, http1::MODE)?;
     let groups = Groups::default();
     let health = Arc::new(Health::default());
     serve_http(config.http, &health, &groups.watching).await?;

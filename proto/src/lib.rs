@@ -1,5 +1,6 @@
 //! What the two ends of an Edge CSI link agree on. No policy lives here.
 
+pub mod admin;
 pub mod config;
 pub mod control;
 pub mod csi;

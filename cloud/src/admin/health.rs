@@ -5,21 +5,17 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use bytes::Bytes;
-use http::{HeaderValue, Method, Request, Response, StatusCode, header};
-use http_body_util::Full;
+use http::{Method, Request, StatusCode};
 use hyper::body::Incoming;
+use proto::admin::http1;
+use proto::admin::http1::{Answer, Listener, text};
 use proto::host::tasks::Tasks;
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
 
 use crate::admin::admin_state::AdminState;
-use crate::admin::http1;
 
 /// Connections at a time; more wait in the listener's queue.
 const CONNECTIONS: usize = 64;
-/// OpenMetrics, as Prometheus asks for it.
-const METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// The health of csi-cloud.
 #[derive(Default)]
@@ -50,7 +46,7 @@ impl Health {
         }
     }
 
-    fn answer(&self, method: &Method, path: &str) -> Response<Full<Bytes>> {
+    fn answer(&self, method: &Method, path: &str) -> Answer {
         if method != Method::GET && method != Method::HEAD {
             return text(StatusCode::METHOD_NOT_ALLOWED, "only GET");
         }
@@ -58,54 +54,20 @@ impl Health {
             ("/livez", ..) => text(StatusCode::OK, "ok"),
             ("/readyz", None, _) => text(StatusCode::OK, "ready"),
             ("/readyz", Some(reason), _) => text(StatusCode::SERVICE_UNAVAILABLE, reason),
-            ("/metrics", _, Some(state)) => {
-                let mut response = Response::new(Full::from(state.metrics()));
-                let content_type = HeaderValue::from_static(METRICS);
-                response.headers_mut().insert(header::CONTENT_TYPE, content_type);
-                response
-            }
+            ("/metrics", _, Some(state)) => http1::metrics(state.metrics()),
             ("/metrics", ..) => text(StatusCode::SERVICE_UNAVAILABLE, "the store is being opened"),
             _ => text(StatusCode::NOT_FOUND, "there are /livez, /readyz and /metrics"),
         }
     }
 }
 
-fn text(status: StatusCode, text: &str) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::from(format!("{text}\n")));
-    *response.status_mut() = status;
-    let content_type = HeaderValue::from_static("text/plain; charset=utf-8");
-    response.headers_mut().insert(header::CONTENT_TYPE, content_type);
-    response
-}
-
 /// Serves the health until the tasks are stopped.
 pub async fn serve(listener: TcpListener, health: Arc<Health>, tasks: Tasks) {
-    let connections = Arc::new(Semaphore::new(CONNECTIONS));
-    loop {
-        // The semaphore is never closed.
-        let permit = tokio::select! {
-            biased;
-            () = tasks.stopped() => return,
-            permit = connections.clone().acquire_owned() => permit.ok(),
-        };
-        let accepted = tokio::select! {
-            biased;
-            () = tasks.stopped() => return,
-            accepted = listener.accept() => accepted,
-        };
-        let stream = http1::accepted(accepted.map(|(stream, _)| stream)).await;
-        let Some(stream) = stream else { continue };
-        let health = health.clone();
-        let ended = tasks.clone();
-        tasks.spawn("http connection", async move {
-            let service = move |request: Request<Incoming>| {
-                let response = health.answer(request.method(), request.uri().path());
-                async move { response }
-            };
-            http1::serve(stream, service, ended.stopped()).await;
-            drop(permit);
-        });
-    }
+    let service = move |request: Request<Incoming>| {
+        let response = health.answer(request.method(), request.uri().path());
+        async move { response }
+    };
+    Listener::Tcp(listener).serve(CONNECTIONS, service, tasks).await;
 }
 
 #[cfg(test)]

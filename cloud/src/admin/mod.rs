@@ -16,7 +16,6 @@ pub mod driver_profile;
 pub mod drivers;
 pub mod forget_volume;
 pub mod health;
-pub mod http1;
 pub mod intents;
 pub mod lease_holder;
 pub mod leases;

@@ -1,16 +1,8 @@
 //! Why the admin socket refuses a command.
 
 use proto::host::chain;
-use serde::{Deserialize, Serialize};
 
 use crate::state::store::backend::StoreError;
-
-/// The body of an answer that refuses a command.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct ErrorBody {
-    /// For an operator.
-    pub error: String,
-}
 
 /// Why nothing was shown or changed.
 #[derive(Debug)]

@@ -4,30 +4,25 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
-use http::{HeaderValue, Method, Request, Response, StatusCode, header};
-use http_body_util::{BodyExt, Full, Limited};
+use http::{Method, Request, StatusCode};
+use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
+use proto::admin::client::ErrorBody;
+use proto::admin::http1;
+use proto::admin::http1::{Answer, Listener};
 use proto::host::socket::Socket;
 use proto::host::tasks::Tasks;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tokio::sync::Semaphore;
 
 use crate::admin::admin_state::AdminState;
-use crate::admin::refused::{CommandError, ErrorBody};
+use crate::admin::refused::CommandError;
 use crate::admin::{
-    adopt_volume, ca_rotation, calls, doctor, driver_profile, drivers, forget_volume, http1,
-    intents, leases, node_purge, node_removal, nodes, rebuild_homes, release_volume,
-    resolve_intent, revocation, tokens, top, volumes,
+    adopt_volume, ca_rotation, calls, doctor, driver_profile, drivers, forget_volume, intents,
+    leases, node_purge, node_removal, nodes, rebuild_homes, release_volume, resolve_intent,
+    revocation, tokens, top, volumes,
 };
 
-/// The admin socket's name in the fronts' directory.
-///
-/// No driver or node has an underscore in its name, so it is no `DRIVER.sock` and no `NODE/`.
-pub(crate) const SOCKET_NAME: &str = "_admin.sock";
-/// The mode of the socket: only its owner may connect, and may do everything.
-pub const MODE: u32 = 0o600;
 /// Connections at a time.
 const CONNECTIONS: usize = 16;
 /// The largest request, in bytes: a thousand homes with ids of 4,096 bytes fit.
@@ -35,32 +30,11 @@ const MAX_REQUEST: usize = 16 * 1024 * 1024;
 
 /// Serves the admin socket until the tasks are stopped.
 pub async fn serve(state: Arc<AdminState>, socket: Socket, tasks: Tasks) {
-    let connections = Arc::new(Semaphore::new(CONNECTIONS));
-    loop {
-        // The semaphore is never closed.
-        let permit = tokio::select! {
-            biased;
-            () = tasks.stopped() => return,
-            permit = connections.clone().acquire_owned() => permit.ok(),
-        };
-        let accepted = tokio::select! {
-            biased;
-            () = tasks.stopped() => return,
-            accepted = socket.listener.accept() => accepted,
-        };
-        let stream = http1::accepted(accepted.map(|(stream, _)| stream)).await;
-        let Some(stream) = stream else { continue };
-        let state = state.clone();
-        let ended = tasks.clone();
-        tasks.spawn("admin connection", async move {
-            let service = move |request| handle(state.clone(), request);
-            http1::serve(stream, service, ended.stopped()).await;
-            drop(permit);
-        });
-    }
+    let service = move |request| handle(state.clone(), request);
+    Listener::Unix(socket).serve(CONNECTIONS, service, tasks).await;
 }
 
-async fn handle(state: Arc<AdminState>, request: Request<Incoming>) -> Response<Full<Bytes>> {
+async fn handle(state: Arc<AdminState>, request: Request<Incoming>) -> Answer {
     if request.method() != Method::POST {
         return refusal(&CommandError::bad("a request is a POST of its parameters, as JSON"));
     }
@@ -77,7 +51,7 @@ pub(super) async fn answer(
     state: &AdminState,
     path: &str,
     body: &[u8],
-) -> Result<Response<Full<Bytes>>, CommandError> {
+) -> Result<Answer, CommandError> {
     match path {
         nodes::PATH => json(&state.nodes(&read(body)?)),
         drivers::PATH => json(&state.drivers()),
@@ -115,19 +89,13 @@ fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, CommandError> {
         .map_err(|error| CommandError::bad(format!("the parameters cannot be read: {error}")))
 }
 
-fn json(value: &impl Serialize) -> Result<Response<Full<Bytes>>, CommandError> {
-    let text =
-        serde_json::to_vec(value).map_err(|error| CommandError::failed(error.to_string()))?;
-    let mut response = Response::new(Full::from(text));
-    let content_type = HeaderValue::from_static("application/json");
-    response.headers_mut().insert(header::CONTENT_TYPE, content_type);
-    Ok(response)
+fn json(value: &impl Serialize) -> Result<Answer, CommandError> {
+    let answered = http1::json(StatusCode::OK, value);
+    answered.map_err(|error| CommandError::failed(error.to_string()))
 }
 
-fn refusal(refused: &CommandError) -> Response<Full<Bytes>> {
+fn refusal(refused: &CommandError) -> Answer {
     let refusal = ErrorBody { error: refused.text.clone() };
-    let mut response = json(&refusal).unwrap_or_default();
     let status = StatusCode::from_u16(refused.status).unwrap_or(StatusCode::BAD_REQUEST);
-    *response.status_mut() = status;
-    response
+    http1::json(status, &refusal).unwrap_or_default()
 }

@@ -4,11 +4,11 @@ use std::io;
 use std::io::Write;
 
 use anyhow::bail;
+use proto::admin::output::Output;
 
 use crate::admin::doctor::KUBEEDGE;
 use crate::cli::output::whole;
 use crate::config::admin_arguments::{DoctorCommand, Show};
-use crate::config::output::Output;
 use crate::kubernetes::doctor::finding::{Finding, Verdict};
 
 const HEADERS: &[&str] = &["CHECK", "OBJECT", "STATE", "FOUND"];

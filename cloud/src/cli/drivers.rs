@@ -3,11 +3,12 @@
 use std::io;
 use std::io::Write;
 
+use proto::admin::output::Output;
+
 use crate::admin::drivers::{DriverView, PATH};
 use crate::cli::cells::health;
 use crate::cli::output::whole;
 use crate::config::admin_arguments::Show;
-use crate::config::output::Output;
 
 const HEADERS: &[&str] = &[
     "NAME",

@@ -6,7 +6,6 @@
 pub mod ca;
 pub mod calls;
 pub mod cells;
-pub mod client;
 mod doctor;
 pub mod drivers;
 pub mod homes;
@@ -17,7 +16,6 @@ pub mod output;
 mod rotation;
 pub mod run;
 pub mod store;
-pub mod table;
 pub mod tokens;
 mod top;
 pub mod volumes;

@@ -5,15 +5,15 @@ use std::io::Write;
 use std::path::Path;
 
 use anyhow::Context;
+use proto::admin::client::Client;
+use proto::admin::output::Output;
+use proto::admin::table::Table;
 
 use crate::admin::ca_rotation::{
     CURRENT, FINISH, FinishRotation, NodeCaView, RotationView, START, STATUS, StartRotation,
 };
-use crate::cli::client::Client;
-use crate::cli::output::{change, no_parameters};
-use crate::cli::table::Table;
+use crate::cli::output::{PROGRAM, change, no_parameters};
 use crate::config::admin_arguments::{RotateCommand, Show};
-use crate::config::output::Output;
 
 const HEADERS: &[&str] = &["NODE", "LINK", "CA"];
 
@@ -37,7 +37,7 @@ fn read(path: &Path) -> anyhow::Result<String> {
 }
 
 async fn status(show: &Show) -> anyhow::Result<()> {
-    let mut client = Client::connect(&show.reach.socket()).await?;
+    let mut client = Client::connect(PROGRAM, &show.reach.socket()).await?;
     let view: RotationView = client.ask(STATUS, &no_parameters()).await?;
     let mut out = io::stdout().lock();
     if show.output == Output::Json {

@@ -4,10 +4,10 @@ use std::io;
 use std::io::Write;
 
 use anyhow::bail;
+use proto::admin::output::Output;
 use proto::host::plain;
 
 use crate::config::arguments::StoreCommand;
-use crate::config::output::Output;
 use crate::state::check::Wrong;
 use crate::state::store::examine::examine;
 use crate::state::store::transfer;

@@ -3,14 +3,15 @@
 use std::io;
 use std::io::Write;
 
+use proto::admin::client::Client;
+use proto::admin::output::Output;
+
 use crate::admin::tokens::{
     CREATE, CreateToken, CreatedToken, LIST, REVOKE, RevokeToken, TokenView,
 };
 use crate::cli::cells::{age, optional, since};
-use crate::cli::client::Client;
-use crate::cli::output::{change, whole};
+use crate::cli::output::{PROGRAM, change, whole};
 use crate::config::admin_arguments::{Show, TokenCommand};
-use crate::config::output::Output;
 use crate::state::clock::now;
 use tokio::time::Duration;
 
@@ -30,7 +31,7 @@ pub(super) async fn run(command: TokenCommand) -> anyhow::Result<()> {
 }
 
 async fn create(request: &CreateToken, show: &Show) -> anyhow::Result<()> {
-    let mut client = Client::connect(&show.reach.socket()).await?;
+    let mut client = Client::connect(PROGRAM, &show.reach.socket()).await?;
     let created: CreatedToken = client.ask(CREATE, request).await?;
     let mut out = io::stdout().lock();
     match show.output {

@@ -5,16 +5,16 @@ use std::io;
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
+use proto::admin::client::Client;
+use proto::admin::output::Output;
+use proto::admin::table::Table;
 use proto::names::DriverName;
 use tokio::time::Instant;
 
 use crate::admin::top::{PATH, TopDriver, TopView};
 use crate::cli::calls;
-use crate::cli::client::Client;
-use crate::cli::output::no_parameters;
-use crate::cli::table::Table;
+use crate::cli::output::{PROGRAM, no_parameters};
 use crate::config::admin_arguments::Show;
-use crate::config::output::Output;
 
 /// Cursor to the corner, and nothing below it.
 const CLEAR: &str = "\x1b[H\x1b[2J";
@@ -37,7 +37,7 @@ struct Before {
 
 /// Shows it every `interval` seconds, `count` times or until ctrl-c.
 pub(super) async fn run(show: &Show, interval: u64, count: Option<u64>) -> anyhow::Result<()> {
-    let mut client = Client::connect(&show.reach.socket()).await?;
+    let mut client = Client::connect(PROGRAM, &show.reach.socket()).await?;
     let mut before: Option<Before> = None;
     let mut ticks = tokio::time::interval(Duration::from_secs(interval));
     let mut shown = 0;

@@ -5,15 +5,15 @@ use std::time::Duration;
 
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
+use proto::admin::http1::SOCKET_NAME;
+use proto::admin::output::Output;
 use proto::config::Reader;
 use proto::csi::{Method, Resource};
 use proto::link::endpoint::Endpoint;
 use proto::names::{DriverName, FrontName, NodeName};
 
-use crate::admin::server::SOCKET_NAME;
 use crate::admin::tokens::{LONGEST, SHORTEST};
 use crate::config::duration::duration;
-use crate::config::output::Output;
 use crate::state::trust::TokenId;
 
 /// The default admin socket, which `--fronts /run/edge-csi` gives.

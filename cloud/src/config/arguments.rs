@@ -4,11 +4,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
+use proto::admin::output::Output;
 use proto::link::tls::Files;
 use proto::names::{DriverName, FrontName, NodeName};
 
 use crate::config::admin_arguments::{Ask, RotateCommand};
-use crate::config::output::Output;
 use crate::config::serve_arguments::Serve;
 use crate::relay;
 use crate::relay::address::Address;

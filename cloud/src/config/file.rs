@@ -5,12 +5,12 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use proto::admin::http1::SOCKET_NAME;
 use proto::config::{Common, HOUR, Problems, Reader};
 use proto::link::endpoint::Endpoint;
 use proto::link::tls::Files;
 use proto::names::{DriverName, NodeName};
 
-use crate::admin::server::SOCKET_NAME;
 use crate::config::duration::duration;
 use crate::config::serve_arguments::Serve;
 use crate::kubernetes::csidriver::CsiDriverSettings;

@@ -7,7 +7,6 @@ pub mod admin_arguments;
 pub mod arguments;
 mod duration;
 pub mod file;
-pub mod output;
 pub mod serve_arguments;
 
 #[cfg(test)]

@@ -4,10 +4,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use clap::Parser;
+use proto::admin::http1::SOCKET_NAME;
 use proto::config::Problems;
 use proto::names::{DriverName, NodeName};
 
-use crate::admin::server::SOCKET_NAME;
 use crate::config::Config;
 use crate::config::arguments::{Cli, Command};
 use crate::kubernetes::csidriver::CsiDriverSettings;

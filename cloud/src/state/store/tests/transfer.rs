@@ -3,10 +3,10 @@
 use std::path::Path;
 
 use prost::Message;
+use proto::admin::output::Output;
 use proto::csi;
 
 use crate::cli::store::check;
-use crate::config::output::Output;
 use crate::state::listed;
 use crate::state::store::tests::*;
 use crate::state::store::transfer;

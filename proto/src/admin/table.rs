@@ -4,26 +4,30 @@ use std::io;
 use std::io::Write;
 use std::iter::repeat_n;
 
-use proto::host::plain;
+use crate::host::plain;
 
 /// The spaces between columns.
 const GAP: usize = 3;
 
 /// A table that is written as its rows come. Columns are as wide as the widest cell so far.
-pub(super) struct Table {
+pub struct Table {
     headers: &'static [&'static str],
     widths: Vec<usize>,
     begun: bool,
 }
 
 impl Table {
-    pub(super) fn new(headers: &'static [&'static str]) -> Self {
+    /// A table with these headers.
+    pub fn new(headers: &'static [&'static str]) -> Self {
         let widths = headers.iter().map(|header| header.len()).collect();
         Self { headers, widths, begun: false }
     }
 
     /// Writes rows, and the headers before the first ones.
-    pub(super) fn rows(&mut self, out: &mut impl Write, rows: &[Vec<String>]) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// They cannot be written.
+    pub fn rows(&mut self, out: &mut impl Write, rows: &[Vec<String>]) -> io::Result<()> {
         let rows: Vec<Vec<String>> =
             rows.iter().map(|row| row.iter().map(|cell| printable(cell)).collect()).collect();
         for (width, column) in self.widths.iter_mut().zip(0..) {

@@ -8,72 +8,87 @@ use http::{HeaderValue, Request, StatusCode, header};
 use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper_util::rt::TokioIo;
-use proto::host::tasks::Tasks;
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use tokio::net::UnixStream;
 
-use crate::admin::refused::ErrorBody;
+use crate::host::tasks::Tasks;
 
 /// The timeout of a command.
 const PATIENCE: Duration = Duration::from_secs(600);
+
+/// The body of an answer that refuses a command.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct ErrorBody {
+    /// For an operator.
+    pub error: String,
+}
 
 /// Why a command has no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// Nobody serves the socket.
     #[error(
-        "csi-cloud does not answer at {}; is `csi-cloud serve` running, and is that its admin \
+        "{program} does not answer at {}; is `{program} serve` running, and is that its admin \
          socket (--admin, or --config with its configuration)?", path.display()
     )]
     NotThere {
+        /// The program.
+        program: &'static str,
         /// The socket.
         path: PathBuf,
         /// The system's reason.
         #[source]
         source: std::io::Error,
     },
-    /// csi-cloud went away, or it is another program.
-    #[error("csi-cloud broke off; its log may say why")]
-    Broken(#[source] hyper::Error),
+    /// The program went away, or it is another one.
+    #[error("{program} broke off; its log may say why")]
+    Broken {
+        /// The program.
+        program: &'static str,
+        /// What broke.
+        #[source]
+        source: hyper::Error,
+    },
     /// There was no answer in time.
-    #[error("csi-cloud did not answer within {PATIENCE:?}")]
-    TimedOut,
-    /// csi-cloud refuses the command.
+    #[error("{0} did not answer within {PATIENCE:?}")]
+    TimedOut(&'static str),
+    /// The program refuses the command.
     #[error("{0}")]
     Refused(String),
     /// The answer is of another version, say.
-    #[error("what csi-cloud answered cannot be read; are both of one version?")]
+    #[error("the answer cannot be read; are both programs of one version?")]
     Unreadable(#[source] serde_json::Error),
 }
 
 /// A connection to the admin socket.
 pub struct Client {
+    program: &'static str,
     sender: SendRequest<Full<Bytes>>,
     tasks: Tasks,
 }
 
 impl Client {
-    /// Connects.
+    /// Connects to this program.
     ///
     /// # Errors
     /// Nobody serves the socket.
-    pub async fn connect(path: &Path) -> Result<Self, ClientError> {
-        let connected = UnixStream::connect(path).await;
-        let stream =
-            connected.map_err(|source| ClientError::NotThere { path: path.to_owned(), source })?;
+    pub async fn connect(program: &'static str, path: &Path) -> Result<Self, ClientError> {
+        let not_there = |source| ClientError::NotThere { program, path: path.to_owned(), source };
+        let stream = UnixStream::connect(path).await.map_err(not_there)?;
+        let connected = handshake(TokioIo::new(stream)).await;
         let (sender, connection) =
-            handshake(TokioIo::new(stream)).await.map_err(ClientError::Broken)?;
+            connected.map_err(|source| ClientError::Broken { program, source })?;
         let tasks = Tasks::default();
         // A request reports how the connection ended.
         tasks.spawn_until_stop("admin", async move { drop(connection.await) });
-        Ok(Self { sender, tasks })
+        Ok(Self { program, sender, tasks })
     }
 
     /// Sends a command, and waits for the answer.
     ///
     /// # Errors
-    /// csi-cloud refuses, goes away, or its answer cannot be read.
+    /// The program refuses, goes away, or its answer cannot be read.
     pub async fn ask<T: DeserializeOwned>(
         &mut self,
         path: &'static str,
@@ -84,16 +99,17 @@ impl Client {
         *request.method_mut() = http::Method::POST;
         *request.uri_mut() = http::Uri::from_static(path);
         let headers = request.headers_mut();
-        headers.insert(header::HOST, HeaderValue::from_static("csi-cloud"));
+        headers.insert(header::HOST, HeaderValue::from_static(self.program));
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         let asked = async {
             self.sender.ready().await?;
             let (parts, body) = self.sender.send_request(request).await?.into_parts();
             Ok((parts.status, body.collect().await?.to_bytes()))
         };
-        let answered =
-            tokio::time::timeout(PATIENCE, asked).await.map_err(|_| ClientError::TimedOut)?;
-        let (status, body) = answered.map_err(ClientError::Broken)?;
+        let program = self.program;
+        let answered = tokio::time::timeout(PATIENCE, asked).await;
+        let answered = answered.map_err(|_| ClientError::TimedOut(program))?;
+        let (status, body) = answered.map_err(|source| ClientError::Broken { program, source })?;
         if status == StatusCode::OK {
             return serde_json::from_slice(&body).map_err(ClientError::Unreadable);
         }
