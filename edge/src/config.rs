@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use edge_calls::authority::Deniable;
+use edge_calls::drivers::Sockets;
 use edge_calls::expansions::NodeExpansion;
 use edge_direct::Nvme;
 use edge_direct::runtimes::Roots;
@@ -47,7 +48,7 @@ pub struct Config {
     /// How to get them, if they are an identity that is not there yet; none without a token's file.
     pub join: Option<Automatic>,
     /// The drivers' sockets.
-    pub drivers: BTreeMap<DriverName, PathBuf>,
+    pub drivers: BTreeMap<DriverName, Sockets>,
     /// Settings that csi-cloud has too.
     pub common: Common,
 }
@@ -89,20 +90,7 @@ impl Config {
         let tls = file.certificates(&flags.common, identity.as_deref());
         let common = file.common(&flags.common, dead_after);
         let join = join(&mut file, flags.ca_hash, flags.token_file, &cloud, identity.is_some());
-        let listed = file.sections("drivers", |driver| {
-            let name = driver.parsed("name", str::parse::<DriverName>);
-            let socket = driver.path("socket");
-            if name.is_none() || socket.is_none() {
-                driver.problem("[[drivers]] a driver has a name and a socket");
-            }
-            Some(DriverAt { name: name?, socket: socket? })
-        });
-        let listed = if flags.drivers.is_empty() {
-            listed.into_iter().flatten().collect()
-        } else {
-            flags.drivers
-        };
-        let drivers = by_name(listed, &mut file);
+        let drivers = drivers(&mut file, flags.drivers);
         file.finish()?;
         // A missing setting has been reported, so this satisfies the compiler only.
         let Some(tls) = tls else { return Err(Problems(Vec::new())) };
@@ -213,14 +201,28 @@ fn each_once(listed: Vec<Endpoint>) -> Vec<Endpoint> {
     once
 }
 
-fn by_name(listed: Vec<DriverAt>, file: &mut Reader) -> BTreeMap<DriverName, PathBuf> {
-    if listed.is_empty() {
+/// `[[drivers]]`, or those of the flags.
+fn drivers(file: &mut Reader, flags: Vec<DriverAt>) -> BTreeMap<DriverName, Sockets> {
+    let listed = file.sections("drivers", |driver| {
+        let name = driver.parsed("name", str::parse::<DriverName>);
+        let socket = driver.path("socket");
+        let controller = driver.path("controller_socket");
+        if name.is_none() || socket.is_none() {
+            driver.problem("[[drivers]] a driver has a name and a socket");
+        }
+        Some(DriverAt { name: name?, sockets: Sockets { socket: socket?, controller } })
+    });
+    let named = if flags.is_empty() { listed.into_iter().flatten().collect() } else { flags };
+    if named.is_empty() {
         file.problem("no driver is named ([[drivers]] or --driver)");
     }
     let mut drivers = BTreeMap::new();
-    for DriverAt { name, socket } in listed {
-        if let Some(other) = drivers.insert(name.clone(), socket) {
-            file.problem(format!("driver {name} is named twice, once at {}", other.display()));
+    for DriverAt { name, sockets } in named {
+        let socket = sockets.socket.clone();
+        if let Some(other) = drivers.insert(name.clone(), sockets) {
+            let other = other.socket.display();
+            let socket = socket.display();
+            file.problem(format!("driver {name} is named twice, at {other} and at {socket}"));
         }
     }
     drivers
@@ -420,6 +422,15 @@ mod tests {
         {
             assert!(text.contains(expected), "{expected} is not in {text}");
         }
+    }
+
+    #[test]
+    fn a_controller_may_have_a_socket_of_its_own() {
+        let file = format!("{WHOLE}controller_socket = \"/c.sock\"\n");
+        let config = load(&file, &[]).unwrap();
+        let sockets = config.drivers.into_values().next().unwrap();
+        let expected = Sockets { socket: "/d.sock".into(), controller: Some("/c.sock".into()) };
+        assert_eq!(sockets, expected);
     }
 
     #[test]

@@ -8,24 +8,22 @@ use std::time::{Duration, SystemTime};
 use anyhow::Context;
 use edge_calls::authority::Authority;
 use edge_calls::drivers;
-use edge_calls::drivers::Drivers;
+use edge_calls::drivers::{Drivers, FoundBy};
 use edge_calls::executor::Executor;
 use edge_calls::expansions::{Expansions, NodeExpansion};
 use edge_calls::introductions::Introductions;
-use edge_calls::lease_client::LeaseClient;
 use edge_calls::scopes::Scopes;
 use edge_direct::device::host::Host;
 use edge_direct::{Cloud, Direct, Settings};
 use proto::config::Common;
-use proto::host::socket::Socket;
 use proto::host::tasks;
 use proto::host::tasks::Tasks;
 use proto::link::tls::{Credentials, Files, Role};
 use proto::link::ws;
-use proto::names::NodeName;
 use tokio::time::Instant;
 
 use crate::config::Config;
+use crate::front::Fronts;
 use crate::identity::directory::{Directory, IdentityState, NodeIdentity};
 use crate::identity::expiry;
 use crate::link::dial::Dial;
@@ -50,60 +48,43 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
     // What brings calls stops first, and what executes them after it.
     let doors = Tasks::default();
     let work = Tasks::default();
-    let drivers = Arc::new(Drivers::new(config.drivers, drivers::unix()));
+    let drivers = Arc::new(Drivers::new(node.clone(), drivers::unix()));
+    for (name, sockets) in &config.drivers {
+        drivers.add(name.clone(), sockets.clone(), FoundBy::Configuration)?;
+    }
     config.state.as_deref().inspect(|state| state::look(state));
     let scopes = config.state.as_deref().map(Scopes::open);
-    let scopes = Arc::new(scopes.unwrap_or_default());
-    let leases = Arc::new(LeaseClient::default());
-    let boot = Host::default().boot();
-    let authority = Authority::open(config.deny, config.state.as_deref(), &boot);
+    let cloud = Cloud { leases: Arc::default(), scopes: Arc::new(scopes.unwrap_or_default()) };
     let introductions = Arc::new(Introductions::open(config.state.as_deref(), node.clone()));
-    let by = config.node_expansion;
-    let expansions = config.state.as_deref().and_then(|state| {
-        let is_direct = Direct::is_direct(state.to_owned());
-        Expansions::open(by, state, &boot, scopes.clone(), is_direct)
-    });
-    let executor = Executor::new(drivers.all(), work.clone())
-        .with_scopes(scopes.clone())
-        .with_introductions(introductions.clone())
-        .with_authority(authority)
-        .with_delete_guard(Direct::delete_guard(config.state.clone()))
-        .with_expansions(expansions.map(Arc::new));
-    let executor = Arc::new(executor);
-    let settings = Settings {
-        state: config.state,
-        roots: config.runtimes,
-        checks: config.checks,
-        nvme: config.nvme,
-        targets: config.targets,
-        ..Settings::default()
-    };
-    let cloud = Cloud { leases: leases.clone(), scopes: scopes.clone() };
-    let direct = Arc::new(Direct::open(settings, executor.clone(), cloud, work.clone())?);
+    let executor = executor(&config, &drivers, &cloud, &work);
+    let executor = Arc::new(executor.with_introductions(introductions.clone()));
+    let direct = Direct::open(direct(&config), executor.clone(), cloud.clone(), work.clone())?;
+    let direct = Arc::new(direct);
     // Before any call: the entries that runtimes read must be true.
     direct.start().await;
-    if let Some(fronts) = &config.fronts {
-        serve_fronts(fronts, &drivers, &node, &direct, &doors)?;
+    if let Some(directory) = config.fronts.clone() {
+        let fronts = Fronts::open(directory, drivers.clone(), direct.clone(), doors.clone())?;
+        doors.spawn_until_stop("fronts", fronts.keep());
     }
     drivers.keep(&work);
     work.spawn_until_stop("introductions", introductions.follow(drivers.clone()));
-    watch_certificates(&credentials, config.tls, identity.is_some(), &work);
+    watch_certificates(&credentials, &config.tls, identity.is_some(), &work);
     let Common { grace, keep_alive, workers, .. } = config.common;
     if workers == 1 {
         work.spawn_until_stop("busy-poll", executor.busy_poll().clone().run());
     }
     let dial = Dial {
-        cloud: config.cloud,
+        cloud: config.cloud.clone(),
         return_after: config.return_after,
         credentials,
         identity,
         node,
         drivers,
         executor,
-        scopes,
-        leases,
+        scopes: cloud.scopes,
+        leases: cloud.leases,
         not_taken: direct.not_taken(),
-        expands: by == NodeExpansion::Edge,
+        expands: config.node_expansion == NodeExpansion::Edge,
         keep_alive,
         connect: ws::tcp(),
     };
@@ -112,6 +93,33 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
     tracing::info!(?grace, "stopping: no more calls are taken, those in flight are finished");
     finish(&doors, &work, grace).await;
     Ok(())
+}
+
+/// Executes the calls of these drivers.
+fn executor(config: &Config, drivers: &Arc<Drivers>, cloud: &Cloud, tasks: &Tasks) -> Executor {
+    let boot = Host::default().boot();
+    let authority = Authority::open(config.deny.clone(), config.state.as_deref(), &boot);
+    let expansions = config.state.as_deref().and_then(|state| {
+        let is_direct = Direct::is_direct(state.to_owned());
+        Expansions::open(config.node_expansion, state, &boot, cloud.scopes.clone(), is_direct)
+    });
+    Executor::new(drivers.clone(), tasks.clone())
+        .with_scopes(cloud.scopes.clone())
+        .with_authority(authority)
+        .with_delete_guard(Direct::delete_guard(config.state.clone()))
+        .with_expansions(expansions.map(Arc::new))
+}
+
+/// The settings of direct volumes.
+fn direct(config: &Config) -> Settings {
+    Settings {
+        state: config.state.clone(),
+        roots: config.runtimes.clone(),
+        checks: config.checks.clone(),
+        nvme: config.nvme,
+        targets: config.targets.clone(),
+        ..Settings::default()
+    }
 }
 
 /// Ends what brings calls, and then what executes them, within the grace for both.
@@ -125,8 +133,8 @@ async fn finish(doors: &Tasks, work: &Tasks, grace: Duration) {
 }
 
 /// Takes changed files, and logs when the certificate ends.
-fn watch_certificates(credentials: &Credentials, files: Files, renews: bool, tasks: &Tasks) {
-    let current = credentials.clone().keep_current(files, Role::Node);
+fn watch_certificates(credentials: &Credentials, files: &Files, renews: bool, tasks: &Tasks) {
+    let current = credentials.clone().keep_current(files.clone(), Role::Node);
     tasks.spawn_until_stop("certificates", current);
     tasks.spawn_until_stop("certificate's end", expiry::watch(credentials.clone(), renews));
 }
@@ -149,23 +157,4 @@ async fn identity(config: &Config) -> anyhow::Result<(Credentials, Option<NodeId
         .context("csi-edge has no identity; `csi-edge join --help` says how to get one")?;
     let identity = NodeIdentity::new(directory, credentials.clone());
     Ok((credentials, Some(identity)))
-}
-
-/// Serves one socket for each driver in this directory.
-fn serve_fronts(
-    fronts: &Path,
-    drivers: &Drivers,
-    node: &NodeName,
-    direct: &Arc<Direct>,
-    doors: &Tasks,
-) -> anyhow::Result<()> {
-    let making = || format!("the directory of the fronts, {}, cannot be made", fronts.display());
-    std::fs::create_dir_all(fronts).with_context(making)?;
-    for driver in drivers.all() {
-        let socket = Socket::bind(&fronts.join(format!("{}.sock", driver.name)))?;
-        let name = driver.name.clone();
-        let front = front::serve(name, node.clone(), direct.clone(), socket, doors.clone());
-        doors.spawn("front", front);
-    }
-    Ok(())
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use proptest::prelude::*;
 use prost::Message;
 use prost_types::{DescriptorProto, FileDescriptorProto};
-use proto::csi::method::{SERVICES, of_driver};
+use proto::csi::method::{SERVICES, Service, of_driver};
 use proto::csi::{DirectCall, Key, Learn, List, Local, Method, NodeStep, Resource, Rewrite};
 
 /// `csi.proto`, compiled.
@@ -282,6 +282,17 @@ fn a_required_field_is_missed_in_an_empty_request() {
         Method::ControllerExpandVolume,
     ];
     assert_eq!(incomplete, expected.into());
+}
+
+#[test]
+fn a_path_says_which_plugin_it_is_for() {
+    let controllers = |path: &str| Service::of_path(path).map(Service::is_controllers);
+    for service in ["Controller", "GroupController", "SnapshotMetadata"] {
+        assert_eq!(controllers(&format!("/csi.v1.{service}/Future")), Some(true));
+    }
+    assert_eq!(controllers("/csi.v1.Node/NodeGetInfo"), Some(false));
+    assert_eq!(controllers("/csi.v1.Identity/Probe"), Some(false));
+    assert_eq!(controllers("/x.Controller/Future"), None);
 }
 
 #[test]

@@ -13,6 +13,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use proto::csi::Method;
 use proto::host::files;
 use proto::host::publish::{Existing, publish};
+use proto::names::NodeName;
 use serde::{Deserialize, Serialize};
 use tracing::warn;
 
@@ -124,6 +125,7 @@ impl Authority {
     /// [`Error::Denied`] and [`Error::DeniedInDoubt`].
     pub(crate) fn allow(
         &self,
+        node: &NodeName,
         method: Method,
         is_running: impl FnOnce() -> bool,
     ) -> Result<(), Error> {
@@ -139,9 +141,9 @@ impl Authority {
         } else if !self.never_run().contains(&Deniable(method)) {
             "a run from before the denial may be open until the machine is started again"
         } else {
-            return Err(Error::Denied { method: method_name });
+            return Err(Error::Denied { node: node.clone(), method: method_name });
         };
-        Err(Error::DeniedInDoubt { method: method_name, why })
+        Err(Error::DeniedInDoubt { node: node.clone(), method: method_name, why })
     }
 
     fn never_run(&self) -> MutexGuard<'_, BTreeSet<Deniable>> {
@@ -193,7 +195,8 @@ mod tests {
 
     /// The code with which csi-edge refuses after a start with this `deny`; none if it does not.
     fn code(authority: &Authority, method: Method, is_running: bool) -> Option<Code> {
-        authority.allow(method, || is_running).err().map(|error| error.code())
+        let node = "n1".parse().unwrap();
+        authority.allow(&node, method, || is_running).err().map(|error| error.code())
     }
 
     #[test]

@@ -140,8 +140,8 @@ impl Runs {
         let key = inner.last;
         let Operation { method, body, subjects, id } = operation;
         inner.by_subject.extend(subjects.iter().map(|subject| (subject.clone(), key)));
-        let run =
-            Run { method, body, subjects, calls: id.into_iter().collect(), waiting: Vec::new() };
+        let calls = id.into_iter().collect();
+        let run = Run { method, body, subjects, calls, waiting: Vec::new() };
         inner.running.insert(key, run);
         Ticket { runs: self.clone(), key }
     }

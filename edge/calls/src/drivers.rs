@@ -1,204 +1,119 @@
-//! The vendors' drivers at this node: one lasting HTTP/2 connection each, and what each driver says
-//! of itself. A connection is made again when its driver restarts.
+//! The vendors' drivers at this node: which they are, what each says of itself, and how it is.
 //!
-//! A driver must report the configured name: calls for one driver must never reach another's
-//! storage. It may use `error`.
+//! Drivers are added at any time, and none is forgotten before a restart: it may have volumes. A
+//! driver may serve its controller's half at a socket of its own. It may use `error` and
+//! `connection`.
 
-use std::collections::BTreeMap;
-use std::os::unix::fs::FileTypeExt;
-use std::path::PathBuf;
-use std::sync::Arc;
-use std::time::Duration;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
-use backon::BackoffBuilder;
-use http::HeaderMap;
 use http::Response;
-use http::uri::{Authority, PathAndQuery};
 use prost::Message;
+use proto::control::health::{Health, HealthState};
 use proto::control::hello;
 use proto::csi;
-use proto::csi::frame;
+use proto::csi::method::Service;
 use proto::csi::node_service_capability;
 use proto::csi::topology;
 use proto::csi::{Capabilities, Local, Method};
-use proto::host::chain;
 use proto::host::tasks::Tasks;
 use proto::http2::body::Received;
-use proto::http2::forward;
-use proto::http2::forward::Upstream;
 use proto::http2::forward::{Answer, Call};
 use proto::link::{Connect, Io};
-use proto::names::DriverName;
+use proto::names::{DriverName, NodeName};
 use tokio::net::UnixStream;
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 use tokio::time::Instant;
-use tonic::{Code, Status};
-use tracing::{info, warn};
 
-use crate::error::Error;
+pub(crate) use crate::connection::headers;
+use crate::connection::{Answers, Connection, Serves};
+use crate::error::{DriverSocket, Error};
 
-/// How long a driver may take to introduce itself.
-const INTRODUCTION: Duration = Duration::from_secs(5);
-/// How long a call waits for a driver that is just coming back.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// Where a driver is reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sockets {
+    /// Serves Identity and Node, and the controller's half too if that has no socket of its own.
+    pub socket: PathBuf,
+    /// Serves Controller, GroupController and SnapshotMetadata.
+    pub controller: Option<PathBuf>,
+}
 
-type BoxError = Box<dyn std::error::Error + Send + Sync>;
+impl From<PathBuf> for Sockets {
+    fn from(socket: PathBuf) -> Self {
+        Self { socket, controller: None }
+    }
+}
+
+impl From<&str> for Sockets {
+    fn from(socket: &str) -> Self {
+        PathBuf::from(socket).into()
+    }
+}
+
+/// How a driver became known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FoundBy {
+    /// csi-edge's configuration names it.
+    Configuration,
+    /// It was announced at this socket.
+    Registration(PathBuf),
+}
+
+/// A second socket of a driver that has one.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "driver {driver} has two sockets, {} and {}; the first stays in use, end the other one",
+    used.display(), other.display()
+)]
+pub struct TwoSockets {
+    /// The driver.
+    pub driver: DriverName,
+    /// The socket in use.
+    pub used: PathBuf,
+    /// The other one.
+    pub other: PathBuf,
+}
 
 /// One driver.
 pub struct Driver {
     /// Its CSI name.
     pub name: DriverName,
-    socket: PathBuf,
-    state: watch::Sender<Connection>,
-    /// Asks for an attempt to connect now.
-    retry_now: Notify,
-    /// Counts the drivers' changes of what they say of themselves.
-    changes: watch::Sender<u64>,
-    connect: Connect,
+    /// Where it is reached.
+    pub sockets: Sockets,
+    /// How it became known.
+    pub found_by: FoundBy,
+    main: Arc<Connection>,
+    controller: Option<Arc<Connection>>,
 }
-
-#[derive(Clone)]
-enum Connection {
-    /// Cannot be reached, and why.
-    Away(Arc<BoxError>),
-    Here(Upstream, Arc<hello::Driver>),
-}
-
-impl Connection {
-    fn is_open(&self) -> bool {
-        matches!(self, Self::Here(sender, _) if !sender.is_closed())
-    }
-}
-
-/// The authority of requests; every driver's gRPC library accepts it.
-const LOCALHOST: &str = "localhost";
 
 impl Driver {
-    /// A driver without a connection; [`Driver::keep`] connects.
-    fn new(
-        name: DriverName,
-        socket: PathBuf,
-        changes: watch::Sender<u64>,
-        connect: Connect,
-    ) -> Self {
-        let state = watch::Sender::new(Connection::Away(Arc::new("not connected yet".into())));
-        Self { name, socket, state, retry_now: Notify::new(), changes, connect }
-    }
-
-    /// Keeps the connection until told to stop.
-    async fn keep(self: Arc<Self>, tasks: Tasks) {
-        let mut delays = backoff();
-        loop {
-            match self.connect(&tasks).await {
-                Ok(closed) => {
-                    delays = backoff();
-                    let _ = closed.await;
-                    info!(driver = %self.name, "the driver closed its connection");
-                    self.state.send_replace(Connection::Away(Arc::new(
-                        "it closed the connection".into(),
-                    )));
-                }
-                Err(error) => {
-                    self.set_away(error);
-                    let delay = delays.next().unwrap_or(Duration::from_secs(2));
-                    tokio::select! {
-                        biased;
-                        () = tokio::time::sleep(delay) => {}
-                        () = self.retry_now.notified() => {}
-                    }
-                }
+    /// The connection for a call of this path.
+    fn connection(&self, path: &str) -> &Arc<Connection> {
+        match &self.controller {
+            Some(controller) if Service::of_path(path).is_some_and(Service::is_controllers) => {
+                controller
             }
+            Some(_) | None => &self.main,
         }
     }
 
-    /// Notes why the driver cannot be used, and logs each reason once.
-    fn set_away(&self, error: BoxError) {
-        let text = error.to_string();
-        let known =
-            matches!(&*self.state.borrow(), Connection::Away(known) if known.to_string() == text);
-        if !known {
-            let driver = &self.name;
-            let socket = self.socket.display();
-            let error = chain(error.as_ref());
-            warn!(%driver, %socket, error, "cannot use the driver; trying again");
-        }
-        self.state.send_replace(Connection::Away(Arc::new(error)));
+    fn connections(&self) -> impl Iterator<Item = &Arc<Connection>> {
+        [Some(&self.main), self.controller.as_ref()].into_iter().flatten()
     }
 
-    /// Connects, and asks who is there. The receiver ends with the connection.
-    async fn connect(&self, tasks: &Tasks) -> Result<tokio::sync::oneshot::Receiver<()>, BoxError> {
-        let socket = self.socket.display().to_string();
-        let stream = (self.connect)(socket).await.map_err(|error| self.why_away(error))?;
-        let (sender, connection) = forward::connect(stream).await?;
-        let (ended, closed) = tokio::sync::oneshot::channel();
-        tasks.spawn_until_stop("driver connection", async move {
-            let _ = connection.await;
-            drop(ended);
-        });
-        let answered = tokio::time::timeout(INTRODUCTION, self.introduce(&sender)).await;
-        let answers = answered
-            .map_err(|_| format!("it does not say within {INTRODUCTION:?} who it is"))??;
-        info!(driver = %self.name, socket = %self.socket.display(), "driver connected");
-        self.state.send_replace(Connection::Here(sender, Arc::new(answers)));
-        self.changes.send_modify(|changes| *changes += 1);
-        Ok(closed)
+    /// Node, driver and main socket, as errors name them.
+    pub(crate) fn at(&self) -> Arc<DriverSocket> {
+        self.main.at.clone()
     }
 
-    /// Explains to people why there is no connection.
-    fn why_away(&self, error: std::io::Error) -> BoxError {
-        match std::fs::metadata(&self.socket) {
-            Err(missing) if missing.kind() == std::io::ErrorKind::NotFound => {
-                "there is nothing at its socket's path; is the driver running?".into()
-            }
-            Ok(meta) if !meta.file_type().is_socket() => {
-                "what is at its socket's path is no socket".into()
-            }
-            _ if error.kind() == std::io::ErrorKind::ConnectionRefused => {
-                "nobody serves its socket; is the driver running?".into()
-            }
-            _ => error.into(),
-        }
+    /// Node, driver and socket of a call of this path, as errors name them.
+    pub(crate) fn socket_of(&self, path: &str) -> Arc<DriverSocket> {
+        self.connection(path).at.clone()
     }
 
-    /// Asks the driver everything that a front of the cloud answers for it.
-    async fn introduce(&self, sender: &Upstream) -> Result<hello::Driver, BoxError> {
-        let mut driver =
-            hello::Driver { name: self.name.clone(), answers: Default::default(), health: None };
-        for method in Method::ALL.iter().copied() {
-            let Some(local) = method.local().filter(|local| *local != Local::Probe) else {
-                continue;
-            };
-            let path = PathAndQuery::from_static(method.path());
-            let call = Call { headers: headers(), path, body: frame::frame(&[]) };
-            let answered = forward::forward(sender, &call, &authority(), None).await;
-            let response = answered
-                .map_err(|error| format!("it does not speak gRPC: {}", chain(error.as_ref())))?;
-            let answer = Answer::collect(response).await?;
-            let body = match (answer.ok(), answer.failure()) {
-                (Some(body), _) => body,
-                (None, Some(status)) if status.code() != Code::Unimplemented => {
-                    return Err(unanswered(method.name(), &status));
-                }
-                // It does not have the method.
-                (None, _) => continue,
-            };
-            let message = frame::message(body)?;
-            if local == Local::Info {
-                let says = csi::GetPluginInfoResponse::decode(message.clone())?.name;
-                if says != self.name.as_str() {
-                    return Err(format!(
-                        "it calls itself {says:?}; correct the name or the socket"
-                    )
-                    .into());
-                }
-            }
-            driver.answers.insert(method.name().into(), hello::Protobuf(message));
-        }
-        if driver.answers.contains_key(Method::answering(Local::Info).name()) {
-            Ok(driver)
-        } else {
-            Err("it does not say its name".into())
-        }
+    /// The error of a call that the driver broke off.
+    pub(crate) fn broke(&self, path: &str, source: &'static str) -> Error {
+        self.connection(path).broke(source.into())
     }
 
     /// Sends a call to the driver; `deadline` is how long its caller waits.
@@ -211,77 +126,65 @@ impl Driver {
         call: &Call,
         deadline: Option<Instant>,
     ) -> Result<Response<Received>, Error> {
-        let sender = self.sender().await?;
-        // The call may have waited for a driver that was coming back.
-        if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
-            return Err(Error::too_late());
-        }
-        let broke = |source| Error::DriverBroke { driver: self.name.clone(), source };
-        forward::forward(&sender, call, &authority(), None).await.map_err(broke)
+        self.connection(call.path.path()).send(call, deadline).await
     }
 
-    /// The same, and receives the whole answer.
+    /// Sends a call and receives its answer to the end.
     ///
     /// # Errors
     /// As for [`Driver::call`].
-    pub async fn exchange(&self, call: &Call, deadline: Option<Instant>) -> Result<Answer, Error> {
-        let response = self.call(call, deadline).await?;
-        let broke = |source| Error::DriverBroke { driver: self.name.clone(), source };
-        let mut answer = Answer::collect(response).await.map_err(broke)?;
-        // A driver does not speak for the edge.
-        answer.take_not_dispatched();
-        Ok(answer)
+    pub(crate) async fn exchange(
+        &self,
+        call: &Call,
+        deadline: Option<Instant>,
+    ) -> Result<Answer, Error> {
+        self.connection(call.path.path()).exchange(call, deadline).await
     }
 
-    async fn sender(&self) -> Result<Upstream, Error> {
-        if !self.state.borrow().is_open() {
-            self.retry_now.notify_one();
-            let mut state = self.state.subscribe();
-            // Boxed: otherwise the future of every call would hold it.
-            let _ =
-                Box::pin(tokio::time::timeout(PATIENCE, state.wait_for(Connection::is_open))).await;
-        }
-        match &*self.state.borrow() {
-            Connection::Here(sender, _) => Ok(sender.clone()),
-            Connection::Away(why) => Err(Error::DriverAway {
-                driver: self.name.clone(),
-                socket: self.socket.display().to_string(),
-                source: why.to_string().into(),
-            }),
-        }
-    }
-
-    /// What the driver says of itself; its name alone while it is away.
+    /// What the driver says of itself, and how it is. While one of its sockets is away it has no
+    /// answers, since the cloud would take some of them for all.
     pub fn hello(&self) -> hello::Driver {
-        match &*self.state.borrow() {
-            Connection::Here(_, hello) => hello.as_ref().clone(),
-            Connection::Away(_) => {
-                hello::Driver { name: self.name.clone(), answers: Default::default(), health: None }
+        let mut answers = Answers::new();
+        let mut all_here = true;
+        // The main socket's answers count where both have some.
+        for connection in self.controller.iter().chain([&self.main]) {
+            match connection.answers() {
+                Some(said) => answers.extend(said.iter().map(|(k, v)| (k.clone(), v.clone()))),
+                None => all_here = false,
             }
         }
+        if !all_here {
+            answers.clear();
+        }
+        hello::Driver { name: self.name.clone(), answers, health: Some(self.health()) }
     }
-}
 
-impl Driver {
-    /// Whether there is a connection to the driver.
+    /// How the driver is: at its worse socket, if it has two.
+    pub fn health(&self) -> Health {
+        let main = self.main.told_health();
+        let controller = self.controller.as_ref().map(|controller| controller.told_health());
+        match controller {
+            Some(controller) if badness(controller.state) > badness(main.state) => controller,
+            Some(_) | None => main,
+        }
+    }
+
+    /// Whether there is a connection to each of the driver's sockets.
     pub(crate) fn is_here(&self) -> bool {
-        self.state.borrow().is_open()
+        self.connections().all(|connection| connection.is_open())
     }
 
     /// Whether the driver has its own topology; none while it is away.
     pub(crate) fn has_own_topology(&self) -> Option<bool> {
-        match &*self.state.borrow() {
-            Connection::Here(_, hello) => Some(has_own_topology(hello)),
-            Connection::Away(_) => None,
-        }
+        // The socket for the controller's half says what the plugin can do.
+        let plugin = self.controller.as_ref().unwrap_or(&self.main).answers()?;
+        Some(topology_of(&plugin, &*self.main.answers()?))
     }
 
     /// Whether the driver expands volumes on a node; none while it is away.
     pub(crate) fn expands_on_node(&self) -> Option<bool> {
-        let state = self.state.borrow();
-        let Connection::Here(_, hello) = &*state else { return None };
         let method = Method::answering(Local::Capabilities(Capabilities::Node));
-        let answer = hello.answers.get(method.name())?.0.clone();
+        let answer = self.main.answers()?.get(method.name())?.0.clone();
         let answer = csi::NodeGetCapabilitiesResponse::decode(answer).ok()?;
         let kinds = answer.capabilities.into_iter().filter_map(|capability| capability.r#type);
         let expand = node_service_capability::rpc::Type::ExpandVolume as i32;
@@ -293,51 +196,136 @@ impl Driver {
 
 /// Whether a driver has its own topology, as it introduced itself.
 pub(crate) fn has_own_topology(hello: &hello::Driver) -> bool {
-    let answer = |local| {
-        let answer = hello.answers.get(Method::answering(local).name());
-        answer.map_or(&[][..], |answer| &answer.0)
-    };
-    let capabilities = answer(Local::Capabilities(Capabilities::Plugin));
-    topology::has_own(capabilities, answer(Local::NodeInfo))
+    topology_of(&hello.answers, &hello.answers)
+}
+
+fn topology_of(plugin: &Answers, node: &Answers) -> bool {
+    let of_plugin = Method::answering(Local::Capabilities(Capabilities::Plugin));
+    let plugin = plugin.get(of_plugin.name()).map_or(&[][..], |answer| &answer.0);
+    let node = node.get(Method::answering(Local::NodeInfo).name());
+    topology::has_own(plugin, node.map_or(&[][..], |answer| &answer.0))
+}
+
+/// The order of states, the worse the greater.
+fn badness(state: HealthState) -> u8 {
+    match state {
+        HealthState::Up => 0,
+        HealthState::Starting => 1,
+        HealthState::Failing => 2,
+        HealthState::Gone => 3,
+    }
 }
 
 /// All drivers of this node.
 pub struct Drivers {
-    all: Vec<Arc<Driver>>,
+    node: NodeName,
+    /// In order of their names.
+    all: RwLock<Vec<Arc<Driver>>>,
     /// Counts the changes of what the drivers say of themselves.
     changes: watch::Sender<u64>,
+    connect: Connect,
+    /// Where the connections are kept, from [`Drivers::keep`] on.
+    keeping: OnceLock<Tasks>,
 }
 
 impl Drivers {
-    /// Drivers by name and socket, reached by `connect`.
-    pub fn new(sockets: BTreeMap<DriverName, PathBuf>, connect: Connect) -> Self {
+    /// No drivers yet, at this node; they are reached by `connect`.
+    pub fn new(node: NodeName, connect: Connect) -> Self {
         let changes = watch::Sender::new(0);
-        let driver =
-            |(name, socket)| Arc::new(Driver::new(name, socket, changes.clone(), connect.clone()));
-        Self { all: sockets.into_iter().map(driver).collect(), changes }
+        Self { node, all: RwLock::default(), changes, connect, keeping: OnceLock::new() }
+    }
+
+    /// Adds a driver. One that is known at the same socket stays as it is.
+    ///
+    /// # Errors
+    /// It is known at another socket, which stays in use.
+    pub fn add(
+        &self,
+        name: DriverName,
+        sockets: impl Into<Sockets>,
+        found_by: FoundBy,
+    ) -> Result<Arc<Driver>, TwoSockets> {
+        let sockets = sockets.into();
+        let mut all = self.all.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = all.iter().find(|driver| driver.name == name) {
+            return same_socket(known, sockets);
+        }
+        let driver = Arc::new(self.driver(name, sockets, found_by));
+        all.push(driver.clone());
+        all.sort_by(|a, b| a.name.cmp(&b.name));
+        // Under the lock, so that it is kept once whenever the others begin to be.
+        if let Some(tasks) = self.keeping.get() {
+            keep(&driver, tasks);
+        }
+        drop(all);
+        self.changes.send_modify(|changes| *changes += 1);
+        Ok(driver)
+    }
+
+    fn driver(&self, name: DriverName, sockets: Sockets, found_by: FoundBy) -> Driver {
+        let connection = |socket: &Path, serves| {
+            let socket = socket.display().to_string();
+            let at = DriverSocket { node: self.node.clone(), driver: name.clone(), socket };
+            Arc::new(Connection::new(at, serves, self.changes.clone(), self.connect.clone()))
+        };
+        let controller = sockets.controller.as_deref();
+        let controller = controller.map(|socket| connection(socket, Serves::Controller));
+        let serves = if controller.is_some() { Serves::Node } else { Serves::All };
+        let main = connection(&sockets.socket, serves);
+        Driver { name, sockets, found_by, main, controller }
     }
 
     /// Keeps the connections of all drivers, in `tasks`.
     pub fn keep(&self, tasks: &Tasks) {
-        for driver in &self.all {
-            tasks.spawn_until_stop("driver", driver.clone().keep(tasks.clone()));
+        let all = self.all.write().unwrap_or_else(PoisonError::into_inner);
+        if self.keeping.set(tasks.clone()).is_ok() {
+            all.iter().for_each(|driver| keep(driver, tasks));
         }
     }
 
-    /// Each of them.
-    pub fn all(&self) -> &[Arc<Driver>] {
-        &self.all
+    /// This node.
+    pub fn node(&self) -> &NodeName {
+        &self.node
     }
 
-    /// What the drivers say of themselves; a driver that is away has its name alone.
+    /// Each of them, by name.
+    pub fn all(&self) -> Vec<Arc<Driver>> {
+        self.all.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The driver of this name.
+    pub fn of_name(&self, name: &str) -> Option<Arc<Driver>> {
+        let all = self.all.read().unwrap_or_else(PoisonError::into_inner);
+        all.iter().find(|driver| driver.name.as_str() == name).cloned()
+    }
+
+    /// What the drivers say of themselves; a driver that is away has its name and health alone.
     pub fn hello(&self) -> Vec<hello::Driver> {
-        self.all.iter().map(|driver| driver.hello()).collect()
+        self.all().iter().map(|driver| driver.hello()).collect()
     }
 
-    /// Changes whenever the result of [`Drivers::hello`] does.
+    /// Changes whenever the result of [`Drivers::hello`] does, apart from ages.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
     }
+}
+
+fn keep(driver: &Arc<Driver>, tasks: &Tasks) {
+    for connection in driver.connections() {
+        tasks.spawn_until_stop("driver", connection.clone().keep(tasks.clone()));
+    }
+}
+
+/// The known driver, if this is its socket.
+fn same_socket(known: &Arc<Driver>, sockets: Sockets) -> Result<Arc<Driver>, TwoSockets> {
+    let used = &known.sockets.socket;
+    let resolved = |path: &Path| path.canonicalize().ok();
+    let same = *used == sockets.socket
+        || resolved(used).is_some_and(|used| Some(used) == resolved(&sockets.socket));
+    if same {
+        return Ok(known.clone());
+    }
+    Err(TwoSockets { driver: known.name.clone(), used: used.clone(), other: sockets.socket })
 }
 
 /// Connects to a driver by the path of its unix socket.
@@ -345,33 +333,5 @@ pub fn unix() -> Connect {
     Arc::new(|path| Box::pin(async { Ok(Box::new(UnixStream::connect(path).await?) as Io) }))
 }
 
-/// The driver may be just starting. The cloud keeps answers for good, so an error is not taken for
-/// one.
-fn unanswered(method: &str, status: &Status) -> BoxError {
-    let code = status.code();
-    let message = status.message();
-    format!("it answers {method} with {code:?} ({message:?}), so what it can do is not known")
-        .into()
-}
-
-fn authority() -> Authority {
-    Authority::from_static(LOCALHOST)
-}
-
-/// The headers of a call that csi-edge makes by itself.
-pub(crate) fn headers() -> HeaderMap {
-    let mut headers = HeaderMap::new();
-    headers.insert(http::header::CONTENT_TYPE, http::HeaderValue::from_static("application/grpc"));
-    headers.insert(http::header::TE, http::HeaderValue::from_static("trailers"));
-    headers
-}
-
-fn backoff() -> backon::ExponentialBackoff {
-    let first = Duration::from_millis(50);
-    let last = Duration::from_secs(2);
-    backon::ExponentialBuilder::new()
-        .with_min_delay(first)
-        .with_max_delay(last)
-        .without_max_times()
-        .build()
-}
+#[cfg(test)]
+mod tests;

@@ -4,6 +4,7 @@
 //! cause may pass by itself, the code is UNAVAILABLE, DEADLINE_EXCEEDED or ABORTED, never a final
 //! one. It uses no other room.
 
+use std::fmt;
 use std::sync::Arc;
 
 use proto::csi::frame::FrameError;
@@ -13,7 +14,26 @@ use proto::http2::serve::Stopping;
 use proto::names::{DriverName, NodeName};
 use tonic::Code;
 
-/// Why a call was not carried out, or its outcome is not known.
+/// A driver's socket at a node, as errors name it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DriverSocket {
+    /// The node.
+    pub node: NodeName,
+    /// The driver's CSI name.
+    pub driver: DriverName,
+    /// Its socket's path.
+    pub socket: String,
+}
+
+impl fmt::Display for DriverSocket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { node, driver, socket } = self;
+        write!(f, "node {node}: driver {driver} at {socket}")
+    }
+}
+
+/// Why a call was not carried out, or its outcome is not known. What a driver or this node causes
+/// names the node first.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The path names no method that we pass on.
@@ -29,17 +49,24 @@ pub enum Error {
     )]
     NotSent(String),
     /// The node's operator denies the call, and no run of it is open.
-    #[error("{method} is denied at this node (deny in csi-edge's configuration); nothing was done")]
+    #[error(
+        "node {node}: {method} is denied at this node (deny in csi-edge's configuration); nothing \
+         was done"
+    )]
     Denied {
+        /// The node.
+        node: NodeName,
         /// The RPC's method name.
         method: &'static str,
     },
     /// The node's operator denies the call, and an earlier run of it may be open.
     #[error(
-        "{method} is denied at this node (deny in csi-edge's configuration) and was not passed \
-         on, but {why}, so what came of it is not known"
+        "node {node}: {method} is denied at this node (deny in csi-edge's configuration) and was \
+         not passed on, but {why}, so what came of it is not known"
     )]
     DeniedInDoubt {
+        /// The node.
+        node: NodeName,
         /// The RPC's method name.
         method: &'static str,
         /// Why a run may be open.
@@ -61,45 +88,50 @@ pub enum Error {
     #[error(transparent)]
     TooLate(DeadlinePassed),
     /// The driver at this node cannot be reached.
-    #[error(
-        "driver {driver} cannot be reached at {socket}; is it running, and is this its socket?"
-    )]
+    #[error("{at} cannot be reached; is it running, and is this its socket?")]
     DriverAway {
-        /// The driver's CSI name.
-        driver: DriverName,
-        /// Its socket's path.
-        socket: String,
+        /// The driver.
+        at: Arc<DriverSocket>,
         /// The error of the attempt.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// The driver went away, or misbehaved, with the call on it.
-    #[error("driver {driver} broke the call off; its outcome is not known, send it again")]
+    #[error("{at} broke the call off; its outcome is not known, send it again")]
     DriverBroke {
-        /// The driver's CSI name.
-        driver: DriverName,
+        /// The driver.
+        at: Arc<DriverSocket>,
         /// How it broke.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// The node has no driver of this name.
-    #[error("driver {0:?} is not configured at this node; name it in csi-edge's configuration")]
-    NoSuchDriver(String),
+    #[error(
+        "node {node}: there is no driver {driver:?} here; name it in csi-edge's configuration, \
+         or allow it there and let it register ([discovery])"
+    )]
+    NoSuchDriver {
+        /// The node.
+        node: NodeName,
+        /// The name.
+        driver: String,
+    },
     /// Whether the node's own callers are to see our topology is the operator's word, which only
     /// the cloud has.
     #[error(
-        "csi-edge was never told how far the volumes of driver {0} reach (scope), so it cannot \
-         say where they are accessible from; it knows when it has linked to csi-cloud once, and \
-         then for good if it has --state"
+        "node {}: csi-edge was never told how far the volumes of driver {} reach (scope), so it \
+         cannot say where they are accessible from; it knows when it has linked to csi-cloud \
+         once, and then for good if it has --state", at.node, at.driver
     )]
-    ScopeUnknown(DriverName),
+    ScopeUnknown {
+        /// The driver.
+        at: Arc<DriverSocket>,
+    },
     /// The driver's answer breaks CSI.
-    #[error("driver {driver} at {node} answered OK to {method}, {why}; its outcome is not known")]
+    #[error("{at} answered OK to {method}, {why}; its outcome is not known")]
     BadAnswer {
-        /// The driver that the call is for.
-        driver: DriverName,
-        /// The node.
-        node: NodeName,
+        /// The driver.
+        at: Arc<DriverSocket>,
         /// The RPC's method name.
         method: &'static str,
         /// What is wrong with the answer.
@@ -107,12 +139,13 @@ pub enum Error {
     },
     /// A volume has grown at its driver's controller, and not yet on this node.
     #[error(
-        "volume {volume} of driver {driver} has grown, but not on this node: {why}; its node's \
-         half is tried again with this call, and when the volume is next staged or published"
+        "node {}: volume {volume} of driver {} has grown, but not on this node: {why}; its node's \
+         half is tried again with this call, and when the volume is next staged or published",
+        at.node, at.driver
     )]
     NotGrownHere {
-        /// The driver's CSI name.
-        driver: DriverName,
+        /// The driver.
+        at: Arc<DriverSocket>,
         /// The volume's id.
         volume: String,
         /// What the driver said, or how it broke.
@@ -130,8 +163,15 @@ pub enum Error {
         why: String,
     },
     /// Too many calls are in flight.
-    #[error("{0} calls are in flight here already, which is the limit; send the call again later")]
-    Full(usize),
+    #[error(
+        "{at} has {limit} calls in flight already, which is the limit; send the call again later"
+    )]
+    Full {
+        /// The driver.
+        at: Arc<DriverSocket>,
+        /// The most calls.
+        limit: usize,
+    },
     /// Something else is being done with what the call is about.
     #[error(
         "another operation is running for what this {method} is about, with a different request; \
@@ -170,12 +210,12 @@ proto::codes! { Error:
     TooLate(_) => DeadlineExceeded,
     DriverAway { .. } => Unavailable,
     DriverBroke { .. } => Unavailable,
-    NoSuchDriver(_) => Unavailable,
-    ScopeUnknown(_) => Unavailable,
+    NoSuchDriver { .. } => Unavailable,
+    ScopeUnknown { .. } => Unavailable,
     BadAnswer { .. } => Unavailable,
     NotGrownHere { .. } => Unavailable,
     NotNoted { .. } => Unavailable,
-    Full(_) => Unavailable,
+    Full { .. } => Unavailable,
     // CSI: an operation is pending for the volume.
     Pending { .. } => Aborted,
     LinkReplaced => Unavailable,
@@ -200,8 +240,8 @@ impl Error {
             | Self::BadRequest { .. }
             | Self::TooLate(_)
             | Self::DriverAway { .. }
-            | Self::NoSuchDriver(_)
-            | Self::Full(_)
+            | Self::NoSuchDriver { .. }
+            | Self::Full { .. }
             | Self::LinkReplaced => true,
             // Another run of what the call is about is open, or was.
             Self::DeniedInDoubt { .. } | Self::Pending { .. } => false,
@@ -210,7 +250,7 @@ impl Error {
             // The driver has answered.
             Self::BadAnswer { .. } | Self::NotGrownHere { .. } => false,
             // No create is refused so.
-            Self::ScopeUnknown(_) | Self::NotNoted { .. } | Self::Guarded(_) => false,
+            Self::ScopeUnknown { .. } | Self::NotNoted { .. } | Self::Guarded(_) => false,
         }
     }
 }
@@ -266,21 +306,22 @@ mod tests {
 
     #[test]
     fn only_what_certainly_never_reached_the_driver_is_marked() {
-        let driver: DriverName = "d.example".parse().unwrap();
-        let away = Error::DriverAway {
-            driver: driver.clone(),
-            socket: "/d.sock".into(),
-            source: "nobody".into(),
-        };
-        let broke = Error::DriverBroke { driver, source: "it died".into() };
+        let node: NodeName = "n1".parse().unwrap();
+        let driver = "d.example".parse().unwrap();
+        let socket = "/d.sock".into();
+        let at = Arc::new(DriverSocket { node: node.clone(), driver, socket });
+        let away = Error::DriverAway { at: at.clone(), source: "nobody".into() };
+        let broke = Error::DriverBroke { at: at.clone(), source: "it died".into() };
+        let full = Error::Full { at, limit: 1 };
         let replaced = Error::LinkReplaced;
-        let denied = Error::Denied { method: "CreateVolume" };
-        for error in [away, replaced, denied, Error::too_late(), Error::Full(1)] {
+        let method = "CreateVolume";
+        let denied = Error::Denied { node: node.clone(), method };
+        for error in [away, replaced, denied, Error::too_late(), full] {
             assert!(error.is_not_dispatched(), "{error}");
         }
         let late = Error::DeadlinePassed(DeadlinePassed("before it was answered"));
-        let doubt = Error::DeniedInDoubt { method: "CreateVolume", why: "it may run" };
-        let pending = Error::Pending { method: "CreateVolume" };
+        let doubt = Error::DeniedInDoubt { node, method, why: "it may run" };
+        let pending = Error::Pending { method };
         for error in [broke, late, doubt, pending, Error::Stopping(Stopping("csi-edge"))] {
             assert!(!error.is_not_dispatched(), "{error}");
         }

@@ -1,11 +1,10 @@
 //! Reads and checks calls that come over the link or by the node's own front, and runs each to its
 //! end. Calls are bounded for each driver, and identical ones run once. It may use every room.
 
-use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
@@ -33,7 +32,7 @@ use uuid::Uuid;
 
 use crate::authority::Authority;
 use crate::deduplicate::{Begin, CallResult, Operation, Runs, Ticket};
-use crate::drivers::Driver;
+use crate::drivers::{Driver, Drivers};
 use crate::error::{Error, GuardRefusal, Shared};
 use crate::expansions::{Caller, Expansions, Tracked};
 use crate::introductions::Introductions;
@@ -49,7 +48,10 @@ pub type DeleteGuard = Box<dyn Fn(&DriverName, &Bytes) -> Result<(), GuardRefusa
 
 /// Executes the calls of all drivers of this node.
 pub struct Executor {
-    drivers: BTreeMap<DriverName, DriverCalls>,
+    drivers: Arc<Drivers>,
+    /// The calls of each driver that was called.
+    calls: RwLock<Vec<Arc<DriverCalls>>>,
+    tasks: Tasks,
     scopes: Arc<Scopes>,
     introductions: Arc<Introductions>,
     authority: Authority,
@@ -81,12 +83,11 @@ type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 impl Executor {
     /// Executes calls against these drivers; the calls run in `tasks`.
-    pub fn new(drivers: &[Arc<Driver>], tasks: Tasks) -> Self {
-        let calls = |driver: &Arc<Driver>| {
-            (driver.name.clone(), DriverCalls::new(driver.clone(), tasks.clone()))
-        };
+    pub fn new(drivers: Arc<Drivers>, tasks: Tasks) -> Self {
         Self {
-            drivers: drivers.iter().map(calls).collect(),
+            drivers,
+            calls: RwLock::default(),
+            tasks,
             scopes: Arc::default(),
             introductions: Arc::default(),
             authority: Authority::default(),
@@ -202,7 +203,7 @@ impl Executor {
         // By the node's own front the driver gets methods newer than this csi-edge too; only the
         // answer's length is bounded.
         let method = if by_link { Some(Authority::sent(path)?) } else { Method::of_path(path) };
-        let (driver, calls) = self.calls(driver)?;
+        let calls = &*self.calls(driver)?;
         let name = method.map_or("a method newer than this csi-edge", Method::name);
         let bad = |source: BadRequest| Error::BadRequest { method: name, source };
         let deadline = forward::deadline(&parts.headers).map_err(bad)?;
@@ -222,7 +223,9 @@ impl Executor {
                 }
             }
             if method.and_then(Method::direct) == Some(DirectCall::Delete) {
-                self.delete_guard.as_ref().map_or(Ok(()), |guard| guard(driver, &message))?;
+                self.delete_guard
+                    .as_ref()
+                    .map_or(Ok(()), |guard| guard(&calls.driver.name, &message))?;
             }
             parts.headers.remove(CALL_ID);
             let rewrite = method.zip(front_of);
@@ -257,7 +260,7 @@ impl Executor {
 
     /// Calls a driver on behalf of csi-edge itself; the call runs to its end as any other.
     pub async fn ask(&self, driver: &str, call: Call) -> CallResult {
-        let (_, calls) = self.calls(driver)?;
+        let calls = &*self.calls(driver)?;
         let path = call.path.path();
         let method = Method::of_path(path).ok_or_else(|| Error::UnknownMethod(path.to_owned()))?;
         let bad = |source: BadRequest| Error::BadRequest { method: method.name(), source };
@@ -288,14 +291,31 @@ impl Executor {
         Some(Answer::of(frame::frame(&message)))
     }
 
-    fn calls(&self, driver: &str) -> Result<(&DriverName, &DriverCalls), Error> {
-        let named = self.drivers.iter().find(|(name, _)| name.as_str() == driver);
-        named.ok_or_else(|| Error::NoSuchDriver(driver.to_owned()))
+    /// The calls of a driver, which may have been found since the last one.
+    fn calls(&self, driver: &str) -> Result<Arc<DriverCalls>, Error> {
+        let named = |calls: &&Arc<DriverCalls>| calls.driver.name.as_str() == driver;
+        let known = self.calls.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(calls) = known.iter().find(named) {
+            return Ok(calls.clone());
+        }
+        drop(known);
+        let no_such =
+            || Error::NoSuchDriver { node: self.drivers.node().clone(), driver: driver.to_owned() };
+        let found = self.drivers.of_name(driver).ok_or_else(no_such)?;
+        let mut known = self.calls.write().unwrap_or_else(PoisonError::into_inner);
+        // Another call may have been faster.
+        if let Some(calls) = known.iter().find(named) {
+            return Ok(calls.clone());
+        }
+        let calls = Arc::new(DriverCalls::new(found, self.tasks.clone()));
+        known.push(calls.clone());
+        Ok(calls)
     }
 
     /// Refuses a call of the cloud that the node's operator denies.
     fn allow(&self, method: Method, key: &Key, calls: &DriverCalls) -> Result<(), Error> {
-        self.authority.allow(method, || calls.is_running(&method.subjects(key)))
+        let node = self.drivers.node();
+        self.authority.allow(node, method, || calls.is_running(&method.subjects(key)))
     }
 
     /// How to rewrite topology in a call of the node's own front; none if the method has none.
@@ -341,10 +361,11 @@ impl DriverCalls {
     /// caller.
     async fn stream(&self, call: Call, deadline: Option<Instant>) -> Result<Response<Body>, Error> {
         let permit = self.streams.clone().try_acquire_owned();
-        let permit = permit.map_err(|_| Error::Full(MAX_PASSING))?;
+        let at = || self.driver.socket_of(call.path.path());
+        let permit = permit.map_err(|_| Error::Full { at: at(), limit: MAX_PASSING })?;
         let response = self.driver.call(&call, deadline).await?;
         let source = "in the middle of a stream".into();
-        let broken = Error::DriverBroke { driver: self.driver.name.clone(), source };
+        let broken = Error::DriverBroke { at: at(), source };
         Ok(forward::pass(response, &broken, permit))
     }
 
@@ -377,7 +398,8 @@ impl DriverCalls {
     /// Runs the call to its end, even if the caller leaves.
     async fn run(&self, call: Call, deadline: Option<Instant>, run: Run) -> CallResult {
         let permit = self.unary.clone().try_acquire_owned();
-        let permit = permit.map_err(|_| Error::Full(MAX_IN_FLIGHT))?;
+        let at = || self.driver.socket_of(call.path.path());
+        let permit = permit.map_err(|_| Error::Full { at: at(), limit: MAX_IN_FLIGHT })?;
         if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
             return Err(Error::too_late().into());
         }

@@ -163,7 +163,7 @@ impl Expansions {
             return Ok(false);
         }
         if scope.is_none() {
-            return Err(Error::ScopeUnknown(driver.name.clone()));
+            return Err(Error::ScopeUnknown { at: driver.at() });
         }
         if (self.is_direct)(&driver.name, volume)? {
             return Ok(false);
@@ -333,7 +333,7 @@ impl Tracked {
 
     fn not_grown(&self, driver: &Driver, why: String) -> Error {
         let volume = self.volume_id.clone();
-        Error::NotGrownHere { driver: driver.name.clone(), volume, why }
+        Error::NotGrownHere { at: driver.at(), volume, why }
     }
 
     /// Has the driver do the node's half.

@@ -6,11 +6,13 @@
 //! `proto` only.
 
 pub mod authority;
+mod connection;
 pub mod deduplicate;
 pub mod drivers;
 pub mod error;
 pub mod executor;
 pub mod expansions;
+pub mod health;
 pub mod introductions;
 pub mod lease_client;
 pub mod node_volumes;

@@ -54,8 +54,7 @@ impl TopologyRewrite<'_> {
         let Some(body) = answer.ok() else { return Ok(answer) };
         let Self { driver, node, method, .. } = self;
         let bad = |_| Error::BadAnswer {
-            driver: driver.name.clone(),
-            node: node.clone(),
+            at: driver.socket_of(method.path()),
             method: method.name(),
             why: "and the answer cannot be read",
         };
@@ -64,9 +63,9 @@ impl TopologyRewrite<'_> {
             let shown = topology::out_of_answer(method.rewrite(), &message()?);
             return Ok(answer.with(frame::frame(&shown.map_err(|_| bad(()))?)));
         }
-        let gone = || Error::DriverBroke {
-            driver: driver.name.clone(),
-            source: "it was gone before it said whether it has topology of its own".into(),
+        let gone = || {
+            let why = "it was gone before it said whether it has topology of its own";
+            driver.broke(method.path(), why)
         };
         if self.has_own_topology().ok_or_else(gone)? || self.scope()? == Scope::Shared {
             return Ok(answer);
@@ -99,8 +98,7 @@ impl TopologyRewrite<'_> {
     }
 
     fn scope(&self) -> Result<Scope, Error> {
-        self.scopes
-            .of(&self.driver.name)
-            .ok_or_else(|| Error::ScopeUnknown(self.driver.name.clone()))
+        let unknown = || Error::ScopeUnknown { at: self.driver.socket_of(self.method.path()) };
+        self.scopes.of(&self.driver.name).ok_or_else(unknown)
     }
 }

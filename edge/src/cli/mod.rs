@@ -5,6 +5,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
+use edge_calls::drivers::Sockets;
 use edge_direct::climbs;
 use proto::config::Flags;
 use proto::link::endpoint::Endpoint;
@@ -102,13 +103,13 @@ pub struct Serve {
     pub targets: Vec<PathBuf>,
 }
 
-/// A driver and its socket.
+/// A driver and its sockets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DriverAt {
     /// Its CSI name.
     pub name: DriverName,
-    /// Its socket's path.
-    pub socket: PathBuf,
+    /// Where it is reached.
+    pub sockets: Sockets,
 }
 
 /// A directory of targets. An absolute one: what the kubelet names is absolute too.
@@ -125,6 +126,6 @@ fn driver_at(text: &str) -> Result<DriverAt, String> {
     if socket.is_empty() {
         Err("the socket's path is missing".into())
     } else {
-        Ok(DriverAt { name, socket: socket.into() })
+        Ok(DriverAt { name, sockets: PathBuf::from(socket).into() })
     }
 }

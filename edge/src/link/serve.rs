@@ -28,6 +28,8 @@ use super::renew::Renewal;
 const GOODBYE: Duration = Duration::from_secs(2);
 /// How long a replaced link may go on with its calls.
 const RETIRED: Duration = Duration::from_secs(600);
+/// How often the cloud is told of the drivers, at most; the latest word counts.
+const DRIVERS: Duration = Duration::from_secs(1);
 /// How often the cloud's certificate is looked at. The clock may be set meanwhile.
 const LOOK: Duration = Duration::from_secs(30);
 const EXPIRED: &str = "csi-cloud's certificate has ended; make a new one, and check both clocks";
@@ -81,6 +83,7 @@ pub(super) async fn run(dial: Arc<Dial>, greeted: Greeted, link: Use) {
         reports,
         renewal: None,
         waiting: HashMap::new(),
+        tell_drivers: Instant::now(),
         leaving: false,
         end: None,
     };
@@ -111,6 +114,8 @@ struct Serving {
     renewal: Option<Renewal>,
     /// Who waits for the cloud's answers.
     waiting: HashMap<u64, oneshot::Sender<Outcome>>,
+    /// When the cloud may be told of the drivers again.
+    tell_drivers: Instant,
     /// Goodbye has been sent.
     leaving: bool,
     /// When the link is closed whatever is on it.
@@ -143,7 +148,8 @@ impl Serving {
                     Ok(())
                 }
                 () = tasks.stopped(), if !self.leaving => self.say_goodbye(tasks).await,
-                _ = changed.changed() => {
+                () = changes(&mut changed, self.tell_drivers) => {
+                    self.tell_drivers = Instant::now() + DRIVERS;
                     let drivers = self.dial.drivers.hello();
                     send(link, &Message::Drivers(drivers), tasks).await
                 }
@@ -261,6 +267,14 @@ async fn send(link: &mut Link, message: &Message, tasks: &Tasks) -> Result<(), L
     }
 }
 
+/// Ends when the drivers have changed, and the cloud may be told.
+async fn changes(changed: &mut watch::Receiver<u64>, not_before: Instant) {
+    sleep_until(not_before).await;
+    if changed.changed().await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}
+
 /// The next lease request; never one if the cloud grants no leases.
 async fn next(requests: &mut Option<mpsc::Receiver<LeaseRequest>>) -> Option<LeaseRequest> {
     match requests {
@@ -299,6 +313,25 @@ async fn quiet(streams: &Tasks) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn changes_of_drivers_are_told_at_most_once_a_second() {
+        let drivers = watch::Sender::new(0);
+        let mut changed = drivers.subscribe();
+        let begun = Instant::now();
+        drivers.send_modify(|count| *count += 1);
+        changes(&mut changed, begun).await;
+        assert_eq!(begun.elapsed(), Duration::ZERO, "the first one at once");
+        drivers.send_modify(|count| *count += 1);
+        // Something else happens on the link meanwhile.
+        let soon = tokio::time::timeout(DRIVERS / 2, changes(&mut changed, begun + DRIVERS));
+        assert!(soon.await.is_err());
+        drivers.send_modify(|count| *count += 1);
+        changes(&mut changed, begun + DRIVERS).await;
+        assert_eq!(begun.elapsed(), DRIVERS);
+        let more = tokio::time::timeout(DRIVERS * 9, changes(&mut changed, begun));
+        assert!(more.await.is_err(), "both were told");
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_certificate_that_has_ended_is_noticed_within_a_minute() {

@@ -21,6 +21,52 @@ pub const SERVICES: [&str; 5] = [
     "csi.v1.Node",
 ];
 
+/// A service of [`SERVICES`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Service {
+    /// What the plugin is.
+    Identity,
+    /// Volumes and snapshots as such.
+    Controller,
+    /// Groups of snapshots.
+    GroupController,
+    /// The blocks of snapshots.
+    SnapshotMetadata,
+    /// Volumes at this node.
+    Node,
+}
+
+impl Service {
+    /// In the order of [`SERVICES`].
+    const ALL: [Self; SERVICES.len()] = [
+        Self::Identity,
+        Self::Controller,
+        Self::GroupController,
+        Self::SnapshotMetadata,
+        Self::Node,
+    ];
+
+    /// The service of a request path, whether its method is known or not.
+    pub fn of_path(path: &str) -> Option<Self> {
+        Self::and_method(path).map(|(service, _)| service)
+    }
+
+    fn and_method(path: &str) -> Option<(Self, &str)> {
+        let (service, method) = path.strip_prefix('/')?.split_once('/')?;
+        let named = |(of, name): (Self, &str)| (name == service).then_some(of);
+        let of = Self::ALL.into_iter().zip(SERVICES).find_map(named)?;
+        Some((of, method))
+    }
+
+    /// Whether CSI's controller plugin has it, which may run apart from the node plugin.
+    pub fn is_controllers(self) -> bool {
+        match self {
+            Self::Controller | Self::GroupController | Self::SnapshotMetadata => true,
+            Self::Identity | Self::Node => false,
+        }
+    }
+}
+
 /// The columns of one RPC that are plain data.
 struct Row {
     name: &'static str,
@@ -284,11 +330,7 @@ impl fmt::Debug for Method {
 
 /// Whether the path names a method, known or not, of a service that a CSI driver has.
 pub fn of_driver(path: &str) -> bool {
-    let parts = path.strip_prefix('/').and_then(|path| path.split_once('/'));
-    let Some((service, method)) = parts else {
-        return false;
-    };
-    SERVICES.contains(&service)
-        && !method.is_empty()
-        && method.bytes().all(|b| b.is_ascii_alphanumeric())
+    Service::and_method(path).is_some_and(|(_, method)| {
+        !method.is_empty() && method.bytes().all(|b| b.is_ascii_alphanumeric())
+    })
 }

@@ -12,7 +12,7 @@ use cloud::nodes::links::Links;
 use cloud::state::policy::Scope;
 use cloud::state::store::writer::Store;
 use edge::link::dial::Dial;
-use edge_calls::drivers::Drivers;
+use edge_calls::drivers::{Drivers, FoundBy};
 use edge_calls::executor::Executor;
 use proto::host::tasks::Tasks;
 use proto::http2::serve;
@@ -388,9 +388,10 @@ impl Fleet {
         let name: NodeName = NODES.get(node).copied().unwrap_or_default().parse()?;
         let process = Process::default();
         let doors = Tasks::default();
-        let sockets = [(driver_name()?, "csi.sock".into())].into();
-        let drivers = Arc::new(Drivers::new(sockets, self.to_driver(node, process.end.clone())));
-        let executor = Arc::new(Executor::new(drivers.all(), process.tasks.clone()));
+        let drivers =
+            Arc::new(Drivers::new(name.clone(), self.to_driver(node, process.end.clone())));
+        drivers.add(driver_name()?, "csi.sock", FoundBy::Configuration)?;
+        let executor = Arc::new(Executor::new(drivers.clone(), process.tasks.clone()));
         drivers.keep(&process.tasks);
         let cloud = self.shape.ways.iter().map(|way| format!("wss://{way}").parse());
         let dial = Dial {

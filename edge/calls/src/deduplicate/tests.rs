@@ -45,7 +45,7 @@ fn refused(runs: &Runs, operation: Operation) -> bool {
 }
 
 fn failed() -> CallResult {
-    Err(Error::Full(1).into())
+    Err(Error::LinkReplaced.into())
 }
 
 #[tokio::test]

@@ -14,7 +14,7 @@ use tonic::Status;
 
 use self::fake::{Fake, SIZE, copy, driver, lock};
 use super::*;
-use crate::drivers::Drivers;
+use crate::drivers::{Drivers, FoundBy};
 use crate::executor::{Executor, Origin};
 
 mod fake;
@@ -51,7 +51,7 @@ impl Node {
         let tasks = Tasks::default();
         let drivers = drivers(fake.clone(), tasks.clone());
         drivers.keep(&tasks);
-        let executor = Executor::new(drivers.all(), tasks.clone()).with_scopes(scopes);
+        let executor = Executor::new(drivers.clone(), tasks.clone()).with_scopes(scopes);
         let executor = Arc::new(executor.with_expansions(Some(expansions.clone())));
         let mut changes = drivers.changes();
         while drivers.hello().iter().any(|driver| driver.answers.is_empty()) {
@@ -139,7 +139,7 @@ impl Node {
     }
 }
 
-fn drivers(fake: Arc<Fake>, tasks: Tasks) -> Drivers {
+fn drivers(fake: Arc<Fake>, tasks: Tasks) -> Arc<Drivers> {
     let connect = move |_| -> futures_util::future::BoxFuture<'static, std::io::Result<Io>> {
         let (ours, its) = tokio::io::duplex(1 << 16);
         let fake = fake.clone();
@@ -149,7 +149,9 @@ fn drivers(fake: Arc<Fake>, tasks: Tasks) -> Drivers {
         });
         Box::pin(async { Ok(Box::new(ours) as Io) })
     };
-    Drivers::new([(driver(), "csi.sock".into())].into(), Arc::new(connect))
+    let drivers = Drivers::new("n1".parse().unwrap(), Arc::new(connect));
+    drivers.add(driver(), PathBuf::from("csi.sock"), FoundBy::Configuration).unwrap();
+    Arc::new(drivers)
 }
 
 fn used_as(fs_type: &str) -> csi::VolumeCapability {

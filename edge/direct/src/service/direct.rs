@@ -156,12 +156,16 @@ fn service(settings: Settings, executor: Arc<Executor>, cloud: Cloud, tasks: Tas
 
 #[cfg(test)]
 pub(super) mod tests {
+    use edge_calls::drivers;
+    use edge_calls::drivers::Drivers;
+
     use super::*;
 
     /// The service of a node without drivers.
     pub(in crate::service) fn service_of(settings: Settings, cloud: Cloud) -> Arc<Service> {
         let tasks = Tasks::default();
-        let executor = Arc::new(Executor::new(&[], tasks.clone()));
+        let drivers = Drivers::new("n1".parse().unwrap(), drivers::unix());
+        let executor = Arc::new(Executor::new(Arc::new(drivers), tasks.clone()));
         Arc::new(super::service(settings, executor, cloud, tasks))
     }
 

@@ -1,0 +1,471 @@
+//! The one lasting HTTP/2 connection to a socket of a driver. It is made again when the driver
+//! restarts, and the driver's health is watched on it.
+//!
+//! A driver must report the configured name: calls for one driver must never reach another's
+//! storage. It may use `error` and `health`.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::FileTypeExt;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use backon::BackoffBuilder;
+use http::HeaderMap;
+use http::Response;
+use http::uri::{Authority, PathAndQuery};
+use prost::Message;
+use proto::control::health::Health;
+use proto::control::hello::Protobuf;
+use proto::csi;
+use proto::csi::frame;
+use proto::csi::{Capabilities, Local, Method};
+use proto::host::chain;
+use proto::host::tasks::Tasks;
+use proto::http2::body::Received;
+use proto::http2::forward;
+use proto::http2::forward::Upstream;
+use proto::http2::forward::{Answer, Call};
+use proto::link::Connect;
+use tokio::sync::{Notify, oneshot, watch};
+use tokio::time::{Instant, sleep_until, timeout};
+use tonic::{Code, Status};
+use tracing::{info, warn};
+
+use crate::error::{DriverSocket, Error};
+use crate::health::{HealthTracker, is_failure};
+
+/// How long a driver may take to introduce itself.
+const INTRODUCTION: Duration = Duration::from_secs(5);
+/// How long a call waits for a driver that is just coming back.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// How often a driver is asked whether it is ready.
+const PROBE_EVERY: Duration = Duration::from_secs(10);
+/// How long it may take to answer that.
+const PROBE: Duration = Duration::from_secs(5);
+/// The authority of requests; every driver's gRPC library accepts it.
+const LOCALHOST: &str = "localhost";
+
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// A driver's answers, by RPC.
+pub(crate) type Answers = BTreeMap<String, Protobuf>;
+
+/// The services that a socket serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Serves {
+    /// All of them.
+    All,
+    /// Identity and Node.
+    Node,
+    /// Identity, Controller, GroupController and SnapshotMetadata.
+    Controller,
+}
+
+impl Serves {
+    /// Whether its answer counts for the driver.
+    fn answers(self, local: Local) -> bool {
+        let of_node = match local {
+            Local::Info => return true,
+            Local::Probe => return false,
+            Local::NodeInfo | Local::Capabilities(Capabilities::Node) => true,
+            Local::Capabilities(
+                Capabilities::Plugin | Capabilities::Controller | Capabilities::Group,
+            ) => false,
+        };
+        match self {
+            Self::All => true,
+            Self::Node => of_node,
+            Self::Controller => !of_node,
+        }
+    }
+}
+
+/// A connection to one socket of a driver.
+pub(crate) struct Connection {
+    pub(crate) at: Arc<DriverSocket>,
+    serves: Serves,
+    state: watch::Sender<State>,
+    health: Mutex<HealthTracker>,
+    /// Asks for an attempt to connect now.
+    retry_now: Notify,
+    /// Counts the drivers' changes of what they say of themselves.
+    changes: watch::Sender<u64>,
+    connect: Connect,
+}
+
+#[derive(Clone)]
+enum State {
+    /// Cannot be reached, and why.
+    Away(Arc<BoxError>),
+    Here(Upstream, Arc<Answers>),
+}
+
+impl State {
+    fn is_open(&self) -> bool {
+        matches!(self, Self::Here(sender, _) if !sender.is_closed())
+    }
+}
+
+/// Why there is no connection.
+struct NotUsable {
+    /// Somebody serves the socket.
+    is_served: bool,
+    source: BoxError,
+}
+
+impl NotUsable {
+    fn unfit(source: impl Into<BoxError>) -> Self {
+        Self { is_served: true, source: source.into() }
+    }
+}
+
+impl Connection {
+    /// No connection yet; [`Connection::keep`] connects.
+    pub(crate) fn new(
+        at: DriverSocket,
+        serves: Serves,
+        changes: watch::Sender<u64>,
+        connect: Connect,
+    ) -> Self {
+        Self {
+            at: Arc::new(at),
+            serves,
+            state: watch::Sender::new(State::Away(Arc::new("not connected yet".into()))),
+            health: Mutex::new(HealthTracker::new(Instant::now())),
+            retry_now: Notify::new(),
+            changes,
+            connect,
+        }
+    }
+
+    /// Keeps the connection until told to stop.
+    pub(crate) async fn keep(self: Arc<Self>, tasks: Tasks) {
+        let mut delays = backoff();
+        loop {
+            match self.connect(&tasks).await {
+                Ok((sender, closed)) => {
+                    delays = backoff();
+                    self.watch(&sender, closed).await;
+                    let DriverSocket { driver, socket, .. } = &*self.at;
+                    info!(%driver, socket, "the driver closed its connection");
+                    let why = "it closed the connection";
+                    self.state.send_replace(State::Away(Arc::new(why.into())));
+                    self.note(|health, now| health.failed(now, why));
+                }
+                Err(NotUsable { is_served, source }) => {
+                    self.set_away(source, is_served);
+                    let delay = delays.next().unwrap_or(Duration::from_secs(2));
+                    tokio::select! {
+                        biased;
+                        () = tokio::time::sleep(delay) => {}
+                        () = self.retry_now.notified() => {}
+                    }
+                }
+            }
+        }
+    }
+
+    /// Notes why the driver cannot be used, and logs each reason once.
+    fn set_away(&self, error: BoxError, is_served: bool) {
+        let text = error.to_string();
+        let known =
+            matches!(&*self.state.borrow(), State::Away(known) if known.to_string() == text);
+        let error_chain = chain(error.as_ref());
+        if !known {
+            let DriverSocket { driver, socket, .. } = &*self.at;
+            warn!(%driver, socket, error = error_chain, "cannot use the driver; trying again");
+        }
+        self.state.send_replace(State::Away(Arc::new(error)));
+        self.note(|health, now| match is_served {
+            true => health.failed(now, &error_chain),
+            false => health.unreachable(now, &error_chain),
+        });
+    }
+
+    /// Connects, and asks who is there. The receiver ends with the connection.
+    async fn connect(&self, tasks: &Tasks) -> Result<(Upstream, oneshot::Receiver<()>), NotUsable> {
+        let stream = (self.connect)(self.at.socket.clone()).await;
+        let away = |error| NotUsable { is_served: false, source: self.why_away(error) };
+        let stream = stream.map_err(away)?;
+        let (sender, connection) = forward::connect(stream).await.map_err(NotUsable::unfit)?;
+        let (ended, closed) = oneshot::channel();
+        tasks.spawn_until_stop("driver connection", async move {
+            let _ = connection.await;
+            drop(ended);
+        });
+        let late = |_| format!("it does not say within {INTRODUCTION:?} who it is");
+        let answered = timeout(INTRODUCTION, self.introduce(&sender)).await;
+        let answers = answered.map_err(late).map_err(NotUsable::unfit)?;
+        let answers = answers.map_err(NotUsable::unfit)?;
+        let DriverSocket { driver, socket, .. } = &*self.at;
+        info!(%driver, socket, "driver connected");
+        // Calls need not wait for the answer to Probe.
+        self.state.send_replace(State::Here(sender.clone(), Arc::new(answers)));
+        let probed = self.probe(&sender).await;
+        self.note(|health, now| {
+            health.connected(now, *probed.as_ref().unwrap_or(&true));
+            if let Err(why) = &probed {
+                health.failed(now, why);
+            }
+        });
+        self.changes.send_modify(|changes| *changes += 1);
+        Ok((sender, closed))
+    }
+
+    /// Watches the driver's health until the connection ends.
+    async fn watch(&self, sender: &Upstream, mut closed: oneshot::Receiver<()>) {
+        let mut probe_at = Instant::now() + PROBE_EVERY;
+        loop {
+            let due = self.health().due();
+            let wake = due.map_or(probe_at, |due| due.min(probe_at));
+            tokio::select! {
+                biased;
+                _ = &mut closed => return,
+                () = sleep_until(wake) => self.note(HealthTracker::look),
+            }
+            if Instant::now() < probe_at {
+                continue;
+            }
+            tokio::select! {
+                biased;
+                _ = &mut closed => return,
+                probed = self.probe(sender) => self.note(|health, now| match &probed {
+                    Ok(is_ready) => health.probed(now, *is_ready),
+                    Err(why) => health.failed(now, why),
+                }),
+            }
+            probe_at = Instant::now() + PROBE_EVERY;
+        }
+    }
+
+    /// Asks whether the driver is ready. A driver without that method is.
+    async fn probe(&self, sender: &Upstream) -> Result<bool, String> {
+        let method = Method::answering(Local::Probe);
+        let asked = timeout(PROBE, ask(sender, method)).await;
+        let late = |_| format!("it does not answer Probe within {PROBE:?}");
+        let broke = |error: BoxError| format!("Probe failed: {}", chain(error.as_ref()));
+        let answer = asked.map_err(late)?.map_err(broke)?;
+        if let Some(message) = answer.message() {
+            // CSI: if `ready` is absent, the caller takes the plugin for ready.
+            let probe = csi::ProbeResponse::decode(message).map_err(|e| broke(e.into()))?;
+            return Ok(probe.ready.unwrap_or(true));
+        }
+        match answer.failure() {
+            Some(status) if status.code() != Code::Unimplemented => {
+                Err(answers_with(method, &status))
+            }
+            _ => Ok(true),
+        }
+    }
+
+    /// Explains to people why there is no connection.
+    fn why_away(&self, error: std::io::Error) -> BoxError {
+        match std::fs::metadata(PathBuf::from(&self.at.socket)) {
+            Err(missing) if missing.kind() == std::io::ErrorKind::NotFound => {
+                "there is nothing at its socket's path; is the driver running?".into()
+            }
+            Ok(meta) if !meta.file_type().is_socket() => {
+                "what is at its socket's path is no socket".into()
+            }
+            _ if error.kind() == std::io::ErrorKind::ConnectionRefused => {
+                "nobody serves its socket; is the driver running?".into()
+            }
+            _ => error.into(),
+        }
+    }
+
+    /// Asks the driver everything that a front of the cloud answers for it.
+    async fn introduce(&self, sender: &Upstream) -> Result<Answers, BoxError> {
+        let mut answers = Answers::new();
+        for method in Method::ALL.iter().copied() {
+            let Some(local) = method.local().filter(|local| self.serves.answers(*local)) else {
+                continue;
+            };
+            let answer = ask(sender, method).await?;
+            let body = match (answer.ok(), answer.failure()) {
+                (Some(body), _) => body,
+                (None, Some(status)) if status.code() != Code::Unimplemented => {
+                    // The driver may be just starting. The cloud keeps answers for good, so an
+                    // error is not taken for one.
+                    let said = answers_with(method, &status);
+                    return Err(format!("{said}, so what it can do is not known").into());
+                }
+                // It does not have the method.
+                (None, _) => continue,
+            };
+            let message = frame::message(body)?;
+            if local == Local::Info {
+                let says = csi::GetPluginInfoResponse::decode(message.clone())?.name;
+                if says != self.at.driver.as_str() {
+                    let wrong = "correct the name or the socket";
+                    return Err(format!("it calls itself {says:?}; {wrong}").into());
+                }
+            }
+            answers.insert(method.name().into(), Protobuf(message));
+        }
+        if answers.contains_key(Method::answering(Local::Info).name()) {
+            Ok(answers)
+        } else {
+            Err("it does not say its name".into())
+        }
+    }
+
+    /// Sends a call to the driver; `deadline` is how long its caller waits.
+    ///
+    /// # Errors
+    /// [`Error::DriverAway`] or [`Error::TooLate`] if it was not sent;
+    /// [`Error::DriverBroke`] if it may have been.
+    pub(crate) async fn send(
+        &self,
+        call: &Call,
+        deadline: Option<Instant>,
+    ) -> Result<Response<Received>, Error> {
+        let sender = self.sender().await?;
+        // The call may have waited for a driver that was coming back.
+        if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+            return Err(Error::too_late());
+        }
+        let sent = forward::forward(&sender, call, &authority(), None).await;
+        sent.map_err(|source| self.broke(source))
+    }
+
+    /// Sends a call and receives its answer to the end.
+    ///
+    /// # Errors
+    /// As for [`Connection::send`].
+    pub(crate) async fn exchange(
+        &self,
+        call: &Call,
+        deadline: Option<Instant>,
+    ) -> Result<Answer, Error> {
+        let response = self.send(call, deadline).await?;
+        let mut answer = Answer::collect(response).await.map_err(|source| self.broke(source))?;
+        // A driver does not speak for the edge.
+        answer.take_not_dispatched();
+        self.note_answer(call, &answer);
+        Ok(answer)
+    }
+
+    /// The error of a call that the driver broke off.
+    pub(crate) fn broke(&self, source: BoxError) -> Error {
+        let why = format!("it broke a call off: {}", chain(source.as_ref()));
+        self.note(|health, now| health.failed(now, &why));
+        Error::DriverBroke { at: self.at.clone(), source }
+    }
+
+    fn note_answer(&self, call: &Call, answer: &Answer) {
+        if answer.ok().is_none()
+            && let Some(status) = answer.failure().filter(|status| is_failure(status.code()))
+        {
+            let method = call.path.path();
+            let code = status.code();
+            let why = format!("it answers {method} with {code:?}: {}", status.message());
+            return self.note(|health, now| health.failed(now, &why));
+        }
+        let is_calm = self.health().is_calm();
+        if !is_calm {
+            self.note(HealthTracker::answered);
+        }
+    }
+
+    async fn sender(&self) -> Result<Upstream, Error> {
+        if !self.state.borrow().is_open() {
+            self.retry_now.notify_one();
+            let mut state = self.state.subscribe();
+            // Boxed: otherwise the future of every call would hold it.
+            let _ = Box::pin(timeout(PATIENCE, state.wait_for(State::is_open))).await;
+        }
+        match &*self.state.borrow() {
+            State::Here(sender, _) => Ok(sender.clone()),
+            State::Away(why) => {
+                let source = why.to_string().into();
+                Err(Error::DriverAway { at: self.at.clone(), source })
+            }
+        }
+    }
+
+    /// Whether there is a connection.
+    pub(crate) fn is_open(&self) -> bool {
+        self.state.borrow().is_open()
+    }
+
+    /// What the driver says of itself here; none while it is away.
+    pub(crate) fn answers(&self) -> Option<Arc<Answers>> {
+        match &*self.state.borrow() {
+            State::Here(_, answers) => Some(answers.clone()),
+            State::Away(_) => None,
+        }
+    }
+
+    /// The health of the driver here; the reason names the socket.
+    pub(crate) fn told_health(&self) -> Health {
+        let mut health = self.health().health(Instant::now());
+        if !health.why.is_empty() {
+            health.why = format!("{}: {}", self.at.socket, health.why);
+        }
+        health
+    }
+
+    /// Notes what has happened, and that the drivers have changed if the health has.
+    fn note(&self, happened: impl FnOnce(&mut HealthTracker, Instant)) {
+        let mut health = self.health();
+        let before = health.clone();
+        happened(&mut health, Instant::now());
+        let (was, told) = (before.told(), health.told());
+        if was == told {
+            return;
+        }
+        let (state, why) = told;
+        let DriverSocket { driver, socket, .. } = &*self.at;
+        match state.is_down() {
+            _ if was.0 == state => {}
+            true => warn!(%driver, socket, ?state, why, "the driver is down"),
+            false => info!(%driver, socket, ?state, why, "the driver's health has changed"),
+        }
+        drop(health);
+        self.changes.send_modify(|changes| *changes += 1);
+    }
+
+    fn health(&self) -> MutexGuard<'_, HealthTracker> {
+        // A panic leaves nothing half done here.
+        self.health.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Asks a driver something about itself.
+async fn ask(sender: &Upstream, method: Method) -> Result<Answer, BoxError> {
+    let path = PathAndQuery::from_static(method.path());
+    let call = Call { headers: headers(), path, body: frame::frame(&[]) };
+    let answered = forward::forward(sender, &call, &authority(), None).await;
+    let no_grpc = |error: BoxError| format!("it does not speak gRPC: {}", chain(error.as_ref()));
+    Answer::collect(answered.map_err(no_grpc)?).await
+}
+
+fn answers_with(method: Method, status: &Status) -> String {
+    let code = status.code();
+    let message = status.message();
+    format!("it answers {method} with {code:?} ({message:?})")
+}
+
+fn authority() -> Authority {
+    Authority::from_static(LOCALHOST)
+}
+
+/// The headers of a call that csi-edge makes by itself.
+pub(crate) fn headers() -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    headers.insert(http::header::CONTENT_TYPE, http::HeaderValue::from_static("application/grpc"));
+    headers.insert(http::header::TE, http::HeaderValue::from_static("trailers"));
+    headers
+}
+
+fn backoff() -> backon::ExponentialBackoff {
+    let first = Duration::from_millis(50);
+    let last = Duration::from_secs(2);
+    backon::ExponentialBuilder::new()
+        .with_min_delay(first)
+        .with_max_delay(last)
+        .without_max_times()
+        .build()
+}

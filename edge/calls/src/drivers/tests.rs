@@ -1,0 +1,302 @@
+//! Drivers in memory, with a paused clock.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::io;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use http::{HeaderMap, Request};
+use hyper::body::Incoming;
+use prost::Message;
+use proto::csi;
+use proto::csi::frame;
+use proto::http2::body::Body;
+use proto::http2::serve;
+use tokio::time::{sleep, timeout};
+use tonic::{Code, Status};
+
+use super::*;
+
+const NAME: &str = "d.example";
+const MAIN: &str = "/d.sock";
+const CONTROLLER: &str = "/c.sock";
+const PROBE: &str = "/csi.v1.Identity/Probe";
+const CREATE: &str = "/csi.v1.Controller/CreateVolume";
+const PUBLISH: &str = "/csi.v1.Node/NodePublishVolume";
+
+/// What a driver does with a method that it was told of; all others are UNIMPLEMENTED.
+#[derive(Clone, Copy)]
+enum Does {
+    Ok(fn() -> Vec<u8>),
+    Fail(Code),
+    Hang,
+}
+
+/// A process at some sockets.
+#[derive(Clone, Default)]
+struct Process {
+    does: Arc<Mutex<BTreeMap<&'static str, Does>>>,
+    /// The socket and the path of each call.
+    calls: Arc<Mutex<Vec<(String, String)>>>,
+    /// The sockets where it listens, and what ends its connections there.
+    listens: Arc<Mutex<BTreeMap<String, Tasks>>>,
+}
+
+fn info() -> Vec<u8> {
+    csi::GetPluginInfoResponse { name: NAME.into(), ..Default::default() }.encode_to_vec()
+}
+
+fn ready() -> Vec<u8> {
+    csi::ProbeResponse { ready: Some(true) }.encode_to_vec()
+}
+
+fn not_ready() -> Vec<u8> {
+    csi::ProbeResponse { ready: Some(false) }.encode_to_vec()
+}
+
+impl Process {
+    fn does(&self, path: &'static str, does: Does) {
+        self.does.lock().unwrap().insert(path, does);
+    }
+
+    fn starts(&self, socket: &str) {
+        self.does("/csi.v1.Identity/GetPluginInfo", Does::Ok(info));
+        self.listens.lock().unwrap().insert(socket.into(), Tasks::default());
+    }
+
+    fn dies(&self, socket: &str) {
+        if let Some(tasks) = self.listens.lock().unwrap().remove(socket) {
+            tasks.give_up();
+        }
+    }
+
+    fn connect(&self) -> Connect {
+        let process = self.clone();
+        Arc::new(move |socket| {
+            let listening = process.listens.lock().unwrap().get(&socket).cloned();
+            let process = process.clone();
+            Box::pin(async move {
+                let tasks = listening.ok_or(io::ErrorKind::ConnectionRefused)?;
+                let (near, far) = tokio::io::duplex(1 << 16);
+                let ended = tasks.clone();
+                tasks.spawn_until_stop("a driver's connection", async move {
+                    let answer = move |request| process.clone().answer(socket.clone(), request);
+                    let served = serve::serve(far, answer, std::future::pending());
+                    tokio::select! {
+                        biased;
+                        () = ended.given_up() => {}
+                        _ = served => {}
+                    }
+                });
+                Ok(Box::new(near) as Io)
+            })
+        })
+    }
+
+    async fn answer(
+        self,
+        socket: String,
+        request: Request<Incoming>,
+    ) -> Result<Response<Body>, Infallible> {
+        let path = request.uri().path().to_owned();
+        self.calls.lock().unwrap().push((socket, path.clone()));
+        let does = self.does.lock().unwrap().get(path.as_str()).copied();
+        Ok(match does {
+            Some(Does::Ok(message)) => Answer::of(frame::frame(&message())).response(),
+            Some(Does::Fail(code)) => Status::new(code, "the reason").into_http(),
+            Some(Does::Hang) => std::future::pending().await,
+            None => Status::unimplemented(path).into_http(),
+        })
+    }
+}
+
+/// A node with this driver.
+struct Scene {
+    process: Process,
+    drivers: Drivers,
+    driver: Arc<Driver>,
+    _tasks: Tasks,
+}
+
+impl Scene {
+    fn new(sockets: impl Into<Sockets>) -> Self {
+        let process = Process::default();
+        let drivers = Drivers::new("n1".parse().unwrap(), process.connect());
+        let tasks = Tasks::default();
+        drivers.keep(&tasks);
+        let name = NAME.parse().unwrap();
+        let driver = drivers.add(name, sockets, FoundBy::Configuration).unwrap();
+        Self { process, drivers, driver, _tasks: tasks }
+    }
+
+    /// Waits until the driver has this health, as who tells the cloud does.
+    async fn until(&self, state: HealthState) -> Health {
+        let mut changes = self.drivers.changes();
+        let waiting = async {
+            loop {
+                let health = self.driver.health();
+                if health.state == state {
+                    return health;
+                }
+                changes.changed().await.unwrap();
+            }
+        };
+        let waited = timeout(Duration::from_secs(100), waiting).await;
+        waited.unwrap_or_else(|_| panic!("it is {:?}", self.driver.health()))
+    }
+
+    async fn call(&self, path: &'static str) -> Result<Answer, Error> {
+        let path = http::uri::PathAndQuery::from_static(path);
+        let body = frame::frame(&[]);
+        let call = Call { headers: HeaderMap::new(), path, body };
+        self.driver.exchange(&call, None).await
+    }
+
+    fn called(&self, path: &str) -> Vec<String> {
+        let calls = self.process.calls.lock().unwrap();
+        calls.iter().filter(|(_, of)| of == path).map(|(socket, _)| socket.clone()).collect()
+    }
+}
+
+fn split() -> Sockets {
+    Sockets { socket: MAIN.into(), controller: Some(CONTROLLER.into()) }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_driver_that_nobody_serves_is_gone_and_comes_back() {
+    let scene = Scene::new(PathBuf::from(MAIN));
+    let begun = Instant::now();
+    let gone = scene.until(HealthState::Gone).await;
+    assert!(begun.elapsed() >= Duration::from_secs(2), "three attempts of one moment are one");
+    assert!(begun.elapsed() < Duration::from_secs(6));
+    assert!(gone.why.starts_with("/d.sock: there is nothing at its socket's path"), "{}", gone.why);
+    let error = scene.call(CREATE).await.err().unwrap().to_string();
+    assert!(error.starts_with("node n1: driver d.example at /d.sock "), "{error}");
+    assert_eq!(scene.driver.hello().answers.len(), 0);
+    scene.process.starts(MAIN);
+    scene.until(HealthState::Starting).await;
+    let back = Instant::now();
+    scene.until(HealthState::Up).await;
+    assert_eq!(back.elapsed().as_secs(), 30);
+    assert_eq!(scene.driver.hello().answers.len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_driver_is_up_at_once_and_stays_so_when_it_is_restarted() {
+    let scene = Scene::new(PathBuf::from(MAIN));
+    scene.process.starts(MAIN);
+    let mut told = scene.drivers.changes();
+    scene.until(HealthState::Up).await;
+    for _ in 0..2 {
+        told.mark_unchanged();
+        scene.process.dies(MAIN);
+        sleep(Duration::from_millis(1500)).await;
+        assert!(!told.has_changed().unwrap(), "nobody is told");
+        scene.process.starts(MAIN);
+        told.changed().await.unwrap();
+        assert_eq!(scene.driver.health().state, HealthState::Up);
+        sleep(Duration::from_secs(20)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_fails_or_hangs_when_it_is_probed_is_failing() {
+    for (does, why) in [
+        (Does::Fail(Code::Internal), "/d.sock: it answers Probe with Internal (\"the reason\")"),
+        (Does::Hang, "/d.sock: it does not answer Probe within 5s"),
+    ] {
+        let scene = Scene::new(PathBuf::from(MAIN));
+        scene.process.starts(MAIN);
+        scene.until(HealthState::Up).await;
+        scene.process.does(PROBE, does);
+        assert_eq!(scene.until(HealthState::Failing).await.why, why);
+        scene.process.does(PROBE, Does::Ok(ready));
+        scene.until(HealthState::Starting).await;
+        scene.until(HealthState::Up).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_says_that_it_is_not_ready_is_starting() {
+    let scene = Scene::new(PathBuf::from(MAIN));
+    scene.process.does(PROBE, Does::Ok(not_ready));
+    scene.process.starts(MAIN);
+    sleep(Duration::from_secs(60)).await;
+    assert_eq!(scene.driver.health().state, HealthState::Starting);
+    scene.process.does(PROBE, Does::Ok(ready));
+    scene.until(HealthState::Up).await;
+    scene.process.does(PROBE, Does::Ok(not_ready));
+    let health = scene.until(HealthState::Starting).await;
+    assert!(health.why.contains("not ready"), "{}", health.why);
+    assert!(scene.call(CREATE).await.is_ok(), "it is asked all the same");
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_that_are_unavailable_are_failures_and_refusals_are_not() {
+    let scene = Scene::new(PathBuf::from(MAIN));
+    scene.process.starts(MAIN);
+    scene.until(HealthState::Up).await;
+    for (code, state) in
+        [(Code::Internal, HealthState::Up), (Code::Unavailable, HealthState::Failing)]
+    {
+        scene.process.does(CREATE, Does::Fail(code));
+        for _ in 0..3 {
+            let answer = scene.call(CREATE).await.unwrap();
+            assert_eq!(answer.failure().map(|status| status.code()), Some(code));
+            sleep(Duration::from_millis(1100)).await;
+        }
+        assert_eq!(scene.driver.health().state, state, "{code:?}");
+    }
+    let why = scene.driver.health().why;
+    assert!(why.contains("CreateVolume") && why.contains("the reason"), "{why}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_controller_at_a_socket_of_its_own_gets_its_calls() {
+    let scene = Scene::new(split());
+    scene.process.does(CREATE, Does::Ok(Vec::new));
+    scene.process.does(PUBLISH, Does::Ok(Vec::new));
+    scene.process.starts(MAIN);
+    // What one half says must not be taken for all.
+    sleep(Duration::from_secs(2)).await;
+    assert_eq!(scene.driver.hello().answers.len(), 0);
+    scene.process.starts(CONTROLLER);
+    scene.until(HealthState::Up).await;
+    assert_eq!(scene.driver.hello().answers.len(), 1);
+    scene.call(CREATE).await.unwrap();
+    scene.call(PUBLISH).await.unwrap();
+    assert_eq!(scene.called(CREATE), [CONTROLLER]);
+    assert_eq!(scene.called(PUBLISH), [MAIN]);
+    let asked = |method: &str, service: &str| scene.called(&format!("/csi.v1.{service}/{method}"));
+    assert_eq!(asked("NodeGetCapabilities", "Node"), [MAIN]);
+    assert_eq!(asked("ControllerGetCapabilities", "Controller"), [CONTROLLER]);
+    assert_eq!(asked("GetPluginCapabilities", "Identity"), [CONTROLLER]);
+    scene.process.dies(CONTROLLER);
+    let health = scene.until(HealthState::Gone).await;
+    assert!(health.why.starts_with(CONTROLLER), "the worse one counts: {}", health.why);
+    assert!(scene.call(PUBLISH).await.is_ok());
+    let error = scene.call(CREATE).await.err().unwrap().to_string();
+    assert!(error.starts_with("node n1: driver d.example at /c.sock "), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_driver_is_added_once_and_by_one_socket() {
+    let scene = Scene::new(PathBuf::from(MAIN));
+    let mut told = scene.drivers.changes();
+    told.mark_unchanged();
+    let add = |name: &str, socket: &str| {
+        let registrar = FoundBy::Registration("/r.sock".into());
+        scene.drivers.add(name.parse().unwrap(), PathBuf::from(socket), registrar)
+    };
+    assert!(Arc::ptr_eq(&add(NAME, MAIN).unwrap(), &scene.driver));
+    assert!(!told.has_changed().unwrap());
+    let text = add(NAME, "/other.sock").err().unwrap().to_string();
+    assert!(text.contains(MAIN) && text.contains("/other.sock"), "{text}");
+    scene.process.starts("/a.sock");
+    add("a.example", "/a.sock").unwrap();
+    assert!(told.has_changed().unwrap(), "the cloud is told");
+    let names: Vec<_> = scene.drivers.hello().into_iter().map(|d| d.name.to_string()).collect();
+    assert_eq!(names, ["a.example", NAME]);
+    assert!(scene.drivers.of_name("b.example").is_none());
+}

@@ -1,0 +1,214 @@
+//! Decides how a driver is, from what happens at one of its sockets. It does no I/O.
+//!
+//! Three failures in a row make a driver `gone` or `failing`. A failure within a second of a
+//! counted one is part of that one. A driver that was down is up after a time without a failure.
+//! Nothing of it is durable. It uses no other room.
+
+use std::time::Duration;
+
+use proto::control::health::{Health, HealthState};
+use tokio::time::Instant;
+use tonic::Code;
+
+/// So many failures in a row make a driver down.
+const DOWN_AFTER: u32 = 3;
+/// Failures within this time of a counted one do not count: they have one cause.
+const ONE_CAUSE: Duration = Duration::from_secs(1);
+/// A driver that was down is up after so long without a failure.
+const CALM: Duration = Duration::from_secs(30);
+
+/// The longest reason, in characters.
+const LONGEST: usize = 512;
+
+/// Whether a code says that the driver is broken, not that it refuses one request.
+///
+/// gRPC: UNAVAILABLE is "the service is currently unavailable". CSI gives no code that meaning, and
+/// drivers answer INTERNAL and UNKNOWN for what ails a single volume.
+pub fn is_failure(code: Code) -> bool {
+    code == Code::Unavailable
+}
+
+/// Failures in a row.
+#[derive(Clone, Debug, Default)]
+struct Row {
+    count: u32,
+    last: Option<Instant>,
+}
+
+impl Row {
+    fn add(&mut self, now: Instant) {
+        if self.last.is_none_or(|last| now.duration_since(last) >= ONE_CAUSE) {
+            self.count = self.count.saturating_add(1);
+            self.last = Some(now);
+        }
+    }
+
+    fn is_down(&self) -> bool {
+        self.count >= DOWN_AFTER
+    }
+}
+
+/// The health of a driver at one socket.
+#[derive(Clone, Debug)]
+pub struct HealthTracker {
+    state: HealthState,
+    since: Instant,
+    why: String,
+    /// Attempts to connect that failed.
+    attempts: Row,
+    /// Answers that were failures.
+    answers: Row,
+    /// Why it is not ready, by its own word; none if it is ready.
+    not_ready: Option<String>,
+    /// It was reached at least once.
+    was_reached: bool,
+    /// It was down, and has not failed since then.
+    calm_since: Option<Instant>,
+}
+
+impl HealthTracker {
+    /// A driver that was never reached.
+    pub fn new(now: Instant) -> Self {
+        Self {
+            state: HealthState::Starting,
+            since: now,
+            why: "it was not reached yet".into(),
+            attempts: Row::default(),
+            answers: Row::default(),
+            not_ready: None,
+            was_reached: false,
+            calm_since: None,
+        }
+    }
+
+    /// Nobody was there.
+    pub fn unreachable(&mut self, now: Instant, why: &str) {
+        self.attempts.add(now);
+        self.restart_calm(now);
+        if self.attempts.is_down() {
+            // What it answered before says nothing of the next process.
+            self.answers = Row::default();
+            self.not_ready = None;
+        }
+        self.settle(now, why);
+    }
+
+    /// It is connected, and said who it is and whether it is ready. That alone ends no row of
+    /// failures: a driver that dies of each call says so too.
+    pub fn connected(&mut self, now: Instant, is_ready: bool) {
+        self.was_reached = true;
+        self.set_ready(is_ready);
+        if self.attempts.is_down() {
+            self.calm_since = Some(now);
+        }
+        self.attempts = Row::default();
+        self.settle(now, "");
+    }
+
+    /// It answered, or broke off, in a way that says that it is broken.
+    pub fn failed(&mut self, now: Instant, why: &str) {
+        self.answers.add(now);
+        self.restart_calm(now);
+        self.settle(now, why);
+    }
+
+    /// It answered a call, whatever the answer.
+    pub fn answered(&mut self, now: Instant) {
+        if self.answers.is_down() {
+            self.calm_since = Some(now);
+        }
+        self.answers = Row::default();
+        self.settle(now, "");
+    }
+
+    /// It answered whether it is ready.
+    pub fn probed(&mut self, now: Instant, is_ready: bool) {
+        self.set_ready(is_ready);
+        self.answered(now);
+    }
+
+    /// Time has passed.
+    pub fn look(&mut self, now: Instant) {
+        self.settle(now, "");
+    }
+
+    /// When [`HealthTracker::look`] may change something.
+    pub fn due(&self) -> Option<Instant> {
+        self.calm_since.map(|since| since + CALM)
+    }
+
+    /// Whether an answer that is no failure would change nothing now.
+    pub fn is_calm(&self) -> bool {
+        self.answers.count == 0
+    }
+
+    /// The health, as it is told.
+    pub fn health(&self, now: Instant) -> Health {
+        let seconds = now.saturating_duration_since(self.since).as_secs();
+        Health { state: self.state, seconds, why: self.why.clone() }
+    }
+
+    /// What is told when it changes.
+    pub fn told(&self) -> (HealthState, &str) {
+        (self.state, &self.why)
+    }
+
+    fn set_ready(&mut self, is_ready: bool) {
+        self.not_ready = (!is_ready).then(|| "it says that it is not ready (Probe)".to_owned());
+    }
+
+    fn restart_calm(&mut self, now: Instant) {
+        if let Some(since) = &mut self.calm_since {
+            *since = now;
+        }
+    }
+
+    /// Puts the state in force; `why` is the reason of the failure that just happened.
+    fn settle(&mut self, now: Instant, why: &str) {
+        if self.calm_since.is_some_and(|since| now.duration_since(since) >= CALM) {
+            self.calm_since = None;
+        }
+        let was = self.state;
+        self.state = self.now_is();
+        if self.state != was {
+            self.since = now;
+        }
+        self.why = match (self.state, &self.not_ready) {
+            (HealthState::Up, _) => String::new(),
+            (HealthState::Starting, Some(not_ready)) => not_ready.clone(),
+            (HealthState::Starting, None) if self.calm_since.is_some() => {
+                format!("it was down; it is up after {CALM:?} without a failure")
+            }
+            // A failure of the other kind leaves the reason of the state.
+            (state, _) if why.is_empty() || (state == was && !self.is_reason_of(state)) => {
+                std::mem::take(&mut self.why)
+            }
+            // It may hold a driver's words.
+            _ => why.chars().take(LONGEST).collect(),
+        };
+    }
+
+    /// Whether the latest failure is of the kind that the state is about.
+    fn is_reason_of(&self, state: HealthState) -> bool {
+        match state {
+            HealthState::Gone => self.attempts.last >= self.answers.last,
+            HealthState::Failing => self.answers.last >= self.attempts.last,
+            HealthState::Up | HealthState::Starting => true,
+        }
+    }
+
+    fn now_is(&self) -> HealthState {
+        if self.attempts.is_down() {
+            HealthState::Gone
+        } else if self.answers.is_down() {
+            HealthState::Failing
+        } else if !self.was_reached || self.not_ready.is_some() || self.calm_since.is_some() {
+            HealthState::Starting
+        } else {
+            HealthState::Up
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
