@@ -18,6 +18,7 @@ use proto::link::tls::{Files, Pin};
 use proto::names::DriverName;
 
 use crate::cli::{DriverAt, Serve, target_directory};
+use crate::discovery::settings::Settings as Discovery;
 use crate::identity::join::{Automatic, Cloud};
 
 /// The configuration of csi-edge.
@@ -47,6 +48,8 @@ pub struct Config {
     pub tls: Files,
     /// How to get them, if they are an identity that is not there yet; none without a token's file.
     pub join: Option<Automatic>,
+    /// How further drivers are found; none if only those that are named are used.
+    pub discovery: Option<Discovery>,
     /// The drivers' sockets.
     pub drivers: BTreeMap<DriverName, Sockets>,
     /// Settings that csi-cloud has too.
@@ -90,7 +93,8 @@ impl Config {
         let tls = file.certificates(&flags.common, identity.as_deref());
         let common = file.common(&flags.common, dead_after);
         let join = join(&mut file, flags.ca_hash, flags.token_file, &cloud, identity.is_some());
-        let drivers = drivers(&mut file, flags.drivers);
+        let discovery = discovery(&mut file);
+        let drivers = drivers(&mut file, flags.drivers, discovery.is_some());
         file.finish()?;
         // A missing setting has been reported, so this satisfies the compiler only.
         let Some(tls) = tls else { return Err(Problems(Vec::new())) };
@@ -107,6 +111,7 @@ impl Config {
             deny,
             tls,
             join,
+            discovery,
             drivers,
             common,
         })
@@ -191,6 +196,30 @@ fn direct(file: &mut Reader) -> (Checks, Nvme, Vec<PathBuf>) {
     file.section("direct", read).unwrap_or_default()
 }
 
+/// `[discovery]`: where drivers announce themselves, and which may be used.
+fn discovery(file: &mut Reader) -> Option<Discovery> {
+    let read = |section: &mut Reader| {
+        let directory = section.path("directory");
+        let kubelet = section.path("kubelet");
+        let allow = section.some("allow", str::parse);
+        if directory.is_none() && kubelet.is_none() {
+            section.problem(
+                "[discovery] needs directory, one of csi-edge's own, or kubelet, the kubelet's \
+                 plugins_registry",
+            );
+        }
+        if directory.is_some() && directory == kubelet {
+            section.problem(
+                "[discovery] directory is the kubelet's; name it as kubelet only, so that its \
+                 registrars hear one kubelet",
+            );
+        }
+        let allow = section.required("[discovery] allow, such as [\"*.example.com\"],", allow);
+        Some(Discovery { directory, kubelet, allow: allow? })
+    };
+    file.section("discovery", read).flatten()
+}
+
 fn each_once(listed: Vec<Endpoint>) -> Vec<Endpoint> {
     let mut once: Vec<Endpoint> = Vec::new();
     for endpoint in listed {
@@ -202,7 +231,11 @@ fn each_once(listed: Vec<Endpoint>) -> Vec<Endpoint> {
 }
 
 /// `[[drivers]]`, or those of the flags.
-fn drivers(file: &mut Reader, flags: Vec<DriverAt>) -> BTreeMap<DriverName, Sockets> {
+fn drivers(
+    file: &mut Reader,
+    flags: Vec<DriverAt>,
+    others_are_found: bool,
+) -> BTreeMap<DriverName, Sockets> {
     let listed = file.sections("drivers", |driver| {
         let name = driver.parsed("name", str::parse::<DriverName>);
         let socket = driver.path("socket");
@@ -213,8 +246,10 @@ fn drivers(file: &mut Reader, flags: Vec<DriverAt>) -> BTreeMap<DriverName, Sock
         Some(DriverAt { name: name?, sockets: Sockets { socket: socket?, controller } })
     });
     let named = if flags.is_empty() { listed.into_iter().flatten().collect() } else { flags };
-    if named.is_empty() {
-        file.problem("no driver is named ([[drivers]] or --driver)");
+    if named.is_empty() && !others_are_found {
+        file.problem(
+            "no driver is named ([[drivers]] or --driver), and none is found ([discovery])",
+        );
     }
     let mut drivers = BTreeMap::new();
     for DriverAt { name, sockets } in named {
@@ -421,6 +456,31 @@ mod tests {
             ["cloud (--cloud)", "(--ca)", "(--cert)", "(--key)", "no driver is named", "\"clod\""]
         {
             assert!(text.contains(expected), "{expected} is not in {text}");
+        }
+    }
+
+    const DISCOVERY: &str = "[discovery]\ndirectory = \"/r\"\nallow = [\"*.example\"]\n";
+
+    #[test]
+    fn drivers_may_be_found_instead_of_named() {
+        let (named, _) = WHOLE.split_once("[[drivers]]").unwrap();
+        let config = load(&format!("{named}{DISCOVERY}"), &[]).unwrap();
+        assert_eq!(config.drivers, BTreeMap::new());
+        let discovery = config.discovery.unwrap();
+        assert_eq!((discovery.directory, discovery.kubelet), (Some("/r".into()), None));
+        assert_eq!(load(WHOLE, &[]).unwrap().discovery, None);
+        for (section, words) in [
+            ("[discovery]\nallow = [\"a.example\"]\n", "needs directory"),
+            ("[discovery]\nkubelet = \"/k\"\n", "allow"),
+            ("[discovery]\nkubelet = \"/k\"\nallow = []\n", "allow is empty"),
+            ("[discovery]\nkubelet = \"/k\"\nallow = [\"a/b\"]\n", "a/b"),
+            (
+                "[discovery]\nkubelet = \"/k\"\ndirectory = \"/k\"\nallow = \"a.b\"\n",
+                "the kubelet's",
+            ),
+        ] {
+            let text = load(&format!("{WHOLE}{section}"), &[]).unwrap_err().to_string();
+            assert!(text.contains(words), "{text} has no {words:?}");
         }
     }
 

@@ -23,6 +23,7 @@ use proto::link::ws;
 use tokio::time::Instant;
 
 use crate::config::Config;
+use crate::discovery::Discovery;
 use crate::front::Fronts;
 use crate::identity::directory::{Directory, IdentityState, NodeIdentity};
 use crate::identity::expiry;
@@ -30,6 +31,7 @@ use crate::link::dial::Dial;
 
 pub mod cli;
 pub mod config;
+pub mod discovery;
 pub mod front;
 pub mod identity;
 pub mod link;
@@ -68,6 +70,7 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
     }
     drivers.keep(&work);
     work.spawn_until_stop("introductions", introductions.follow(drivers.clone()));
+    discover(&config, &drivers, &doors);
     watch_certificates(&credentials, &config.tls, identity.is_some(), &work);
     let Common { grace, keep_alive, workers, .. } = config.common;
     if workers == 1 {
@@ -96,7 +99,12 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
 }
 
 /// Executes the calls of these drivers.
-fn executor(config: &Config, drivers: &Arc<Drivers>, cloud: &Cloud, tasks: &Tasks) -> Executor {
+fn executor(
+    config: &Config,
+    drivers: &Arc<Drivers>,
+    cloud: &Cloud,
+    tasks: &Tasks,
+) -> Executor {
     let boot = Host::default().boot();
     let authority = Authority::open(config.deny.clone(), config.state.as_deref(), &boot);
     let expansions = config.state.as_deref().and_then(|state| {
@@ -120,6 +128,13 @@ fn direct(config: &Config) -> Settings {
         targets: config.targets.clone(),
         ..Settings::default()
     }
+}
+
+/// Finds further drivers, if that is configured.
+fn discover(config: &Config, drivers: &Arc<Drivers>, tasks: &Tasks) {
+    let Some(settings) = config.discovery.clone() else { return };
+    let discovery = Discovery::new(settings, config.fronts.clone(), drivers.clone());
+    tasks.spawn_until_stop("discovery", discovery.keep());
 }
 
 /// Ends what brings calls, and then what executes them, within the grace for both.

@@ -8,3 +8,4 @@ pub mod host;
 pub mod http2;
 pub mod link;
 pub mod names;
+pub mod registration;

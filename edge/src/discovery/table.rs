@@ -1,0 +1,79 @@
+//! What was found in the directories of registrations, for an operator.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use serde::{Deserialize, Serialize};
+
+/// With more announcements than this, those of registrars that have gone are not kept.
+const MOST: usize = 1024;
+
+/// How an announcement stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Standing {
+    /// Its driver is used.
+    Used,
+    /// Its registrar has gone. The driver stays known: it may have volumes.
+    Gone,
+    /// It is none of csi-edge's business: another kind of plugin, or a front of csi-edge itself.
+    Ignored,
+    /// The node's operator does not allow the driver.
+    NotAllowed,
+    /// It cannot be used.
+    Refused,
+    /// It cannot be used yet, and is tried again.
+    Waiting,
+}
+
+/// An announcement.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Registration {
+    /// The registrar's socket.
+    pub socket: PathBuf,
+    /// The name that it announces; empty if it was not heard yet.
+    pub driver: String,
+    /// The driver's socket that it announces.
+    pub endpoint: String,
+    /// How it stands.
+    pub standing: Standing,
+    /// Why it is not used; empty if it is.
+    pub why: String,
+}
+
+/// All announcements.
+#[derive(Default)]
+pub struct Registrations(Mutex<BTreeMap<PathBuf, Registration>>);
+
+impl Registrations {
+    /// All of them, by the registrar's socket.
+    pub fn all(&self) -> Vec<Registration> {
+        self.lock().values().cloned().collect()
+    }
+
+    /// Notes how one stands; whether that is new.
+    pub(super) fn note(&self, registration: Registration) -> bool {
+        let socket = registration.socket.clone();
+        let before = self.lock().insert(socket, registration.clone());
+        before.is_none_or(|before| before != registration)
+    }
+
+    /// Its registrar is gone: only that of a used driver is kept, and of those not too many.
+    pub(super) fn gone(&self, socket: &Path) {
+        let mut all = self.lock();
+        let has_room = all.len() <= MOST;
+        match all.get_mut(socket) {
+            Some(used) if has_room && matches!(used.standing, Standing::Used | Standing::Gone) => {
+                used.standing = Standing::Gone;
+                used.why = "its registrar has gone; the driver stays known".into();
+            }
+            Some(_) => drop(all.remove(socket)),
+            None => {}
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<PathBuf, Registration>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
