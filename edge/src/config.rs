@@ -3,6 +3,7 @@
 //! All that is wrong is reported at once. It may use `identity` and `cli`.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use edge_calls::expansions::NodeExpansion;
 use edge_direct::Nvme;
 use edge_direct::runtimes::Roots;
 use edge_direct::runtimes::prerequisites::Checks;
+use proto::admin::http1::SOCKET_NAME;
 use proto::config::{Common, HOUR, Problems, Reader};
 use proto::link::endpoint::{Endpoint, Transport};
 use proto::link::tls::{Files, Pin};
@@ -30,6 +32,10 @@ pub struct Config {
     pub return_after: Duration,
     /// The directory of this node's own CSI sockets; none without one.
     pub fronts: Option<PathBuf>,
+    /// The admin socket; none without it and without fronts.
+    pub admin: Option<PathBuf>,
+    /// Where `/livez`, `/readyz` and `/metrics` are served.
+    pub http: Option<SocketAddr>,
     /// The directory of what a restart without the cloud must know; without one nothing is kept.
     pub state: Option<PathBuf>,
     /// Where VM runtimes look for direct volumes, and have their sandboxes.
@@ -75,6 +81,10 @@ impl Config {
         let fronts = file.path("fronts");
         let state = file.path("state");
         let fronts = flags.fronts.or(fronts);
+        let named = file.path("admin");
+        let admin = flags.admin.or(named).or_else(|| Some(fronts.as_ref()?.join(SOCKET_NAME)));
+        let http = file.parsed("http", str::parse::<SocketAddr>);
+        let http = flags.http.or(http);
         let state = flags.state.or(state);
         let runtimes = runtimes(&mut file, flags.direct_volumes, flags.sandboxes);
         let node_expansion = node_expansion(&mut file, state.is_some(), fronts.is_some());
@@ -102,6 +112,8 @@ impl Config {
             cloud,
             return_after,
             fronts,
+            admin,
+            http,
             state,
             runtimes,
             checks,
@@ -281,7 +293,7 @@ mod tests {
         let Command::Serve(flags) = Cli::try_parse_from(args).unwrap().command else {
             panic!("not serve")
         };
-        Config::load(flags).map(|mut config| {
+        Config::load(*flags).map(|mut config| {
             config.tls.ca =
                 config.tls.ca.strip_prefix(dir.path()).unwrap_or(&config.tls.ca).to_owned();
             config

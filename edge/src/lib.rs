@@ -3,6 +3,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
@@ -15,21 +16,29 @@ use edge_calls::introductions::Introductions;
 use edge_calls::scopes::Scopes;
 use edge_direct::device::host::Host;
 use edge_direct::{Cloud, Direct, Settings};
+use proto::admin::http1;
 use proto::config::Common;
+use proto::host::socket::Socket;
 use proto::host::tasks;
 use proto::host::tasks::Tasks;
 use proto::link::tls::{Credentials, Files, Role};
 use proto::link::ws;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::admin::state::AdminState;
 use crate::config::Config;
 use crate::discovery::Discovery;
+use crate::discovery::table::Registrations;
 use crate::front::Fronts;
 use crate::identity::directory::{Directory, IdentityState, NodeIdentity};
 use crate::identity::expiry;
 use crate::link::dial::Dial;
 
+pub mod admin;
 pub mod cli;
+pub mod commands;
 pub mod config;
 pub mod discovery;
 pub mod front;
@@ -39,6 +48,9 @@ pub mod state;
 
 pub use edge_calls::Error;
 
+/// How long who watches may take to hear the last answer.
+const WATCHING: Duration = Duration::from_secs(1);
+
 /// Serves until the process is asked to stop. Then the cloud and the kubelet are told to begin no
 /// call here, and calls in flight are finished within the configured grace.
 ///
@@ -47,9 +59,10 @@ pub use edge_calls::Error;
 pub async fn serve(config: Config) -> anyhow::Result<()> {
     let (credentials, identity) = identity(&config).await?;
     let node = credentials.node()?;
-    // What brings calls stops first, and what executes them after it.
+    // What brings calls stops first, what executes them after it, and what shows it last.
     let doors = Tasks::default();
     let work = Tasks::default();
+    let watching = Tasks::default();
     let drivers = Arc::new(Drivers::new(node.clone(), drivers::unix()));
     for (name, sockets) in &config.drivers {
         drivers.add(name.clone(), sockets.clone(), FoundBy::Configuration)?;
@@ -70,7 +83,7 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
     }
     drivers.keep(&work);
     work.spawn_until_stop("introductions", introductions.follow(drivers.clone()));
-    discover(&config, &drivers, &doors);
+    let registrations = discover(&config, &drivers, &doors);
     watch_certificates(&credentials, &config.tls, identity.is_some(), &work);
     let Common { grace, keep_alive, workers, .. } = config.common;
     if workers == 1 {
@@ -88,23 +101,23 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
         leases: cloud.leases,
         not_taken: direct.not_taken(),
         expands: config.node_expansion == NodeExpansion::Edge,
+        linked: watch::Sender::default(),
         keep_alive,
         connect: ws::tcp(),
     };
+    let admin = Arc::new(admin_state(&config, &dial, registrations));
+    serve_admin(&config, &admin, &watching).await?;
     doors.spawn("dial", dial.keep(rand::make_rng(), doors.clone()));
     tasks::signal().await.context("cannot listen to signals")?;
     tracing::info!(?grace, "stopping: no more calls are taken, those in flight are finished");
+    admin.stop();
     finish(&doors, &work, grace).await;
+    watching.finish(WATCHING).await;
     Ok(())
 }
 
 /// Executes the calls of these drivers.
-fn executor(
-    config: &Config,
-    drivers: &Arc<Drivers>,
-    cloud: &Cloud,
-    tasks: &Tasks,
-) -> Executor {
+fn executor(config: &Config, drivers: &Arc<Drivers>, cloud: &Cloud, tasks: &Tasks) -> Executor {
     let boot = Host::default().boot();
     let authority = Authority::open(config.deny.clone(), config.state.as_deref(), &boot);
     let expansions = config.state.as_deref().and_then(|state| {
@@ -131,10 +144,47 @@ fn direct(config: &Config) -> Settings {
 }
 
 /// Finds further drivers, if that is configured.
-fn discover(config: &Config, drivers: &Arc<Drivers>, tasks: &Tasks) {
-    let Some(settings) = config.discovery.clone() else { return };
+fn discover(config: &Config, drivers: &Arc<Drivers>, tasks: &Tasks) -> Arc<Registrations> {
+    let Some(settings) = config.discovery.clone() else { return Arc::default() };
     let discovery = Discovery::new(settings, config.fronts.clone(), drivers.clone());
+    let found = discovery.found();
     tasks.spawn_until_stop("discovery", discovery.keep());
+    found
+}
+
+/// What the admin commands show.
+fn admin_state(config: &Config, dial: &Dial, registrations: Arc<Registrations>) -> AdminState {
+    AdminState {
+        drivers: dial.drivers.clone(),
+        executor: dial.executor.clone(),
+        registrations,
+        linked: dial.linked.subscribe(),
+        credentials: Some(dial.credentials.clone()),
+        state: config.state.clone(),
+        roots: config.runtimes.clone(),
+        not_taken: dial.not_taken.clone(),
+        began: Instant::now(),
+        stopping: AtomicBool::default(),
+    }
+}
+
+/// Serves the admin socket, and monitoring over HTTP, where they are configured.
+async fn serve_admin(
+    config: &Config,
+    state: &Arc<AdminState>,
+    tasks: &Tasks,
+) -> anyhow::Result<()> {
+    if let Some(path) = &config.admin {
+        let socket = Socket::bind_for(path, http1::MODE)?;
+        tasks.spawn("admin", admin::server::serve(state.clone(), socket, tasks.clone()));
+    }
+    if let Some(address) = config.http {
+        let cannot = || format!("cannot serve HTTP on {address} (http, --http)");
+        let listener = TcpListener::bind(address).await.with_context(cannot)?;
+        println!("http {}", listener.local_addr().with_context(cannot)?);
+        tasks.spawn("http", admin::server::serve_http(state.clone(), listener, tasks.clone()));
+    }
+    Ok(())
 }
 
 /// Ends what brings calls, and then what executes them, within the grace for both.

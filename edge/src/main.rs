@@ -16,8 +16,12 @@ fn main() -> ExitCode {
         program::forbid_core_dumps();
         match Cli::parse().command {
             Command::Serve(flags) => {
-                let config = Config::load(flags)?;
+                let config = Config::load(*flags)?;
                 program::runtime(config.common.workers)?.block_on(edge::serve(config))
+            }
+            Command::Ask(command) => {
+                let mut out = std::io::stdout();
+                program::runtime(1)?.block_on(edge::commands::run(command, &mut out))
             }
             Command::Join(command) => {
                 let mut out = std::io::stdout();

@@ -68,6 +68,7 @@ struct Inner {
 }
 
 struct Run {
+    begun: Instant,
     method: Method,
     body: Bytes,
     subjects: Vec<Id>,
@@ -129,6 +130,12 @@ impl Runs {
         Some(waiting)
     }
 
+    /// What runs: when it began, its method, and what it is about.
+    pub fn running(&self) -> Vec<(Instant, Method, Vec<Id>)> {
+        let inner = self.lock();
+        inner.running.values().map(|run| (run.begun, run.method, run.subjects.clone())).collect()
+    }
+
     /// Whether anything runs for one of these subjects.
     pub fn is_running(&self, subjects: &[Id]) -> bool {
         let inner = self.lock();
@@ -141,7 +148,8 @@ impl Runs {
         let Operation { method, body, subjects, id } = operation;
         inner.by_subject.extend(subjects.iter().map(|subject| (subject.clone(), key)));
         let calls = id.into_iter().collect();
-        let run = Run { method, body, subjects, calls, waiting: Vec::new() };
+        let begun = Instant::now();
+        let run = Run { begun, method, body, subjects, calls, waiting: Vec::new() };
         inner.running.insert(key, run);
         Ticket { runs: self.clone(), key }
     }

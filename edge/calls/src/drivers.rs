@@ -178,7 +178,8 @@ impl Driver {
     pub(crate) fn has_own_topology(&self) -> Option<bool> {
         // The socket for the controller's half says what the plugin can do.
         let plugin = self.controller.as_ref().unwrap_or(&self.main).answers()?;
-        Some(topology_of(&plugin, &*self.main.answers()?))
+        let node = self.main.answers()?;
+        Some(topology_of(&plugin, &node))
     }
 
     /// Whether the driver expands volumes on a node; none while it is away.

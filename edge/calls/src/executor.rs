@@ -36,6 +36,7 @@ use crate::drivers::{Driver, Drivers};
 use crate::error::{Error, GuardRefusal, Shared};
 use crate::expansions::{Caller, Expansions, Tracked};
 use crate::introductions::Introductions;
+use crate::node_volumes::NodeVolume;
 use crate::rewrite::TopologyRewrite;
 use crate::scopes::Scopes;
 
@@ -58,6 +59,18 @@ pub struct Executor {
     delete_guard: Option<DeleteGuard>,
     expansions: Option<Arc<Expansions>>,
     busy_poll: Arc<BusyPoll>,
+}
+
+/// A call in flight at a driver.
+pub struct RunningCall {
+    /// The driver.
+    pub driver: DriverName,
+    /// When it began.
+    pub begun: Instant,
+    /// Its method.
+    pub method: Method,
+    /// What it is about; nothing else is done with these meanwhile.
+    pub subjects: Vec<Id>,
 }
 
 /// Where a request comes from.
@@ -310,6 +323,27 @@ impl Executor {
         let calls = Arc::new(DriverCalls::new(found, self.tasks.clone()));
         known.push(calls.clone());
         Ok(calls)
+    }
+
+    /// The volumes that have grown at their driver's controller, and not yet on this node.
+    pub fn due_expansions(&self) -> Vec<NodeVolume> {
+        self.expansions.as_ref().map(|expansions| expansions.due()).unwrap_or_default()
+    }
+
+    /// The calls in flight, in no order.
+    pub fn running(&self) -> Vec<RunningCall> {
+        let known = self.calls.read().unwrap_or_else(PoisonError::into_inner);
+        let of = |calls: &Arc<DriverCalls>| {
+            let driver = calls.driver.name.clone();
+            let call = move |(begun, method, subjects)| RunningCall {
+                driver: driver.clone(),
+                begun,
+                method,
+                subjects,
+            };
+            calls.runs.running().into_iter().map(call)
+        };
+        known.iter().flat_map(of).collect()
     }
 
     /// Refuses a call of the cloud that the node's operator denies.

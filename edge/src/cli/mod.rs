@@ -2,6 +2,7 @@
 //!
 //! It may use `identity` and `edge-direct`.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
@@ -12,9 +13,11 @@ use proto::link::endpoint::Endpoint;
 use proto::link::tls::Pin;
 use proto::names::DriverName;
 
+use self::ask::Ask;
 use self::direct::Direct;
 use self::join::Join;
 
+pub mod ask;
 pub mod direct;
 pub mod join;
 
@@ -36,6 +39,7 @@ Example: get this node's certificate with a token, once; then serve
   csi-edge serve --cloud quic://cloud.example:7443 --cloud wss://cloud.example:7443 \\
     --driver hostdir.edge-csi.io=/run/hostdir/csi.sock \\
     --identity /etc/edge-csi --fronts /run/edge-csi --state /var/lib/edge-csi
+  csi-edge status
 
 With files of `csi-cloud ca issue`: --ca ca.crt --cert node-1.crt --key node-1.key instead of
 --identity.
@@ -46,7 +50,10 @@ RUST_LOG sets what is logged, for example RUST_LOG=debug or RUST_LOG=edge=debug,
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Link to the cloud and serve until told to stop (SIGTERM, SIGINT).
-    Serve(Serve),
+    Serve(Box<Serve>),
+    /// Ask a csi-edge that runs.
+    #[command(flatten)]
+    Ask(Ask),
     /// Get this node's certificate from csi-cloud, with a token.
     ///
     /// `csi-cloud token create NODE` prints this command with all that it needs. The key is made
@@ -82,6 +89,12 @@ pub struct Serve {
     /// The file of the token to join with, for example of a projected ServiceAccount token
     #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
+    /// The socket of `csi-edge status`, `drivers` and so on [default: FRONTS/_admin.sock]
+    #[arg(long, value_name = "PATH")]
+    pub admin: Option<PathBuf>,
+    /// Where to serve /livez, /readyz and /metrics over HTTP; nowhere if it is not given
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub http: Option<SocketAddr>,
     /// A directory for this node's own CSI sockets, one NAME.sock for each driver
     #[arg(long, value_name = "DIR")]
     pub fronts: Option<PathBuf>,

@@ -13,8 +13,18 @@ use proto::link::tls::Credentials;
 use proto::link::{Connect, KeepAlive};
 use proto::names::NodeName;
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use crate::identity::directory::NodeIdentity;
+
+/// The link in use.
+#[derive(Clone, Debug)]
+pub struct Linked {
+    /// The endpoint of the cloud.
+    pub cloud: String,
+    /// Since when it is up.
+    pub since: Instant,
+}
 
 /// All that dialing needs.
 pub struct Dial {
@@ -40,6 +50,8 @@ pub struct Dial {
     pub not_taken: watch::Receiver<Option<NotTaken>>,
     /// Whether csi-edge expands volumes on this node in the place of the kubelet.
     pub expands: bool,
+    /// Told of the link in use; none without a link.
+    pub linked: watch::Sender<Option<Linked>>,
     /// How liveness is watched.
     pub keep_alive: KeepAlive,
     /// How the network is reached.

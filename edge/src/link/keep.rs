@@ -21,7 +21,7 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::backoff::STABLE;
-use super::dial::Dial;
+use super::dial::{Dial, Linked};
 use super::endpoints::{Aim, Endpoints, Found};
 use super::serve;
 use super::serve::{LinkEvent, Use};
@@ -67,7 +67,10 @@ impl Dial {
                         current.iter_mut().for_each(|current| current.leaving = true);
                     }
                     LinkEvent::BackoffCap(cap) => endpoints.cap(cap),
-                    LinkEvent::Ended(reason) => ended(current.take(), &reason, &mut endpoints),
+                    LinkEvent::Ended(reason) => {
+                        dial.linked.send_replace(None);
+                        ended(current.take(), &reason, &mut endpoints);
+                    }
                 },
                 () = outdated(&dial.credentials, in_use) => {
                     current.iter_mut().for_each(|current| current.outdated = true);
@@ -101,6 +104,7 @@ fn begin(
     let name = endpoints.name(endpoint);
     info!(cloud = %name, node = %dial.node, "linked");
     println!("linked {name} as {}", dial.node);
+    dial.linked.send_replace(Some(Linked { cloud: name.clone(), since: Instant::now() }));
     let (tell, events) = mpsc::channel(8);
     let link_tasks = tasks.child();
     let replaced = Replaced::default();

@@ -406,6 +406,7 @@ impl Fleet {
             leases: Arc::default(),
             not_taken: tokio::sync::watch::channel(None).1,
             expands: false,
+            linked: tokio::sync::watch::Sender::default(),
             keep_alive: KeepAlive::default(),
             connect: self.net.way(node, process.end.clone()),
         };

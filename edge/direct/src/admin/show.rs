@@ -4,7 +4,7 @@ use std::io;
 use std::io::Write;
 use std::path::Path;
 
-use super::volumes::{DirectVolume, Standing};
+use super::volumes::DirectVolume;
 use crate::lease::record::Lease;
 use crate::runtimes::backend;
 use crate::runtimes::prerequisites::Report;
@@ -137,10 +137,7 @@ fn cells(volume: &DirectVolume) -> [String; 7] {
         0 => String::new(),
         n => format!("{n} gone"),
     });
-    let mut standing = match volume.standing {
-        Standing::NotTaken => "not taken".to_owned(),
-        other => format!("{other:?}").to_lowercase(),
-    };
+    let mut standing = volume.standing.name().to_owned();
     if volume.fault.is_some() {
         standing.push_str(", owner not known");
     }

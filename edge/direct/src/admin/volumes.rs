@@ -82,6 +82,21 @@ pub enum Standing {
     Foreign,
 }
 
+impl Standing {
+    /// Its word, as JSON has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Begun => "begun",
+            Self::Published => "published",
+            Self::NotTaken => "not taken",
+            Self::Lost => "lost",
+            Self::Fenced => "fenced",
+            Self::Damaged => "damaged",
+            Self::Foreign => "foreign",
+        }
+    }
+}
+
 /// A guest's statistics.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]

@@ -5,6 +5,7 @@ mod admin;
 mod claims;
 mod colocate;
 mod dead_drivers;
+mod discovery;
 mod edge_topology;
 mod endpoints;
 mod expansion;

@@ -1,0 +1,88 @@
+//! `csi-edge drivers`: the drivers of this node, and announcements that are not used.
+
+use std::path::PathBuf;
+
+use edge_calls::drivers::{Driver, FoundBy};
+use proto::control::health::HealthState;
+use serde::{Deserialize, Serialize};
+
+use super::state::AdminState;
+use crate::discovery::table::{Registration, Standing};
+
+/// The path of the command.
+pub const PATH: &str = "/drivers";
+
+/// A driver, or an announcement of one.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DriverView {
+    /// Its CSI name; empty if a registrar could not be asked.
+    pub name: String,
+    /// Its socket.
+    pub socket: PathBuf,
+    /// The socket of its controller's half, if that is another one.
+    pub controller_socket: Option<PathBuf>,
+    /// `up`, `starting`, `failing` or `gone`; none if it is not used.
+    pub health: Option<HealthState>,
+    /// For how long it has been so.
+    pub health_s: Option<u64>,
+    /// Why it is not up, or not used; empty otherwise.
+    pub why: String,
+    /// `configuration`, or the socket of the registrar that announced it.
+    pub found_by: String,
+    /// How its announcement stands; none for a driver that the configuration names.
+    pub announcement: Option<Standing>,
+    /// Whether the node's operator lets it be used.
+    pub allowed: bool,
+}
+
+impl AdminState {
+    /// The drivers by name, and then what is announced and not used.
+    pub(super) fn drivers(&self) -> Vec<DriverView> {
+        let announced = self.registrations.all();
+        let drivers = self.drivers.all();
+        let used = drivers.iter().map(|driver| used(driver, &announced));
+        let is_unused = |registration: &&Registration| match registration.standing {
+            Standing::NotAllowed | Standing::Refused | Standing::Waiting => true,
+            // Nobody asked for those, and those that are used were shown.
+            Standing::Ignored | Standing::Used | Standing::Gone => false,
+        };
+        used.chain(announced.iter().filter(is_unused).map(unused)).collect()
+    }
+}
+
+fn used(driver: &Driver, announced: &[Registration]) -> DriverView {
+    let health = driver.health();
+    let (found_by, announcement) = match &driver.found_by {
+        FoundBy::Configuration => ("configuration".to_owned(), None),
+        FoundBy::Registration(socket) => {
+            let registration = announced.iter().find(|of| of.socket == *socket);
+            (socket.display().to_string(), registration.map(|of| of.standing))
+        }
+    };
+    DriverView {
+        name: driver.name.to_string(),
+        socket: driver.sockets.socket.clone(),
+        controller_socket: driver.sockets.controller.clone(),
+        health: Some(health.state),
+        health_s: Some(health.seconds),
+        why: health.why,
+        found_by,
+        announcement,
+        allowed: true,
+    }
+}
+
+fn unused(registration: &Registration) -> DriverView {
+    let Registration { socket, driver, endpoint, standing, why } = registration.clone();
+    DriverView {
+        name: driver,
+        socket: endpoint.into(),
+        controller_socket: None,
+        health: None,
+        health_s: None,
+        why,
+        found_by: socket.display().to_string(),
+        announcement: Some(standing),
+        allowed: standing != Standing::NotAllowed,
+    }
+}

@@ -1,0 +1,16 @@
+//! The admin socket of csi-edge: what this node knows, for its operator.
+//!
+//! Each command is one file with its path, its JSON and its work, and one line in `server`'s table.
+//! Field names are a promise to scripts (`docs/operations.md`): they do not change.
+//! It may use `edge-calls`, `edge-direct`, `discovery` and `link`.
+
+pub mod calls;
+pub mod drivers;
+mod metrics;
+pub mod server;
+pub mod state;
+pub mod status;
+pub mod volumes;
+
+#[cfg(test)]
+mod tests;

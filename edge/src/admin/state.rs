@@ -1,0 +1,57 @@
+//! The parts of csi-edge that admin commands read.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use edge_calls::drivers::Drivers;
+use edge_calls::executor::Executor;
+use edge_direct::runtimes::Roots;
+use proto::control::not_taken::NotTaken;
+use proto::link::tls::Credentials;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::discovery::table::Registrations;
+use crate::link::dial::Linked;
+
+/// What the admin commands show.
+pub struct AdminState {
+    /// The drivers of this node.
+    pub drivers: Arc<Drivers>,
+    /// Their calls.
+    pub executor: Arc<Executor>,
+    /// The drivers that have announced themselves.
+    pub registrations: Arc<Registrations>,
+    /// The link in use.
+    pub linked: watch::Receiver<Option<Linked>>,
+    /// This node's certificate; none in tests.
+    pub credentials: Option<Credentials>,
+    /// The directory of what outlives a restart.
+    pub state: Option<PathBuf>,
+    /// Where runtimes look for direct volumes.
+    pub roots: Roots,
+    /// The direct volumes that no runtime took; none until they were looked at.
+    pub not_taken: watch::Receiver<Option<NotTaken>>,
+    /// When csi-edge began.
+    pub began: Instant,
+    /// The stop signal came.
+    pub stopping: AtomicBool,
+}
+
+impl AdminState {
+    /// The stop signal came.
+    pub fn stop(&self) {
+        self.stopping.store(true, Ordering::Relaxed);
+    }
+
+    /// Why it is not ready, if it is not. Without a link it serves the node by what it has kept.
+    pub(super) fn not_ready(&self) -> Option<&'static str> {
+        let is_linked = self.linked.borrow().is_some();
+        match (self.stopping.load(Ordering::Relaxed), is_linked, &self.state) {
+            (true, ..) => Some("csi-edge is stopping"),
+            (false, false, None) => Some("there is no link to csi-cloud, and no state is kept"),
+            (false, true, _) | (false, _, Some(_)) => None,
+        }
+    }
+}

@@ -1,0 +1,119 @@
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use edge_calls::drivers;
+use edge_calls::drivers::{Drivers, FoundBy};
+use edge_calls::executor::Executor;
+use edge_direct::runtimes::Roots;
+use http::{Method, StatusCode};
+use proto::admin::client::{Client, ClientError};
+use proto::admin::http1;
+use proto::control::health::HealthState;
+use proto::host::socket::Socket;
+use proto::host::tasks::Tasks;
+use serde_json::json;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::drivers::DriverView;
+use super::server;
+use super::state::AdminState;
+use super::status::StatusView;
+use crate::link::dial::Linked;
+
+/// A node with one driver, which nobody has reached.
+fn node(dir: Option<PathBuf>) -> (AdminState, watch::Sender<Option<Linked>>) {
+    let drivers = Arc::new(Drivers::new("n1".parse().unwrap(), drivers::unix()));
+    let socket = PathBuf::from("/d.sock");
+    drivers.add("d.example".parse().unwrap(), socket, FoundBy::Configuration).unwrap();
+    let executor = Arc::new(Executor::new(drivers.clone(), Tasks::default()));
+    let linked = watch::Sender::default();
+    let state = AdminState {
+        drivers,
+        executor,
+        registrations: Arc::default(),
+        linked: linked.subscribe(),
+        credentials: None,
+        state: dir,
+        roots: Roots { entries: "/nowhere".into(), ..Roots::default() },
+        not_taken: watch::channel(None).1,
+        began: Instant::now(),
+        stopping: false.into(),
+    };
+    (state, linked)
+}
+
+fn status(state: &AdminState, path: &str) -> Option<StatusCode> {
+    server::monitored(state, &Method::GET, path).map(|answer| answer.status())
+}
+
+fn link() -> Linked {
+    Linked { cloud: "wss://cloud.example:1".into(), since: Instant::now() }
+}
+
+#[tokio::test]
+async fn it_is_ready_with_a_link_or_with_what_it_has_kept() {
+    let (state, linked) = node(None);
+    assert_eq!(status(&state, "/livez"), Some(StatusCode::OK));
+    assert_eq!(status(&state, "/readyz"), Some(StatusCode::SERVICE_UNAVAILABLE));
+    linked.send_replace(Some(link()));
+    assert_eq!(status(&state, "/readyz"), Some(StatusCode::OK));
+    linked.send_replace(None);
+    assert_eq!(status(&state, "/readyz"), Some(StatusCode::SERVICE_UNAVAILABLE));
+    let (state, _linked) = node(Some("/s".into()));
+    assert_eq!(status(&state, "/readyz"), Some(StatusCode::OK), "the node is served without it");
+    state.stop();
+    assert_eq!(status(&state, "/readyz"), Some(StatusCode::SERVICE_UNAVAILABLE));
+    assert_eq!(status(&state, "/livez"), Some(StatusCode::OK), "it still answers");
+    assert_eq!(status(&state, "/drivers"), None);
+    let posted = server::monitored(&state, &Method::POST, "/livez").unwrap();
+    assert_eq!(posted.status(), StatusCode::METHOD_NOT_ALLOWED);
+}
+
+#[tokio::test]
+async fn metrics_have_each_driver_in_one_state() {
+    let (state, linked) = node(None);
+    linked.send_replace(Some(link()));
+    let text = state.metrics();
+    for line in [
+        "csi_edge_linked 1",
+        "csi_edge_driver_health{driver=\"d.example\",state=\"starting\"} 1",
+        "csi_edge_driver_health{driver=\"d.example\",state=\"up\"} 0",
+        "csi_edge_calls_in_flight{driver=\"d.example\"} 0",
+        "csi_edge_direct_not_taken 0",
+    ] {
+        assert!(text.contains(line), "{line} is not in {text}");
+    }
+    let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/operations.md");
+    let guide = std::fs::read_to_string(guide).unwrap();
+    for metric in text.lines().filter_map(|line| line.strip_prefix("# TYPE ")) {
+        let name = metric.split(' ').next().unwrap();
+        assert!(guide.contains(&format!("`{name}`")), "the guide has nothing of {name}");
+    }
+}
+
+#[tokio::test]
+async fn commands_are_answered_at_the_socket() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join(http1::SOCKET_NAME);
+    let (state, linked) = node(Some(dir.path().join("state")));
+    let tasks = Tasks::default();
+    let socket = Socket::bind_for(&path, http1::MODE).unwrap();
+    tasks.spawn("admin", server::serve(Arc::new(state), socket, tasks.clone()));
+    let mut client = Client::connect("csi-edge", &path).await.unwrap();
+    let drivers: Vec<DriverView> = client.ask("/drivers", &json!({})).await.unwrap();
+    let [driver] = drivers.as_slice() else { panic!("{drivers:?}") };
+    assert_eq!((driver.name.as_str(), driver.health), ("d.example", Some(HealthState::Starting)));
+    assert_eq!((driver.found_by.as_str(), driver.allowed), ("configuration", true));
+    linked.send_replace(Some(link()));
+    let status: StatusView = client.ask("/status", &json!({})).await.unwrap();
+    assert_eq!(status.cloud.as_deref(), Some("wss://cloud.example:1"));
+    assert_eq!((status.drivers, status.drivers_up, status.calls), (1, 0, 0));
+    for path in ["/volumes", "/calls"] {
+        let listed: Vec<serde_json::Value> = client.ask(path, &json!({})).await.unwrap();
+        assert_eq!(listed, [json!(null); 0], "{path}");
+    }
+    let unknown = client.ask::<StatusView>("/future", &json!({})).await;
+    assert!(matches!(unknown, Err(ClientError::Refused(why)) if why.contains("/future")));
+    tasks.stop();
+}

@@ -1,0 +1,54 @@
+//! The commands that ask a running csi-edge.
+
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand};
+use proto::admin::http1::SOCKET_NAME;
+use proto::admin::output::Output;
+use proto::config::Reader;
+
+/// The admin socket, if nothing else is known.
+const ADMIN: &str = "/run/edge-csi/_admin.sock";
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Ask {
+    /// Show this node at a glance: its link, its drivers, and what has announced itself.
+    Status(Show),
+    /// Show the drivers of this node: their sockets, their health, and how they were found. What
+    /// was announced and is not used is shown too.
+    Drivers(Show),
+    /// Show what this node knows of its volumes.
+    Volumes(Show),
+    /// Show the calls in flight at the drivers, the oldest first.
+    Calls(Show),
+}
+
+/// Which csi-edge is asked, and how its answer is shown.
+#[derive(Debug, Args)]
+pub struct Show {
+    /// The admin socket [default: what --config says, else /run/edge-csi/_admin.sock]
+    #[arg(long, value_name = "PATH")]
+    pub admin: Option<PathBuf>,
+    /// The configuration of csi-edge, which names the admin socket
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// As a table or as JSON, whose field names do not change
+    #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = Output::Table)]
+    pub output: Output,
+}
+
+impl Show {
+    /// The admin socket.
+    pub fn socket(&self) -> PathBuf {
+        let configured = || self.config.as_deref().and_then(configured_socket);
+        self.admin.clone().or_else(configured).unwrap_or_else(|| ADMIN.into())
+    }
+}
+
+/// The admin socket of this configuration. Other keys, and mistakes in them, do not matter.
+fn configured_socket(file: &Path) -> Option<PathBuf> {
+    let mut file = Reader::open(Some(file));
+    let fronts = file.path("fronts").map(|fronts| fronts.join(SOCKET_NAME));
+    file.path("admin").or(fronts)
+}

@@ -1,0 +1,7 @@
+//! The commands that ask a running csi-edge over its admin socket: tables for people, JSON for
+//! scripts. It may use `cli` and `admin`.
+
+mod run;
+mod show;
+
+pub use run::run;

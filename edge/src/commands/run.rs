@@ -1,0 +1,67 @@
+//! Asks csi-edge, and prints the answer.
+
+use std::io;
+use std::io::Write;
+
+use proto::admin::client::Client;
+use proto::admin::output::{ListWriter, Output};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+
+use super::show;
+use crate::admin::status::StatusView;
+use crate::admin::{calls, drivers, status, volumes};
+use crate::cli::ask::{Ask, Show};
+
+/// Who is asked.
+const PROGRAM: &str = "csi-edge";
+
+/// Runs a command, and writes to `out` what csi-edge answers.
+///
+/// # Errors
+/// csi-edge does not answer, or refuses.
+pub async fn run(command: Ask, out: &mut impl Write) -> anyhow::Result<()> {
+    let ran = match command {
+        Ask::Status(show) => status(&show, out).await,
+        Ask::Drivers(show) => list(&show, drivers::PATH, show::DRIVERS, show::driver, out).await,
+        Ask::Volumes(show) => list(&show, volumes::PATH, show::VOLUMES, show::volume, out).await,
+        Ask::Calls(show) => list(&show, calls::PATH, show::CALLS, show::call, out).await,
+    };
+    match ran {
+        // A reader of the output that has gone, `head` say, is no error.
+        Err(error) if is_broken_pipe(&error) => Ok(()),
+        ran => ran,
+    }
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let error = error.downcast_ref::<io::Error>();
+    error.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+}
+
+async fn ask<T: DeserializeOwned>(show: &Show, path: &'static str) -> anyhow::Result<T> {
+    let mut client = Client::connect(PROGRAM, &show.socket()).await?;
+    Ok(client.ask(path, &Value::Object(Map::new())).await?)
+}
+
+async fn list<T: DeserializeOwned + Serialize>(
+    show: &Show,
+    path: &'static str,
+    headers: &'static [&'static str],
+    row: fn(&T) -> Vec<String>,
+    out: &mut impl Write,
+) -> anyhow::Result<()> {
+    let items: Vec<T> = ask(show, path).await?;
+    let mut writer = ListWriter::new(show.output, headers);
+    writer.add(out, &items, row)?;
+    Ok(writer.end(out)?)
+}
+
+async fn status(show: &Show, out: &mut impl Write) -> anyhow::Result<()> {
+    let status: StatusView = ask(show, status::PATH).await?;
+    match show.output {
+        Output::Json => Ok(writeln!(out, "{}", serde_json::to_string(&status)?)?),
+        Output::Table => Ok(show::status(out, &status)?),
+    }
+}
