@@ -49,7 +49,7 @@ func TestTheChartsValuesReachTheirPlaces(t *testing.T) {
 	}
 	for _, expected := range []string{
 		"registry.example/edge:2", "registry.example/provisioner:1", "storageClassName: fast", "storage: 20Gi", "wss://storage.example:443",
-		"/data/kubelet/plugins_registry", `targets = "/data/kubelet"`, "type: ClusterIP", "name: pull-secret", "registry.example/cloud@sha256:abab", "serviceaccount:storage:csi-cloud", "site: north", "failover_s = 60",
+		"/data/kubelet/plugins_registry", `targets = "/data/kubelet"`, "type: ClusterIP", "name: pull-secret", "registry.example/cloud@sha256:abab", "serviceaccount:storage:csi-cloud", "site: north", "failover_s = 60", `allow = ["*.vendor.example"]`,
 	} {
 		if !strings.Contains(text, expected) {
 			t.Errorf("%q is nowhere", expected)

@@ -141,6 +141,7 @@ join_service_account = {{ printf "%s/csi-edge" .Release.Namespace | quote }}
 cloud = {{ toJson .Values.address }}
 fronts = "/fronts"
 state = "/var/lib/edge-csi"
+http = "127.0.0.1:29700"
 {{- if .Values.kubeedge }}
 node_expansion = "edge"
 {{- end }}
@@ -161,6 +162,12 @@ key = "/etc/edge-csi-tls/edge.key"
 
 [direct]
 targets = {{ .Values.edge.kubelet | quote }}
+{{- end }}
+{{- with .Values.edge.announced }}
+
+[discovery]
+directory = "/var/lib/edge-csi/plugins_registry"
+allow = {{ toJson . }}
 {{- end }}
 {{- range include "edge-csi.names" . | fromJsonArray }}
 
