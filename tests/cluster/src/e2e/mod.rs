@@ -10,6 +10,7 @@ mod examples;
 mod expansion;
 mod faults;
 mod figures;
+mod found;
 mod joins;
 mod kubeedge;
 mod look;
@@ -103,6 +104,11 @@ pub const ROWS: &[Row] = &[
     Row { name: "direct-kubelet", alone: true, run: |scene| direct::kubelet_away(scene).boxed() },
     Row { name: "edge-killed", alone: true, run: |scene| edges::killed(scene).boxed() },
     Row { name: "edge-expansion", alone: true, run: |scene| expansion::by_edge(scene).boxed() },
+    Row {
+        name: "found-by-registration",
+        alone: true,
+        run: |scene| found::by_registration(scene).boxed(),
+    },
     Row { name: "edge-cut", alone: true, run: |scene| edges::cut_off(scene).boxed() },
     Row {
         name: "driver-dead",
