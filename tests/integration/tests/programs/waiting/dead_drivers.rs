@@ -19,7 +19,7 @@ use proto::csi::{Method, frame};
 use proto::http2::forward::NOT_DISPATCHED;
 use proto::link;
 use proto::link::tls::Role;
-use proto::link::{KeepAlive, Link, ws};
+use proto::link::{Event, KeepAlive, Link, ws};
 use tonic::metadata::MetadataValue;
 use tonic::{Code, Status};
 
@@ -185,8 +185,19 @@ async fn fake(stand: &Stand, cloud: &Cloud, node: &str, driver: Driver) -> anyho
     let url = cloud.urls.first().context("no listener")?.parse()?;
     let mut link = link::dial(&url, &credentials, KeepAlive::default(), &ws::tcp()).await?;
     let drivers = vec![driver];
-    link.send(&Message::Hello(Hello { drivers, ..hello(node)? })).await?;
+    tell(&mut link, Message::Hello(Hello { drivers, ..hello(node)? })).await?;
     Ok(link)
+}
+
+/// Sends a message about drivers, which csi-cloud answers with a welcome.
+async fn tell(link: &mut Link, message: Message) -> anyhow::Result<()> {
+    link.send(&message).await?;
+    match tokio::time::timeout(START, link.next()).await? {
+        Event::Message(Message::Welcome(_)) => Ok(()),
+        Event::Message(other) => anyhow::bail!("csi-cloud says {other:?}"),
+        Event::Closed(error) => anyhow::bail!("the link ended: {error}"),
+        Event::Opened(..) => anyhow::bail!("csi-cloud calls"),
+    }
 }
 
 /// Waits until csi-cloud shows the driver at a node so.
@@ -224,7 +235,7 @@ async fn a_node_that_says_that_its_driver_is_down_gets_nothing_new() -> anyhow::
     let room = csi::GetCapacityResponse::decode(answer.message().context("no answer")?)?;
     assert_eq!(room.available_capacity, 0);
     let up = told(&socket, "n4", HealthState::Up).await?;
-    link.send(&Message::Drivers(vec![up])).await?;
+    tell(&mut link, Message::Drivers(vec![up])).await?;
     is_shown(&nodes.stand, "n4", "up").await?;
     // It has the first topology again, and this edge serves no calls.
     let body = frame::frame(&create_at("back", &["n4", "n1"])?.encode_to_vec());
@@ -255,7 +266,7 @@ async fn a_shared_driver_leaves_a_node_that_says_that_its_driver_is_down() -> an
     assert_ne!(answer.code(), Code::Ok);
     assert_eq!(shown(&stand, "drivers").await?[0]["elected"], "n1");
     let gone = told(&socket, "n1", HealthState::Gone).await?;
-    link.send(&Message::Drivers(vec![gone])).await?;
+    tell(&mut link, Message::Drivers(vec![gone])).await?;
     is_shown(&stand, "n1", "gone").await?;
     created(&front.call(&controller("CreateVolume"), &create("v")).await?)?;
     assert_eq!(shown(&stand, "drivers").await?[0]["elected"], "n2");
