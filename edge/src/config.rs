@@ -172,8 +172,8 @@ fn node_expansion(file: &mut Reader, has_state: bool, has_fronts: bool) -> NodeE
     }
     if by == NodeExpansion::Edge && !has_fronts {
         file.problem(
-            "node_expansion = \"edge\" needs fronts (--fronts): csi-edge sees what is staged if the \
-             kubelet calls it by its own sockets",
+            "node_expansion = \"edge\" needs fronts (--fronts): csi-edge sees what is staged if \
+             the kubelet calls it by its own sockets",
         );
     }
     by

@@ -20,8 +20,8 @@ use tracing::warn;
 
 use crate::kubernetes::api::{ApiError, Server};
 use crate::kubernetes::settings::Kubernetes;
-use crate::nodes::links::{Age, AskKubernetes, VolumeAnswer};
-use crate::state::affinity::{Affinity, VolumeFacts};
+use crate::nodes::links::AskKubernetes;
+use crate::state::affinity::{Affinity, Age, VolumeAnswer, VolumeFacts};
 use crate::telemetry::calls::Calls;
 
 /// The number of PersistentVolumes in one answer of the API server.

@@ -26,7 +26,7 @@ use crate::nodes::scopes::Scopes;
 use crate::nodes::telling::{Telling, Told};
 use crate::pki::enrolment::Enrolment;
 use crate::pki::issuer::CaTag;
-use crate::state::affinity::{Affinity, VolumeFacts};
+use crate::state::affinity::{Affinity, Age, VolumeAnswer};
 use crate::state::authority::{Authority, Unserved};
 use crate::state::policy::{Policy, Scope};
 use crate::state::quotas::OverQuota;
@@ -49,26 +49,6 @@ pub type AnswerLease =
 /// Asks Kubernetes for the volume with this id.
 pub type AskKubernetes =
     Arc<dyn Fn(DriverName, String, Age) -> BoxFuture<'static, VolumeAnswer> + Send + Sync>;
-
-/// How old an answer of Kubernetes may be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Age {
-    /// A minute.
-    Minute,
-    /// The same, if it has the volume; otherwise Kubernetes is asked again.
-    MinuteIfKnown,
-}
-
-/// What Kubernetes answers about a volume.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum VolumeAnswer {
-    /// It has the volume.
-    Known(VolumeFacts),
-    /// It has no such volume.
-    Unknown,
-    /// It does not answer.
-    Silent,
-}
 
 /// All links, by node.
 pub struct Links {

@@ -23,6 +23,26 @@ pub struct VolumeFacts {
     pub expands_with_secret: bool,
 }
 
+/// How old an answer of Kubernetes may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Age {
+    /// A minute.
+    Minute,
+    /// The same, if it has the volume; otherwise Kubernetes is asked again.
+    MinuteIfKnown,
+}
+
+/// What Kubernetes answers about a volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum VolumeAnswer {
+    /// It has the volume.
+    Known(VolumeFacts),
+    /// It has no such volume.
+    Unknown,
+    /// It does not answer.
+    Silent,
+}
+
 impl Affinity {
     /// The affinity with these terms.
     pub fn new(terms: Vec<Segments>) -> Self {

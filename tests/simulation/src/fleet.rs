@@ -391,7 +391,6 @@ impl Fleet {
         let drivers =
             Arc::new(Drivers::new(name.clone(), self.to_driver(node, process.end.clone())));
         drivers.add(driver_name()?, "csi.sock", FoundBy::Configuration)?;
-        let executor = Arc::new(Executor::new(drivers.clone(), process.tasks.clone()));
         drivers.keep(&process.tasks);
         let cloud = self.shape.ways.iter().map(|way| format!("wss://{way}").parse());
         let dial = Dial {
@@ -400,8 +399,8 @@ impl Fleet {
             credentials: self.keys.of(name.as_str(), Role::Node)?,
             identity: None,
             node: name.clone(),
+            executor: Arc::new(Executor::new(drivers.clone(), process.tasks.clone())),
             drivers,
-            executor,
             scopes: Arc::default(),
             leases: Arc::default(),
             not_taken: tokio::sync::watch::channel(None).1,
