@@ -67,11 +67,14 @@ impl HeardCall {
                 Ok(true)
             }
             Key::Home(id) | Key::Delete(id) => {
-                let Err(why) = check_not_honest(world, &id) else { return Ok(true) };
-                if ENDS.contains(&self.method.name()) && had_no_home(world, &id, number) {
-                    Ok(false)
-                } else {
-                    Err(why)
+                // Every node is told the end of what has no home; the only node decides it.
+                let is_to_all =
+                    ENDS.contains(&self.method.name()) && had_no_home(world, &id, number);
+                let is_liars = || was_ever_liars(world, &id) || world.fleet.known() == 0;
+                match check_not_honest(world, &id) {
+                    Ok(()) => Ok(!is_to_all || is_liars()),
+                    Err(_) if is_to_all => Ok(false),
+                    Err(why) => Err(why),
                 }
             }
             Key::All | Key::Capacity(_) => Ok(false),
@@ -93,6 +96,11 @@ fn check_not_honest(world: &World, id: &Id) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// Whether the home of an id was the liar ever.
+fn was_ever_liars(world: &World, id: &Id) -> bool {
+    world.fleet.read_noted(|noted| Homes::of(noted).was_ever(id, LIAR))
 }
 
 /// Whether an id had no home when a call about it was made, or later.
