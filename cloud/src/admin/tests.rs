@@ -484,8 +484,7 @@ async fn a_home_is_adopted_where_the_operator_says_and_another_one_stays() {
     assert!(admin.adopt_volume(adopt("v0000", "n1")).await.unwrap().done);
     assert!(admin.adopt_volume(adopt("new", "n2")).await.unwrap().done);
     let shown = admin.volumes(&VolumesQuery::default()).items;
-    let new = shown.iter().find(|volume| volume.id == "new").unwrap();
-    assert_eq!(new.node, node("n2"));
+    assert_eq!(shown.iter().find(|volume| volume.id == "new").unwrap().node, node("n2"));
     let first = shown.iter().find(|volume| volume.id == "v0000").unwrap();
     assert_eq!((first.node.clone(), first.claimed_by.len()), (node("n1"), 0));
 }

@@ -1,8 +1,8 @@
 //! Whose topology csi-cloud alone publishes, so that the node's own front can leave it out.
 //!
-//! Pure. A kubelet writes its own entry at each registration, and nobody can change an entry. So the
-//! front leaves topology out only where no kubelet has a part of the CSINode. A kubelet makes its
-//! CSINode before it registers a driver, so it is seen in time.
+//! Pure. A kubelet writes its own entry at each registration, and nobody can change an entry. So
+//! the front leaves topology out only where no kubelet has a part of the CSINode. A kubelet makes
+//! its CSINode before it registers a driver, so it is seen in time.
 
 use std::collections::BTreeSet;
 

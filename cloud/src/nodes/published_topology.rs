@@ -1,5 +1,5 @@
-//! The drivers whose topology csi-cloud alone publishes, by node. Each edge is told those of its own
-//! node, so that the node's front leaves it out.
+//! The drivers whose topology csi-cloud alone publishes, by node. Each edge is told those of its
+//! own node, so that the node's front leaves it out.
 //!
 //! The room `kubernetes` is above this one and says what is published. Until it does, no edge is
 //! told anything, and edges keep what they were told before.

@@ -66,7 +66,7 @@ mod tests {
             let at = nodes.iter().position(|name| name == node);
             let lasts = |of: [Option<u64>; 3]| at.and_then(|at| of[at]).map(Duration::from_secs);
             let nowhere = at.is_none().then_some(Duration::MAX);
-            Standing { away: nowhere.or(lasts(gone)), down: lasts(down) }
+            Standing { away: nowhere.or_else(|| lasts(gone)), down: lasts(down) }
         };
         elect(current.as_ref(), || nodes.iter(), standing, GRACE).map(ToString::to_string)
     }

@@ -236,9 +236,7 @@ impl Executor {
                 }
             }
             if method.and_then(Method::direct) == Some(DirectCall::Delete) {
-                self.delete_guard
-                    .as_ref()
-                    .map_or(Ok(()), |guard| guard(&calls.driver.name, &message))?;
+                self.check_delete(&calls.driver.name, &message)?;
             }
             parts.headers.remove(CALL_ID);
             let rewrite = method.zip(front_of);
@@ -271,6 +269,11 @@ impl Executor {
         forward::until(deadline, std::pin::pin!(work)).await
     }
 
+    /// Refuses to delete a volume that this node still uses.
+    fn check_delete(&self, driver: &DriverName, message: &Bytes) -> Result<(), GuardRefusal> {
+        self.delete_guard.as_ref().map_or(Ok(()), |guard| guard(driver, message))
+    }
+
     /// Calls a driver on behalf of csi-edge itself; the call runs to its end as any other.
     pub async fn ask(&self, driver: &str, call: Call) -> CallResult {
         let calls = &*self.calls(driver)?;
@@ -297,7 +300,8 @@ impl Executor {
         expansions.track(&calls.driver, caller, method, message)
     }
 
-    /// The answer for a driver that is away, if it has introduced itself and the call asks for that.
+    /// The answer for a driver that is away, if it has introduced itself and the call asks for
+    /// that.
     fn kept(&self, method: Method, calls: &DriverCalls) -> Option<Answer> {
         let local = method.local().filter(|_| !calls.driver.is_here())?;
         let message = self.introductions.answer(&calls.driver.name, local)?;

@@ -1,8 +1,8 @@
 //! What each driver said of itself last, kept for the node's own callers while the driver is away.
 //!
 //! A kubelet and its registrar ask when the node starts, often before the driver has. A file keeps
-//! the answers, with the node's name: a copy of the file answers nothing at another node. It may use
-//! `drivers`.
+//! the answers, with the node's name: a copy of the file answers nothing at another node. It may
+//! use `drivers`.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -87,7 +87,8 @@ impl Introductions {
         }
     }
 
-    /// Takes introductions, and writes them if they are news. Drivers that are away have no answers.
+    /// Takes introductions, and writes them if they are news. Drivers that are away have no
+    /// answers.
     async fn take(&self, heard: Vec<hello::Driver>) {
         let mut is_news = false;
         for driver in heard {
@@ -240,7 +241,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join(FILE);
         for text in [&b"{\"node\":\"n1\",\"drivers\":["[..], b"", b"\xff"] {
-            std::fs::write(&file, text).unwrap();
+            publish(&file, text, 0o600, Existing::Replace).unwrap();
             assert_eq!(info(&Introductions::open(Some(dir.path()), node()), "a.b"), None);
         }
         Introductions::open(Some(dir.path()), node()).take(vec![driver("a.b", b"")]).await;

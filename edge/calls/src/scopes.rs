@@ -191,6 +191,8 @@ async fn take_back(file: PathBuf) -> Option<Words> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+
     use super::*;
 
     fn driver() -> DriverName {
@@ -263,7 +265,8 @@ mod tests {
         let full = full(dir.path());
         let words =
             Words { scopes: BTreeMap::new(), publishes_topology: published(&["d.example"]) };
-        std::fs::write(full.join(FILE), serde_json::to_vec(&words).unwrap()).unwrap();
+        let text = serde_json::to_vec(&words).unwrap();
+        std::fs::File::create(full.join(FILE)).unwrap().write_all(&text).unwrap();
         let scopes = Scopes::open(&full);
         assert!(scopes.publishes_topology(&driver()));
         take(&scopes, [(driver(), Scope::Node)].into()).await;

@@ -21,7 +21,7 @@ pub fn configuration(bytes: &[u8]) {
     };
     assert!(mistakes.is_none_or(|mistakes| !mistakes.0.is_empty()), "refused without a reason");
     let mistakes = match edge_arguments::Cli::try_parse_from(arguments).map(|cli| cli.command) {
-        Ok(edge_arguments::Command::Serve(flags)) => EdgeConfig::load(flags).err(),
+        Ok(edge_arguments::Command::Serve(flags)) => EdgeConfig::load(*flags).err(),
         _ => None,
     };
     assert!(mistakes.is_none_or(|mistakes| !mistakes.0.is_empty()), "refused without a reason");

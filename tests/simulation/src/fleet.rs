@@ -16,8 +16,7 @@ use edge_calls::drivers::{Drivers, FoundBy};
 use edge_calls::executor::Executor;
 use proto::host::tasks::Tasks;
 use proto::http2::serve;
-use proto::link::tls;
-use proto::link::tls::{Credentials, Role};
+use proto::link::tls::{self, Credentials, Role};
 use proto::link::{Connect, KeepAlive, ws};
 use proto::names::{DriverName, NodeName};
 use tokio::io::DuplexStream;
@@ -292,9 +291,8 @@ impl Fleet {
         let elected = cloud.store.read(|state| state.driver(&name)?.elected().cloned());
         let linked = cloud.links.linked();
         let grace = self.shape.policy().grace;
-        let is_down = |node: &&NodeName| {
-            cloud.links.driver_away(node, &name).is_some_and(|down| down >= grace)
-        };
+        let away = |node: &&NodeName| cloud.links.driver_away(node, &name);
+        let is_down = |node: &&NodeName| away(node).is_some_and(|down| down >= grace);
         let down = linked.iter().filter(is_down).cloned().collect();
         Some(Election { since: cloud.since, elected, linked, down })
     }
@@ -346,8 +344,8 @@ impl Fleet {
         let front = front.clone();
         let stop = fronts.clone();
         fronts.spawn("front connection", async move {
-            let served =
-                serve::serve(far, move |request| front.clone().answer(request), stop.stopped());
+            let answer = move |request| front.clone().answer(request);
+            let served = serve::serve(far, answer, stop.stopped());
             tokio::select! {
                 biased;
                 _ = served => {}
@@ -388,8 +386,8 @@ impl Fleet {
         let name: NodeName = NODES.get(node).copied().unwrap_or_default().parse()?;
         let process = Process::default();
         let doors = Tasks::default();
-        let drivers =
-            Arc::new(Drivers::new(name.clone(), self.to_driver(node, process.end.clone())));
+        let connect = self.to_driver(node, process.end.clone());
+        let drivers = Arc::new(Drivers::new(name.clone(), connect));
         drivers.add(driver_name()?, "csi.sock", FoundBy::Configuration)?;
         drivers.keep(&process.tasks);
         let cloud = self.shape.ways.iter().map(|way| format!("wss://{way}").parse());

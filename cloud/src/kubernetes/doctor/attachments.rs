@@ -1,4 +1,5 @@
-//! Whether the volumes of each driver are attached: edged waits for that, whatever the driver needs.
+//! Whether the volumes of each driver are attached: edged waits for that, whatever the driver
+//! needs.
 
 use k8s_openapi::api::storage::v1::CSIDriver;
 use proto::names::DriverName;

@@ -1,8 +1,11 @@
 //! Holds csi-cloud to a bound of memory by a control group, as a container's limit does.
 //!
-//! Those that run at the same time share the bound. Over it the kernel kills csi-cloud, so that the case fails. It needs root and the
-//! kernel's first version of control groups; without them it says that nothing is held.
+//! Those that run at the same time share the bound. Over it the kernel kills csi-cloud, so that the
+//! case fails. It needs root and the kernel's first version of control groups; without them it says
+//! that nothing is held.
 
+use std::fs::OpenOptions;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -42,7 +45,7 @@ pub(super) fn hold(cloud: Cloud) -> anyhow::Result<Cloud> {
     let group = group();
     if group.exists() {
         let pid = cloud.process.pid().context("csi-cloud has ended")?;
-        std::fs::write(group.join("cgroup.procs"), pid.to_string())?;
+        tell(&group.join("cgroup.procs"), &pid.to_string())?;
     }
     Ok(cloud)
 }
@@ -53,5 +56,10 @@ fn group() -> PathBuf {
 
 fn make(group: &Path) -> std::io::Result<()> {
     std::fs::create_dir(group)?;
-    std::fs::write(group.join("memory.limit_in_bytes"), BOUND.to_string())
+    tell(&group.join("memory.limit_in_bytes"), &BOUND.to_string())
+}
+
+/// Tells the kernel something by one of its files.
+fn tell(file: &Path, text: &str) -> std::io::Result<()> {
+    OpenOptions::new().write(true).open(file)?.write_all(text.as_bytes())
 }

@@ -1,6 +1,6 @@
-//! What KubeEdge needs, as far as a stand without KubeEdge has it. The stand's kubelet publishes its
-//! CSINode once, when drivers are registered. When that is deleted, csi-cloud alone publishes the
-//! node, as it does where edged is.
+//! What KubeEdge needs, as far as a stand without KubeEdge has it. The stand's kubelet publishes
+//! its CSINode once, when drivers are registered. When that is deleted, csi-cloud alone publishes
+//! the node, as it does where edged is.
 
 use std::collections::BTreeMap;
 use std::process::Stdio;

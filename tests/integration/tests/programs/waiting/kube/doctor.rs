@@ -1,5 +1,5 @@
-//! `csi-cloud doctor kubeedge` against a real API server: what it may not read, what is missing, and
-//! what is right.
+//! `csi-cloud doctor kubeedge` against a real API server: what it may not read, what is missing,
+//! and what is right.
 
 use std::collections::BTreeMap;
 
@@ -53,7 +53,10 @@ impl Site {
 
     /// Gives csi-cloud the rights of deploy/kustomize/components/kubeedge.
     async fn let_the_doctor_look(&self) -> anyhow::Result<()> {
-        let rule = |group: &str, resources: &[&str], verb: &str| json!({"apiGroups": [group], "resources": resources, "verbs": [verb]});
+        let rule = |group: &str, resources: &[&str], verb: &str| {
+            let verbs = [verb];
+            json!({"apiGroups": [group], "resources": resources, "verbs": verbs})
+        };
         let policies = ["validatingadmissionpolicies", "validatingadmissionpolicybindings"];
         let rules = json!([
             rule(RBAC, &["clusterroles"], "get"),

@@ -51,8 +51,7 @@ impl Site {
 }
 
 #[tokio::test]
-async fn a_nodes_front_leaves_topology_out_while_csi_cloud_alone_publishes_it() -> anyhow::Result<()>
-{
+async fn a_front_leaves_topology_out_while_csi_cloud_alone_publishes_it() -> anyhow::Result<()> {
     let edge = node(NODE, json!({ROLE: ""}));
     // Nothing is waited for at such a node.
     let Some(site) = Site::configured(&[edge], "grace_s = 3600", "").await? else {
