@@ -388,6 +388,13 @@ async fn a_node_is_published_and_withdrawn_and_a_kubelets_own_is_left_alone() ->
     let other = TestDriver::new("other.edge-csi.io", NODE);
     let socket = site.world.stand.at("other.sock");
     let _serving = other.serve(Path::new(&socket))?;
+    site.world.edge.signal(rustix::process::Signal::TERM)?;
+    let admin = site.world.stand.at(&format!("{NODE}/_admin.sock"));
+    until("its first csi-edge has ended", || async {
+        ensure!(!Path::new(&admin).exists(), "its admin socket is there");
+        Ok(())
+    })
+    .await?;
     let edge = site.world.stand.edge(NODE, &url, &[("other.edge-csi.io", &socket)]).await?;
     std::mem::replace(&mut site.world.edge, edge).stop(START).await?;
     site.published(NODE, false).await?;
