@@ -59,6 +59,7 @@ pub fn check(world: &World, stalls: bool) -> Seen {
     run_to_its_end(&runs, world, &mut seen.wrong);
     seen.wrong.extend(durable::written_first(world));
     seen.wrong.extend(pinned::pinned(world));
+    seen.wrong.extend(pinned::freed(world));
     seen.wrong.extend(world.found.all().1);
     world.api.read(|objects| {
         volumes(world, objects, &mut seen);

@@ -74,7 +74,7 @@ fn homes_first(world: &World, noted: &[Noted]) -> Vec<String> {
     wrong
 }
 
-fn made_by(run: &Received) -> Option<Id> {
+pub(super) fn made_by(run: &Received) -> Option<Id> {
     let (method, name) = match run.method() {
         "CreateVolume" => {
             (Method::CreateVolume, CreateVolumeRequest::decode(run.message.clone()).ok()?.name)

@@ -1,8 +1,10 @@
 //! No create is pinned to a node whose driver never had it.
 //!
 //! If the edge refused each attempt of a name before dispatch, the name is free. The check leaves
-//! out names with an attempt of unknown outcome, because those stay where they are.
+//! out names with an attempt of unknown outcome, because those stay where they are. And no name is
+//! free that a driver got, unless the driver denied that anything exists.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use cloud::state::record::Change;
@@ -10,8 +12,11 @@ use proto::csi::Id;
 use tokio::time::Instant;
 use tonic::Code;
 
+use super::durable::made_by;
+use super::keys::LIAR;
 use super::model::World;
-use super::record::{Called, Ending};
+use super::record::{Called, Ending, is_open};
+use drivers::testdriver::{Received, TestDriver};
 
 /// The creating RPCs.
 const CREATES: [&str; 2] = ["CreateVolume", "CreateSnapshot"];
@@ -81,4 +86,40 @@ fn kept(world: &World, called: &Called, at: Instant) -> Option<String> {
         });
         of_name.last().and_then(|intent| intent.as_ref().map(|intent| intent.node.to_string()))
     })
+}
+
+/// The names that were freed though a driver may have what they made.
+pub(super) fn freed(world: &World) -> Vec<String> {
+    let runs: Vec<_> = world.fleet.drivers.iter().flat_map(TestDriver::calls).collect();
+    let mut open: BTreeMap<Id, Instant> = BTreeMap::new();
+    let mut wrong = Vec::new();
+    world.fleet.read_noted(|noted| {
+        for (at, change) in noted {
+            let Change::Intent(_, name, intent) = change else { continue };
+            match intent {
+                Some(intent) if intent.made.is_none() && intent.node.as_str() != LIAR => {
+                    open.entry(name.clone()).or_insert(*at);
+                }
+                Some(_) => drop(open.remove(name)),
+                None => {
+                    let Some(since) = open.remove(name) else { continue };
+                    let of_name = runs.iter().filter(|run| {
+                        (since..=*at).contains(&run.at) && made_by(run).as_ref() == Some(name)
+                    });
+                    let mut denials = of_name.clone().filter(|run| is_denied(run));
+                    if of_name.count() > 0 && denials.next().is_none() {
+                        let at = world.trace.at(*at);
+                        wrong.push(format!("{name:?} was freed at {at}, and a driver got it"));
+                    }
+                }
+            }
+        }
+    });
+    wrong
+}
+
+/// Whether the driver's answer says that nothing exists.
+fn is_denied(run: &Received) -> bool {
+    let code = run.ended.and_then(|(_, code)| code);
+    code.is_some_and(|code| code != Code::Ok && !is_open(code))
 }
