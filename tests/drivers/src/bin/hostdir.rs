@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Parser;
-use drivers::hostdir::{HostDir, Settings, Shares, private};
+use drivers::hostdir::{HostDir, Settings, Shares, private, remote};
 use futures_util::FutureExt as _;
 use proto::host::socket::Socket;
 use tokio::signal::unix::{SignalKind, signal};
@@ -40,6 +40,10 @@ struct Args {
     /// `server` and `share` say.
     #[arg(long)]
     shares: bool,
+    /// Has volumes that every node can mount, in a directory of this file server, as
+    /// `ADDRESS:PORT/DIRECTORY`. The state is where that is mounted, by sshfs.
+    #[arg(long, conflicts_with = "shares")]
+    server: Option<String>,
     /// Mounts in a mount namespace of its own, which ends with the process.
     #[arg(long)]
     private_mounts: bool,
@@ -63,18 +67,23 @@ async fn run(args: Args) -> anyhow::Result<()> {
         node_id: args.node_id,
         attach_limit: args.attach_limit,
         capacity: args.capacity,
+        server: args.server.clone(),
     };
     let stop = CancellationToken::new();
     let stopped = stop.clone().cancelled_owned();
     // Before `ready`, so that a signal right after it finds its handler.
     let mut term = signal(SignalKind::terminate())?;
     let mut int = signal(SignalKind::interrupt())?;
-    let serving = if args.shares {
+    let cannot = || format!("cannot open the state {}", args.state.display());
+    let serving = if let Some(server) = &args.server {
+        remote::mount(server, &args.state).with_context(cannot)?;
+        let driver = Shares::made_on_demand(&args.state, settings).with_context(cannot)?;
+        driver.serve(Socket::bind(&path)?, stopped).boxed()
+    } else if args.shares {
         let driver = Shares::of(&args.state, settings);
         driver.serve(Socket::bind(&path)?, stopped).boxed()
     } else {
-        let driver = HostDir::open(&args.state, settings)
-            .with_context(|| format!("cannot open the state {}", args.state.display()))?;
+        let driver = HostDir::open(&args.state, settings).with_context(cannot)?;
         driver.serve(Socket::bind(&path)?, stopped).boxed()
     };
     println!("ready");

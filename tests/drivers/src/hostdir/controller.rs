@@ -137,7 +137,7 @@ impl Core {
         let (page, next_token) =
             check::page(self.volumes.all(), request.max_entries, &request.starting_token)?;
         let entry = |volume: VolumeRecord| Entry {
-            volume: Some(volume.csi(self.node())),
+            volume: Some(self.show(&volume)),
             status: Some(VolumeStatus { published_node_ids: volume.nodes() }),
         };
         Ok(ListVolumesResponse { entries: page.into_iter().map(entry).collect(), next_token })
@@ -152,7 +152,7 @@ impl Core {
         check::id("volume_id", &request.volume_id)?;
         let volume = self.volume(&request.volume_id)?;
         Ok(ControllerGetVolumeResponse {
-            volume: Some(volume.csi(self.node())),
+            volume: Some(self.show(&volume)),
             status: Some(VolumeStatus { published_node_ids: volume.nodes() }),
         })
     }
@@ -188,8 +188,20 @@ pub(super) fn check_kind(volume: &VolumeRecord, block: bool) -> Result<(), Statu
     )))
 }
 
+/// What there is on one node only; a file server's volumes are attached nowhere.
+const LOCAL: [RpcType; 8] = [
+    RpcType::PublishUnpublishVolume,
+    RpcType::PublishReadonly,
+    RpcType::ListVolumesPublishedNodes,
+    RpcType::SingleNodeMultiWriter,
+    RpcType::ModifyVolume,
+    RpcType::GetVolumeHealth,
+    RpcType::ListVolumeHealth,
+    RpcType::GetSnapshot,
+];
+
 fn controller_capabilities(
-    _: &Core,
+    core: &Core,
     _: ControllerGetCapabilitiesRequest,
 ) -> Result<ControllerGetCapabilitiesResponse, Status> {
     let all = [
@@ -212,7 +224,9 @@ fn controller_capabilities(
     ];
     let one =
         |rpc| ControllerServiceCapability { r#type: Some(Type::Rpc(Rpc { r#type: rpc as i32 })) };
-    Ok(ControllerGetCapabilitiesResponse { capabilities: all.map(one).into() })
+    let is_shared = core.settings.server.is_some();
+    let offered = all.into_iter().filter(|rpc| !is_shared || !LOCAL.contains(rpc));
+    Ok(ControllerGetCapabilitiesResponse { capabilities: offered.map(one).collect() })
 }
 
 /// Implements the service: each RPC is one function of [`Core`].

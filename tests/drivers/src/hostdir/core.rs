@@ -3,15 +3,16 @@
 use std::fs;
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anyhow::Context as _;
+use proto::csi::{Topology, TopologyRequirement, Volume};
 use tonic::Status;
 
 use super::locks::Locks;
-use super::record::{Group, Record as _, Snapshot, VolumeRecord};
+use super::record::{Group, Record as _, Snapshot, VolumeRecord, topology};
 use super::store::Shelf;
-use super::{data, fail, loops, mounts};
+use super::{check, data, fail, loops, mounts};
 
 /// How the driver presents itself.
 #[derive(Clone, Debug)]
@@ -24,6 +25,9 @@ pub struct Settings {
     pub attach_limit: u32,
     /// The most bytes of all volumes together; 0 for the size of the file system.
     pub capacity: i64,
+    /// The file server whose directory the state is. Drivers of several nodes use it then, each
+    /// can manage any volume, and a volume is a directory. None if the volumes are this node's.
+    pub server: Option<String>,
 }
 
 /// The state that all calls share.
@@ -36,8 +40,11 @@ pub(super) struct Core {
     pub(super) locks: Locks,
     /// Held while the volumes of the node are counted and one is added.
     pub(super) attaching: Mutex<()>,
-    /// Another driver on this state would take what is being made for half-made.
-    pub(super) _alone: Alone,
+    /// Held by the call whose turn it is ([`Core::turn`]).
+    turns: Mutex<()>,
+    /// Another driver on this state would take what is being made for half-made. None if the state
+    /// is a file server's.
+    pub(super) _alone: Option<Alone>,
 }
 
 /// The only driver on a state directory, until it is dropped.
@@ -67,17 +74,24 @@ impl Core {
         // The kernel names files of loop devices by their full paths.
         let state = fs::canonicalize(state)
             .with_context(|| format!("cannot resolve {}", state.display()))?;
-        let alone = Alone::on(&state)?;
+        let is_shared = settings.server.is_some();
+        let alone = (!is_shared).then(|| Alone::on(&state)).transpose()?;
+        let owner = is_shared.then_some(settings.node_id.as_str());
         let core = Self {
             _alone: alone,
+            turns: Mutex::default(),
+            volumes: Shelf::open(&state, owner)?,
+            snapshots: Shelf::open(&state, owner)?,
+            groups: Shelf::open(&state, owner)?,
             settings,
-            volumes: Shelf::open(&state)?,
-            snapshots: Shelf::open(&state)?,
-            groups: Shelf::open(&state)?,
             locks: Locks::default(),
             attaching: Mutex::default(),
             state,
         };
+        if is_shared {
+            // Half-made members may be another node's, and mounts are nobody's record.
+            return Ok(core);
+        }
         core.sweep_members().map_err(|status| anyhow::anyhow!("{}", status.message()))?;
         core.forget_lost_mounts().map_err(|status| anyhow::anyhow!("{}", status.message()))?;
         Ok(core)
@@ -122,6 +136,44 @@ impl Core {
             self.volumes.update(volume)?;
         }
         Ok(())
+    }
+
+    /// Begins a call. On a file server's state calls take turns, and each sees what the server has
+    /// now, because drivers at other nodes change it.
+    pub(super) fn turn(&self) -> Result<Option<MutexGuard<'_, ()>>, Status> {
+        if self.settings.server.is_none() {
+            return Ok(None);
+        }
+        let turn = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        let read = self.volumes.reload().and_then(|()| self.snapshots.reload());
+        read.map_err(|error| Status::unavailable(format!("cannot read the server: {error:#}")))?;
+        Ok(Some(turn))
+    }
+
+    /// Refuses what must be elsewhere; what a file server has is everywhere.
+    pub(super) fn check_place(&self, wanted: Option<&TopologyRequirement>) -> Result<(), Status> {
+        if self.settings.server.is_some() {
+            return Ok(());
+        }
+        check::topology(wanted, self.node())
+    }
+
+    /// Where volumes and snapshots are: at this node, or nowhere in particular.
+    pub(super) fn topology(&self) -> Vec<Topology> {
+        let is_local = self.settings.server.is_none();
+        is_local.then(|| topology(self.node())).into_iter().collect()
+    }
+
+    /// A volume's CSI message. On a file server it names the share that a node mounts.
+    pub(super) fn show(&self, volume: &VolumeRecord) -> Volume {
+        let mut shown = volume.csi(self.topology());
+        if let Some(server) = &self.settings.server {
+            let data = self.data(volume);
+            let share = data.strip_prefix(&self.state).unwrap_or(&data).display();
+            let context = [("server", server.clone()), ("share", format!("/{share}"))];
+            shown.volume_context = context.map(|(key, value)| (key.to_owned(), value)).into();
+        }
+        shown
     }
 
     /// Where a volume's data is.

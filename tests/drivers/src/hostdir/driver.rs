@@ -26,7 +26,11 @@ impl HostDir {
         work: impl FnOnce(&Core) -> Result<A, Status> + Send + 'static,
     ) -> Result<A, Status> {
         let core = Arc::clone(&self.0);
-        blocking(move || work(&core)).await
+        blocking(move || {
+            let _turn = core.turn()?;
+            work(&core)
+        })
+        .await
     }
 
     /// Answers one unary call by a blocking function.

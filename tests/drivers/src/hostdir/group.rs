@@ -120,7 +120,7 @@ impl Core {
         let snapshots = group.snapshots.iter().filter_map(|id| self.snapshots.get(id));
         VolumeGroupSnapshot {
             group_snapshot_id: group.id.clone(),
-            snapshots: snapshots.map(|snapshot| snapshot.csi(self.node())).collect(),
+            snapshots: snapshots.map(|snapshot| snapshot.csi(self.topology())).collect(),
             creation_time: Some(timestamp(group.created)),
             ready_to_use: true,
         }

@@ -58,10 +58,19 @@ pub(super) fn attach_readonly(image: &Path) -> Result<String, Status> {
 pub(super) fn detach(image: &Path, only: Option<&str>) -> Result<(), Status> {
     for device in devices(image)? {
         if only.is_none_or(|only| only == device.path) {
-            losetup("detach", &["-d", &device.path], image)?;
+            detach_device(image, &device.path)?;
         }
     }
     Ok(())
+}
+
+/// Detaches a device of an image. The kernel may have done it by then: a device that was in use
+/// when it was detached goes with its last user.
+fn detach_device(image: &Path, path: &str) -> Result<(), Status> {
+    losetup("detach", &["-d", path], image).map(drop).or_else(|error| {
+        let is_there = devices(image)?.iter().any(|device| device.path == path);
+        if is_there { Err(error) } else { Ok(()) }
+    })
 }
 
 /// Whether a device of an image is mounted at a path.
@@ -90,4 +99,24 @@ pub(super) fn flush(image: &Path, block: bool) -> Result<(), Status> {
             .doing(|| format!("flush {} to {}", device.path, image.display()))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[ignore = "loop devices need root"]
+    fn a_device_that_is_gone_is_detached() {
+        let dir = tempfile::tempdir().unwrap();
+        let image = dir.path().join("image");
+        File::create(&image).unwrap().set_len(1 << 20).unwrap();
+        let device = attach(&image).unwrap();
+        // Another program that looks at all devices, such as udev's, may have it open for a moment.
+        let gone = (0..1000).any(|_| {
+            detach_device(&image, &device).unwrap();
+            devices(&image).unwrap().is_empty()
+        });
+        assert!(gone, "{device} still serves {}", image.display());
+    }
 }

@@ -15,7 +15,8 @@
 //!
 //! Read it in this order. `identity`, `controller` and `node` are the services, one line for each
 //! RPC. `volumes`, `snapshots`, `group` and `stage` do the work, and `check` validates requests.
-//! `record` and `store` keep what must survive; `mounts` and `loops` talk to the kernel.
+//! `record` and `store` keep what must survive; `mounts`, `loops` and `remote` talk to the
+//! kernel. `shares` is another driver, whose volumes are directories that several nodes have.
 
 mod check;
 mod controller;
@@ -34,6 +35,7 @@ mod mounts;
 mod node;
 pub mod private;
 mod record;
+pub mod remote;
 mod room;
 mod serve;
 mod shares;
@@ -44,6 +46,8 @@ mod store;
 mod test_core;
 #[cfg(test)]
 mod test_node;
+#[cfg(test)]
+mod test_shared;
 mod usage;
 mod volumes;
 

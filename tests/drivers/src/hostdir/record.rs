@@ -138,7 +138,7 @@ pub(super) fn topology(node: &str) -> csi::Topology {
 
 impl VolumeRecord {
     /// Its CSI message.
-    pub(super) fn csi(&self, node: &str) -> csi::Volume {
+    pub(super) fn csi(&self, topology: Vec<csi::Topology>) -> csi::Volume {
         use csi::volume_content_source::{SnapshotSource, Type, VolumeSource};
         let source = self.source.as_ref().map(|source| match source {
             Source::Volume(id) => Type::Volume(VolumeSource { volume_id: id.clone() }),
@@ -148,7 +148,7 @@ impl VolumeRecord {
             capacity_bytes: self.capacity,
             volume_id: self.id.clone(),
             content_source: source.map(|kind| csi::VolumeContentSource { r#type: Some(kind) }),
-            accessible_topology: vec![topology(node)],
+            accessible_topology: topology,
             ..Default::default()
         }
     }
@@ -161,7 +161,7 @@ impl VolumeRecord {
 
 impl Snapshot {
     /// Its CSI message.
-    pub(super) fn csi(&self, node: &str) -> csi::Snapshot {
+    pub(super) fn csi(&self, topology: Vec<csi::Topology>) -> csi::Snapshot {
         csi::Snapshot {
             size_bytes: self.size,
             snapshot_id: self.id.clone(),
@@ -169,7 +169,7 @@ impl Snapshot {
             creation_time: Some(timestamp(self.created)),
             ready_to_use: true,
             group_snapshot_id: self.group.clone().unwrap_or_default(),
-            accessible_topology: vec![topology(node)],
+            accessible_topology: topology,
         }
     }
 }

@@ -32,11 +32,7 @@ impl HostDir {
     ) -> Result<(), tonic::transport::Error> {
         let routes = Routes {
             identity: IdentityServer::new(self.clone()),
-            controller: Some(Controllers {
-                controller: ControllerServer::new(self.clone()),
-                group: GroupControllerServer::new(self.clone()),
-                metadata: SnapshotMetadataServer::new(self.clone()),
-            }),
+            controller: Some(Controllers::of(&self)),
             node: NodeServer::new(self),
         };
         until(routes, socket, stop).await
@@ -70,6 +66,16 @@ pub(super) struct Controllers {
     controller: ControllerServer<HostDir>,
     group: GroupControllerServer<HostDir>,
     metadata: SnapshotMetadataServer<HostDir>,
+}
+
+impl Controllers {
+    pub(super) fn of(driver: &HostDir) -> Self {
+        Self {
+            controller: ControllerServer::new(driver.clone()),
+            group: GroupControllerServer::new(driver.clone()),
+            metadata: SnapshotMetadataServer::new(driver.clone()),
+        }
+    }
 }
 
 impl<D: Identity + Node + Clone> Service<Request<Body>> for Routes<D> {

@@ -1,32 +1,45 @@
-//! A driver without a controller, like csi-driver-nfs with PersistentVolumes that users write. It
-//! mounts the share that the volume's attributes name, without staging. Its server is a directory,
-//! because not every kernel has an NFS client.
+//! A driver like csi-driver-nfs: it mounts the share that the volume's attributes name, without
+//! staging. Shares are directories below one that this driver has: a local one, or one of a file
+//! server ([`super::remote`]). With a file server it has a controller, which makes shares.
 //!
-//! It keeps no records, because the mounts are its whole state.
+//! At its node it keeps no records, because the mounts are its whole state there.
 
 use std::path::{Component, Path, PathBuf};
 
 use proto::csi::identity_server::{Identity, IdentityServer};
 use proto::csi::node_server::{Node, NodeServer};
+use proto::csi::plugin_capability::service::Type as ServiceType;
+use proto::csi::plugin_capability::volume_expansion::Type as ExpansionType;
+use proto::csi::plugin_capability::{Service, Type, VolumeExpansion};
 use proto::csi::*;
 use proto::host::socket::Socket;
 use tonic::{Request, Response, Status, async_trait};
 
 use super::core::Settings;
-use super::driver::blocking;
-use super::{check, mounts, serve};
+use super::driver::{HostDir, blocking};
+use super::{check, data, mounts, serve};
 
 /// See the module; clones are the same driver.
 #[derive(Clone)]
 pub struct Shares {
     settings: Settings,
     exports: PathBuf,
+    controller: Option<HostDir>,
 }
 
 impl Shares {
     /// A driver that mounts directories below `exports`, as if each were a share of its server.
     pub fn of(exports: &Path, settings: Settings) -> Self {
-        Self { settings, exports: exports.to_owned() }
+        Self { settings, exports: exports.to_owned(), controller: None }
+    }
+
+    /// The same with a controller, for `exports` of the file server that the settings name.
+    ///
+    /// # Errors
+    /// The server does not answer, or what it has cannot be read.
+    pub fn made_on_demand(exports: &Path, settings: Settings) -> anyhow::Result<Self> {
+        let controller = Some(HostDir::open(exports, settings.clone())?);
+        Ok(Self { settings, exports: exports.to_owned(), controller })
     }
 
     /// Answers the services Identity and Node on `socket` until `stop` ends and the calls in
@@ -41,8 +54,8 @@ impl Shares {
     ) -> Result<(), tonic::transport::Error> {
         let routes = serve::Routes {
             identity: IdentityServer::new(self.clone()),
+            controller: self.controller.as_ref().map(serve::Controllers::of),
             node: NodeServer::new(self),
-            controller: None,
         };
         serve::until(routes, socket, stop).await
     }
@@ -83,7 +96,7 @@ impl Shares {
             return Ok(NodePublishVolumeResponse {});
         }
         mounts::prepare(&request.target_path, false)?;
-        // Mount options are for a server, and there is none.
+        // Mount options are for a server; the connection to it is there already.
         mounts::bind(&export, &request.target_path, &[], request.readonly)?;
         Ok(NodePublishVolumeResponse {})
     }
@@ -111,10 +124,20 @@ impl Identity for Shares {
         &self,
         _: Request<GetPluginCapabilitiesRequest>,
     ) -> Result<Response<GetPluginCapabilitiesResponse>, Status> {
-        Ok(Response::new(GetPluginCapabilitiesResponse::default()))
+        let online = VolumeExpansion { r#type: ExpansionType::Online as i32 };
+        let controller = Service { r#type: ServiceType::ControllerService as i32 };
+        let all = [Type::Service(controller), Type::VolumeExpansion(online)];
+        let offered = all.into_iter().filter(|_| self.controller.is_some());
+        let one = |kind| PluginCapability { r#type: Some(kind) };
+        Ok(Response::new(GetPluginCapabilitiesResponse {
+            capabilities: offered.map(one).collect(),
+        }))
     }
 
     async fn probe(&self, _: Request<ProbeRequest>) -> Result<Response<ProbeResponse>, Status> {
+        let exports = self.exports.clone();
+        let room = blocking(move || data::room(&exports)).await;
+        room.map_err(|status| Status::failed_precondition(status.message()))?;
         Ok(Response::new(ProbeResponse { ready: Some(true) }))
     }
 }
@@ -181,8 +204,13 @@ mod tests {
     fn a_share_is_a_directory_below_the_exports_and_nothing_else() {
         let exports = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(exports.path().join("srv/archive")).unwrap();
-        let settings =
-            Settings { name: "shares".into(), node_id: "n".into(), attach_limit: 0, capacity: 0 };
+        let settings = Settings {
+            name: "shares".into(),
+            node_id: "n".into(),
+            attach_limit: 0,
+            capacity: 0,
+            server: None,
+        };
         let shares = Shares::of(exports.path(), settings);
         let export = |share: &str| {
             let context = [("server", "s"), ("share", share)];

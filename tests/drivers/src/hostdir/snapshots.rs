@@ -20,7 +20,7 @@ impl Core {
     ) -> Result<CreateSnapshotResponse, Status> {
         check::name(&request.name)?;
         check::id("source_volume_id", &request.source_volume_id)?;
-        check::topology(request.accessibility_requirements.as_ref(), self.node())?;
+        self.check_place(request.accessibility_requirements.as_ref())?;
         let wanted = request.accessibility_requirements.unwrap_or_default().requisite;
         let _name = self.locks.take("the snapshot name", &request.name)?;
         if let Some(there) = self.snapshots.by_name(&request.name) {
@@ -42,7 +42,7 @@ impl Core {
     /// The answer to CreateSnapshot. It has no topology if the request names just this node.
     /// csi-sanity 5.6.0 compares the two topologies by Go internals, which differ for every driver.
     fn created(&self, snapshot: &Snapshot, wanted: &[Topology]) -> CreateSnapshotResponse {
-        let mut snapshot = snapshot.csi(self.node());
+        let mut snapshot = snapshot.csi(self.topology());
         if snapshot.accessible_topology == wanted {
             snapshot.accessible_topology.clear();
         }
@@ -96,7 +96,7 @@ impl Core {
     ) -> Result<GetSnapshotResponse, Status> {
         check::id("snapshot_id", &request.snapshot_id)?;
         let snapshot = self.snapshot(&request.snapshot_id)?;
-        Ok(GetSnapshotResponse { snapshot: Some(snapshot.csi(self.node())) })
+        Ok(GetSnapshotResponse { snapshot: Some(snapshot.csi(self.topology())) })
     }
 
     /// ListSnapshots, by id, by source, or all in pages.
@@ -114,7 +114,7 @@ impl Core {
         });
         let (page, next_token) = check::page(all, request.max_entries, &request.starting_token)?;
         let entry = |snapshot: Snapshot| list_snapshots_response::Entry {
-            snapshot: Some(snapshot.csi(self.node())),
+            snapshot: Some(snapshot.csi(self.topology())),
         };
         Ok(ListSnapshotsResponse { entries: page.into_iter().map(entry).collect(), next_token })
     }

@@ -23,6 +23,8 @@ const RECORD: &str = "record.json";
 /// All objects of one kind.
 pub(super) struct Shelf<R> {
     dir: PathBuf,
+    /// In the names of what is half-made, if others use the directory too.
+    owner: String,
     records: Mutex<BTreeMap<String, R>>,
 }
 
@@ -39,23 +41,56 @@ impl Drop for Draft {
 }
 
 impl<R: Record> Shelf<R> {
-    /// Reads all records below `state` and removes what is half-made or half-deleted.
-    pub(super) fn open(state: &Path) -> anyhow::Result<Self> {
+    /// Reads all records below `state` and removes what is half-made or half-deleted. With an
+    /// `owner` others use the directory too, and only what is the owner's is removed.
+    pub(super) fn open(state: &Path, owner: Option<&str>) -> anyhow::Result<Self> {
         let dir = state.join(R::KIND);
         // Only this process may read it, because volumes have the data of their users.
         let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir);
         made.with_context(|| format!("cannot make {}", dir.display()))?;
-        let mut records = BTreeMap::new();
-        for entry in fs::read_dir(&dir).with_context(|| format!("cannot list {}", dir.display()))? {
-            let path = entry?.path();
-            if let Some(record) = load::<R>(&path)? {
-                records.insert(record.id().to_owned(), record);
-            } else {
+        let owner = owner.map(|owner| format!("{owner}-")).unwrap_or_default();
+        let shelf = Self { dir, owner, records: Mutex::default() };
+        for path in shelf.reload_all()? {
+            if shelf.is_ours(&path) {
                 discard(&path)
                     .with_context(|| format!("cannot remove the half-made {}", path.display()))?;
             }
         }
-        Ok(Self { dir, records: Mutex::new(records) })
+        Ok(shelf)
+    }
+
+    /// Reads all records again.
+    pub(super) fn reload(&self) -> anyhow::Result<()> {
+        self.reload_all().map(drop)
+    }
+
+    /// The same, and the paths of what has no record.
+    fn reload_all(&self) -> anyhow::Result<Vec<PathBuf>> {
+        let mut records = BTreeMap::new();
+        let mut others = Vec::new();
+        let entries = fs::read_dir(&self.dir);
+        for entry in entries.with_context(|| format!("cannot list {}", self.dir.display()))? {
+            let path = entry?.path();
+            match load::<R>(&path)? {
+                Some(record) => drop(records.insert(record.id().to_owned(), record)),
+                None => others.push(path),
+            }
+        }
+        *self.records() = records;
+        Ok(others)
+    }
+
+    fn is_ours(&self, half_made: &Path) -> bool {
+        let name = half_made.file_name().unwrap_or_default().to_string_lossy();
+        self.owner.is_empty()
+            || [".new-", ".old-"].iter().any(|kind| {
+                name.strip_prefix(kind).is_some_and(|rest| rest.starts_with(&self.owner))
+            })
+    }
+
+    /// The hidden name of an object that is half-made or half-deleted.
+    fn hidden(&self, kind: &str, id: &str) -> PathBuf {
+        self.dir.join(format!(".{kind}-{}{id}", self.owner))
     }
 
     fn records(&self) -> MutexGuard<'_, BTreeMap<String, R>> {
@@ -86,7 +121,7 @@ impl<R: Record> Shelf<R> {
 
     /// Begins an object: a hidden directory for its data.
     pub(super) fn draft(&self, id: &str) -> Result<Draft, Status> {
-        let dir = self.dir.join(format!(".new-{id}"));
+        let dir = self.hidden("new", id);
         fs::create_dir(&dir).doing(|| format!("make {}", dir.display()))?;
         Ok(Draft { dir })
     }
@@ -112,7 +147,7 @@ impl<R: Record> Shelf<R> {
     /// Deletes an object. It is hidden first, so that a half-deleted one does not appear again.
     pub(super) fn remove(&self, id: &str) -> Result<(), Status> {
         let dir = self.dir(id);
-        let hidden = self.dir.join(format!(".old-{id}"));
+        let hidden = self.hidden("old", id);
         fs::rename(&dir, &hidden)
             .and_then(|()| File::open(&self.dir)?.sync_all())
             .doing(|| format!("delete {}", dir.display()))?;
@@ -171,7 +206,7 @@ mod tests {
     #[test]
     fn a_record_survives_and_a_half_made_object_does_not() {
         let state = tempfile::tempdir().unwrap();
-        let shelf = Shelf::<Group>::open(state.path()).unwrap();
+        let shelf = Shelf::<Group>::open(state.path(), None).unwrap();
         shelf.admit(shelf.draft("a").unwrap(), group("a")).unwrap();
         let mut changed = group("a");
         changed.snapshots.push("t".to_owned());
@@ -182,22 +217,22 @@ mod tests {
         fs::create_dir(shelf.dir("c")).unwrap();
         fs::create_dir(state.path().join("groups/.old-d")).unwrap();
 
-        let again = Shelf::<Group>::open(state.path()).unwrap();
+        let again = Shelf::<Group>::open(state.path(), None).unwrap();
         assert_eq!(again.get("a").unwrap().snapshots, ["s", "t"]);
         assert_eq!(again.by_name("name of a").unwrap().id, "a");
         assert_eq!(again.all().len(), 1);
         assert_eq!(fs::read_dir(state.path().join("groups")).unwrap().count(), 1);
         again.remove("a").unwrap();
-        assert!(Shelf::<Group>::open(state.path()).unwrap().all().is_empty());
+        assert!(Shelf::<Group>::open(state.path(), None).unwrap().all().is_empty());
     }
 
     #[test]
     fn a_record_that_cannot_be_read_stops_the_start_and_keeps_its_data() {
         let state = tempfile::tempdir().unwrap();
-        let shelf = Shelf::<Group>::open(state.path()).unwrap();
+        let shelf = Shelf::<Group>::open(state.path(), None).unwrap();
         shelf.admit(shelf.draft("a").unwrap(), group("a")).unwrap();
         publish(&shelf.dir("a").join(RECORD), b"{", 0o600, Existing::Replace).unwrap();
-        let refused = Shelf::<Group>::open(state.path()).err().unwrap();
+        let refused = Shelf::<Group>::open(state.path(), None).err().unwrap();
         assert!(format!("{refused:#}").contains("cannot understand"), "{refused:#}");
         assert!(shelf.dir("a").exists());
     }

@@ -21,8 +21,13 @@ pub(super) fn open(state: &Path) -> Core {
 }
 
 fn with_capacity(state: &Path, capacity: i64) -> Core {
-    let settings =
-        Settings { name: "hostdir".to_owned(), node_id: "n".to_owned(), attach_limit: 1, capacity };
+    let settings = Settings {
+        name: "hostdir".to_owned(),
+        node_id: "n".to_owned(),
+        attach_limit: 1,
+        capacity,
+        server: None,
+    };
     Core::open(state, settings).unwrap()
 }
 
@@ -135,7 +140,7 @@ fn objects_survive_a_restart_and_half_made_ones_do_not() {
         "two drivers on one state: {second:#}"
     );
     // As in a child process between fork and exec.
-    let _inherited = core._alone.0.try_clone().unwrap();
+    let _inherited = core._alone.as_ref().unwrap().0.try_clone().unwrap();
     drop(core);
 
     let core = open(state.path());

@@ -35,10 +35,15 @@ impl Core {
         check::name(&request.name)?;
         let capabilities = check::capabilities(request.volume_capabilities)?;
         let block = capabilities.iter().any(|capability| capability.block);
+        if block && self.settings.server.is_some() {
+            return Err(Status::invalid_argument(
+                "volume_capabilities: a file server has no blocks",
+            ));
+        }
         let mutable = check::mutable(request.mutable_parameters)?;
         let range = check::range(request.capacity_range.unwrap_or_default())?;
         let source = source(request.volume_content_source)?;
-        check::topology(request.accessibility_requirements.as_ref(), self.node())?;
+        self.check_place(request.accessibility_requirements.as_ref())?;
         let parameters = request.parameters.into_iter().collect();
 
         // Two creates of one name at the same time would make two volumes.
@@ -49,7 +54,7 @@ impl Core {
             if !same || !check::fits(there.capacity, range) {
                 return Err(incompatible(&there));
             }
-            return Ok(CreateVolumeResponse { volume: Some(there.csi(self.node())) });
+            return Ok(CreateVolumeResponse { volume: Some(self.show(&there)) });
         }
         let content = source.as_ref().map(|source| self.open_source(source)).transpose()?;
         if content.as_ref().is_some_and(|content| content.block != block) {
@@ -83,7 +88,7 @@ impl Core {
             staged: None,
             targets: Default::default(),
         };
-        let answer = volume.csi(self.node());
+        let answer = self.show(&volume);
         self.volumes.admit(draft, volume)?;
         Ok(CreateVolumeResponse { volume: Some(answer) })
     }
