@@ -103,6 +103,7 @@ pub fn welcome(version: &str) -> Welcome {
         publishes_topology: None,
         leases: false,
         not_taken: false,
+        metadata: false,
         renews: false,
         renew_now: false,
     }

@@ -1,6 +1,8 @@
 //! Looks for what a stand may leave on the machine: processes, mounts, loop devices, control
 //! groups.
 
+use std::collections::BTreeSet;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
@@ -15,7 +17,15 @@ const CGROUPS: &str = "/sys/fs/cgroup";
 /// # Errors
 /// There is a process in a group, or a device is in use.
 pub fn remove(stand: &str, devices: &[String]) -> anyhow::Result<()> {
-    for group in groups(stand) {
+    remove_below(&format!("{stand}-"), devices)
+}
+
+/// The same for the control groups whose names begin so.
+///
+/// # Errors
+/// There is a process in a group, or a device is in use.
+pub fn remove_below(prefix: &str, devices: &[String]) -> anyhow::Result<()> {
+    for group in groups(prefix) {
         remove_group(&group).with_context(|| format!("cannot remove {}", group.display()))?;
     }
     for device in devices.iter().rev() {
@@ -31,16 +41,40 @@ pub fn remove(stand: &str, devices: &[String]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The names of the loop devices of files below a directory, as long as its mounts are there, the
+/// The names of the loop devices of files below a directory, and of those that stand on them, the
 /// oldest first.
 ///
 /// # Errors
 /// The kernel does not say.
 pub fn devices(dir: &Path) -> anyhow::Result<Vec<String>> {
     let needle = dir.display().to_string();
-    let mut devices: Vec<_> = loops(&needle)?.into_iter().map(|(device, _)| device).collect();
+    let mut devices: BTreeSet<_> = loops(&needle)?.into_iter().map(|(device, _)| device).collect();
+    devices.extend(standing_on(&devices)?);
+    let mut devices: Vec<_> = devices.into_iter().collect();
     devices.sort_by_key(|device| (device.len(), device.clone()));
     Ok(devices)
+}
+
+/// Loop devices whose file is one of these devices. The file's path says nothing when the mounts of
+/// its node are gone.
+fn standing_on(devices: &BTreeSet<String>) -> anyhow::Result<Vec<String>> {
+    let mut under = BTreeSet::new();
+    for device in devices {
+        let node = std::fs::metadata(Path::new("/dev").join(device))?;
+        let at = format!("{}:{}", rustix::fs::major(node.dev()), rustix::fs::minor(node.dev()));
+        under.insert((node.ino().to_string(), at));
+    }
+    let columns = "NAME,BACK-INO,BACK-MAJ:MIN";
+    let mut command = std::process::Command::new("losetup");
+    let listed = command.args(["--list", "--noheadings", "--raw", "-O", columns]).output()?;
+    // It pads values, and escapes the blanks.
+    let listed = String::from_utf8_lossy(&listed.stdout).replace("\\x20", "");
+    let found = listed.lines().filter_map(|line| {
+        let mut columns = line.split_whitespace().map(str::to_owned);
+        let name = columns.next()?;
+        under.contains(&(columns.next()?, columns.next()?)).then_some(name)
+    });
+    Ok(found.map(|name| name.trim_start_matches("/dev/").to_owned()).collect())
 }
 
 /// Loop devices of files below a directory, and these files.
@@ -65,12 +99,11 @@ fn remove_group(group: &Path) -> anyhow::Result<()> {
     Ok(std::fs::remove_dir(group)?)
 }
 
-fn groups(stand: &str) -> Vec<PathBuf> {
+fn groups(prefix: &str) -> Vec<PathBuf> {
     let controllers = std::fs::read_dir(CGROUPS).into_iter().flatten().filter_map(Result::ok);
     let below = |dir: PathBuf| std::fs::read_dir(dir).into_iter().flatten().filter_map(Result::ok);
-    let ours = format!("{stand}-");
     let all = controllers.flat_map(|controller| below(controller.path()));
-    all.filter(|entry| entry.file_name().to_string_lossy().starts_with(&ours))
+    all.filter(|entry| entry.file_name().to_string_lossy().starts_with(prefix))
         .map(|entry| entry.path())
         .collect()
 }
@@ -91,7 +124,11 @@ pub fn left(dir: &Path) -> anyhow::Result<Vec<String>> {
         loops(&needle)?.iter().map(|(device, file)| format!("loop device {device} of {file}")),
     );
     let stand = dir.file_name().unwrap_or_default().to_string_lossy();
-    left.extend(groups(&stand).iter().map(|group| format!("control group {}", group.display())));
+    left.extend(
+        groups(&format!("{stand}-"))
+            .iter()
+            .map(|group| format!("control group {}", group.display())),
+    );
     Ok(left)
 }
 
@@ -141,6 +178,27 @@ mod tests {
         child.wait()?;
         known?;
         assert!(left(dir.path())?.is_empty());
+        Ok(())
+    }
+
+    #[tokio::test]
+    #[ignore = "loop devices need root"]
+    async fn a_device_is_found_that_stands_on_another_one() -> anyhow::Result<()> {
+        let dir = tempfile::tempdir()?;
+        let image = dir.path().join("image");
+        std::fs::File::create(&image)?.set_len(1 << 20)?;
+        let attach = |file: &Path| {
+            let mut command = std::process::Command::new("losetup");
+            let done = command.args(["--find", "--show"]).arg(file).output()?;
+            ensure!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+            Ok(PathBuf::from(String::from_utf8_lossy(&done.stdout).trim()))
+        };
+        let lower = attach(&image)?;
+        let upper = attach(&lower)?;
+        let found = devices(dir.path())?;
+        remove("no control groups", &found)?;
+        let names = [lower, upper].map(|path| path.file_name().unwrap().display().to_string());
+        assert_eq!(BTreeSet::from_iter(found), BTreeSet::from(names));
         Ok(())
     }
 }

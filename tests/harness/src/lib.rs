@@ -5,12 +5,14 @@
 
 pub mod filled;
 pub mod flood;
+pub mod ginkgo;
 pub mod hostile_cloud;
 pub mod leftovers;
 pub mod net;
 pub mod no_credit;
 pub mod process;
 pub mod programs;
+pub mod proxy;
 pub mod raw;
 pub mod relay;
 pub mod requests;

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::process::Stdio;
 
 use anyhow::{Context, ensure};
+use proto::link::proxy::{EXCEPTIONS, VARIABLES};
 use proto::link::tls::{Credentials, Files, Role, TlsError};
 use tempfile::TempDir;
 use tokio::process::Command;
@@ -18,6 +19,14 @@ use crate::process::Process;
 use crate::programs::Programs;
 use crate::wait::START;
 
+/// Keeps the proxies of this environment from a program. They would take its links away from where
+/// the tests have them.
+pub fn without_proxies(command: &mut Command) {
+    for name in VARIABLES.into_iter().chain(EXCEPTIONS) {
+        command.env_remove(name);
+    }
+}
+
 /// The directory of everything, with a CA in it.
 pub struct Stand {
     dir: TempDir,
@@ -25,6 +34,8 @@ pub struct Stand {
     issued: HashSet<String>,
     /// The programs' `RUST_LOG`; otherwise that of the test's own environment.
     log: Option<String>,
+    /// Further variables of the programs' environment.
+    environment: Vec<(String, String)>,
     /// Between the cloud and the edges, if they are not on one host.
     net: Option<Net>,
 }
@@ -62,7 +73,8 @@ impl Stand {
         let programs = Programs::beside_this()?;
         // A short path: a socket's has at most 107 bytes.
         let dir = tempfile::Builder::new().prefix("ec-").tempdir()?;
-        let stand = Self { dir, programs, issued: HashSet::new(), log: None, net };
+        let stand =
+            Self { dir, programs, issued: HashSet::new(), log: None, environment: Vec::new(), net };
         let pki = stand.pki();
         stand.run("csi-cloud", &["ca", "init", "--host", &stand.host(), "--dir", &pki]).await?;
         Ok(stand)
@@ -71,6 +83,11 @@ impl Stand {
     /// The address at which csi-cloud listens.
     pub fn host(&self) -> String {
         self.net.as_ref().map_or_else(|| "127.0.0.1".to_owned(), |net| net.host().to_string())
+    }
+
+    /// Sets a variable in the environment of programs that are started from now on.
+    pub fn environment(&mut self, name: &str, value: &str) {
+        self.environment.push((name.to_owned(), value.to_owned()));
     }
 
     /// Sets the log filter of later programs, as in `RUST_LOG`.
@@ -124,6 +141,8 @@ impl Stand {
         let mut command =
             space.map_or_else(|| Command::new(&path), |space| space.command(path.as_os_str()));
         command.envs(self.log.iter().map(|filter| ("RUST_LOG", filter)));
+        without_proxies(&mut command);
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         Ok(command)
     }
 

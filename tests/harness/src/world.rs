@@ -88,6 +88,15 @@ impl World {
         Self::at(stand, &listen, &[], &[]).await
     }
 
+    /// A world on this stand, whose csi-cloud listens so and whose csi-edge is given further
+    /// arguments.
+    ///
+    /// # Errors
+    /// As for [`World::new`].
+    pub async fn behind(stand: Stand, listen: &str, edge: &[&str]) -> anyhow::Result<Self> {
+        Self::at(stand, listen, &[], edge).await
+    }
+
     /// A world on this stand, whose csi-cloud listens so and is given further arguments.
     ///
     /// # Errors
@@ -191,6 +200,7 @@ pub fn hello(node: &str) -> anyhow::Result<Hello> {
         leases: false,
         not_taken: false,
         expands: false,
+        metadata: None,
         trust: None,
     })
 }

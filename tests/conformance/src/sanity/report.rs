@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use anyhow::{Context, ensure};
-use serde::Deserialize;
+use anyhow::ensure;
+use harness::ginkgo;
 
 /// How much of a spec's reason is shown, in characters.
 const REASON: usize = 160;
@@ -53,30 +53,6 @@ pub struct Report {
     pub specs: Vec<Spec>,
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "PascalCase")]
-struct Suite {
-    #[serde(default)]
-    spec_reports: Vec<SpecReport>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "PascalCase")]
-struct SpecReport {
-    container_hierarchy_texts: Option<Vec<String>>,
-    leaf_node_type: String,
-    leaf_node_text: String,
-    state: String,
-    failure: Option<Failure>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "PascalCase")]
-struct Failure {
-    #[serde(default)]
-    message: String,
-}
-
 /// Specs that pass through us and fail at the driver itself, and why.
 const BETTER: [(&str, &str); 1] = [(
     "ModifyVolume [Controller Server] should fail if no volume id is given",
@@ -89,10 +65,9 @@ impl Report {
     /// # Errors
     /// It is no such report, or one without specs.
     pub fn parse(json: &[u8]) -> anyhow::Result<Self> {
-        let suites: Vec<Suite> =
-            serde_json::from_slice(json).context("this is no report of csi-sanity")?;
-        let reports = suites.into_iter().flat_map(|suite| suite.spec_reports);
-        let specs: Vec<Spec> = reports.filter(SpecReport::counts).map(Spec::from).collect();
+        let reports = ginkgo::read(json)?;
+        let specs: Vec<Spec> =
+            reports.iter().filter(|report| counts(report)).map(Spec::of).collect();
         ensure!(!specs.is_empty(), "csi-sanity ran no spec");
         Ok(Self { specs })
     }
@@ -169,21 +144,17 @@ impl Report {
     }
 }
 
-impl SpecReport {
-    /// Setup and teardown are no specs, unless they fail.
-    fn counts(&self) -> bool {
-        self.leaf_node_type == "It" || self.state != "passed"
-    }
+/// Setup and teardown are no specs, unless they fail.
+fn counts(report: &ginkgo::Spec) -> bool {
+    report.is_test() || report.state != "passed"
 }
 
-impl From<SpecReport> for Spec {
-    fn from(report: SpecReport) -> Self {
-        let mut texts = report.container_hierarchy_texts.unwrap_or_default();
-        texts.push(report.leaf_node_text);
-        if report.leaf_node_type != "It" {
-            texts.push(format!("[{}]", report.leaf_node_type));
-        }
-        texts.retain(|text| !text.is_empty());
+impl Spec {
+    fn of(report: &ginkgo::Spec) -> Self {
+        let name = match report.name() {
+            name if report.is_test() => name,
+            name => format!("{name} [{}]", report.kind).trim_start().to_owned(),
+        };
         let state = match report.state.as_str() {
             "passed" => SpecState::Passed,
             "skipped" => SpecState::Skipped,
@@ -191,10 +162,7 @@ impl From<SpecReport> for Spec {
             // Also panicked, interrupted, aborted and timedout.
             _ => SpecState::Failed,
         };
-        let message = report.failure.map(|failure| failure.message).unwrap_or_default();
-        let words: Vec<&str> = message.split_whitespace().collect();
-        let reason = words.join(" ").chars().take(REASON).collect();
-        Self { name: texts.join(" "), state, reason }
+        Self { name, state, reason: report.reason(REASON) }
     }
 }
 
