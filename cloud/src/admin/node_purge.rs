@@ -82,7 +82,7 @@ impl AdminState {
             let at = node.clone();
             let write = move |txn: &mut Txn<'_>| {
                 // Admitted meanwhile: what is left is its own again.
-                let is_removed = txn.node(&at).is_some_and(|node| node.removed.is_some());
+                let is_removed = txn.is_removed(&at);
                 for record in records.iter().filter(|_| is_removed) {
                     forget_record(txn, &at, record);
                 }

@@ -88,11 +88,8 @@ async fn filled(tasks: &Tasks, volumes: usize) -> AdminState {
             txn.set_at(&driver(), &at, Some(NodeDriver::default()));
         }
         for number in 0..volumes {
-            txn.set_home(
-                &driver(),
-                &volume(&format!("v{number:04}")),
-                Some(Home::at(node("n1"), 1)),
-            );
+            let id = volume(&format!("v{number:04}"));
+            txn.set_home(&driver(), &id, Some(Home::at(node("n1"), 1)));
         }
         txn.set_home(&driver(), &volume("w"), Some(Home::at(node("n2"), 1)));
         txn.set_home(&driver(), &Id::Snapshot("s".into()), Some(Home::at(node("n2"), 1)));
@@ -103,6 +100,7 @@ async fn filled(tasks: &Tasks, volumes: usize) -> AdminState {
             made: None,
             claim: None,
             attempts: None,
+            direct: None,
         };
         txn.set_intent(&driver(), &name("open"), Some(intent.clone()));
         txn.set_intent(&driver(), &name("made"), Some(Intent { made: Some("w".into()), ..intent }));

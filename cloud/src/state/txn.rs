@@ -125,6 +125,11 @@ impl<'a> Txn<'a> {
         over(&self.nodes, node, || self.state.node(node))
     }
 
+    /// Whether an operator removed the node.
+    pub fn is_removed(&self, node: &NodeName) -> bool {
+        self.node(node).is_some_and(|node| node.removed.is_some())
+    }
+
     /// Sets or removes a node.
     pub fn set_node(&mut self, name: &NodeName, node: Option<Node>) {
         self.nodes.insert(name.clone(), node);

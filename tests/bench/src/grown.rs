@@ -123,8 +123,15 @@ fn volume(driver: &DriverName, number: usize, at: usize) -> anyhow::Result<[Chan
         ..Home::at(node(at)?, SINCE)
     };
     let made = Some(id.as_str().into());
-    let intent =
-        Intent { node: node(at)?, since: SINCE, until: SINCE, made, claim: None, attempts: None };
+    let intent = Intent {
+        node: node(at)?,
+        since: SINCE,
+        until: SINCE,
+        made,
+        claim: None,
+        attempts: None,
+        direct: None,
+    };
     Ok([
         Change::Home(driver.clone(), Id::Volume(id), Some(home)),
         Change::Intent(driver.clone(), Id::Name(Method::CreateVolume, name), Some(intent)),

@@ -128,8 +128,8 @@ impl Lists {
         let mut asked = Vec::new();
         for node in self.nodes() {
             let pending = links.now(&node).is_some().then(|| {
-                let volumes = self.ask(&node, ListKind::Volumes, &Secrets::new());
-                let snapshots = self.ask(&node, ListKind::Snapshots, &Secrets::new());
+                let volumes = self.ask_now(&node, ListKind::Volumes, &Secrets::new());
+                let snapshots = self.ask_now(&node, ListKind::Snapshots, &Secrets::new());
                 (volumes, snapshots)
             });
             asked.push((node, pending));

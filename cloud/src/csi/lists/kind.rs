@@ -24,6 +24,9 @@ pub(super) const ENTRIES: u32 = 1;
 pub(super) const NEXT_TOKEN: u32 = 2;
 /// The entries of one request to a node. An answer has at most 4 MiB, so an entry may have 8 KiB.
 const MAX_ENTRIES: i32 = 500;
+/// The bytes of a page that are recorded at a time, or one larger entry. Others that wait for the
+/// store, or for a thread, get their turn in between.
+const PIECE: usize = 128 << 10;
 
 /// A kind of list.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -218,6 +221,19 @@ impl Page {
         &self.entries
     }
 
+    /// The entries in pieces of at most [`PIECE`] bytes, or of one entry.
+    pub(super) fn pieces(&self) -> impl Iterator<Item = &[Bytes]> {
+        let mut size = 0;
+        self.entries.chunk_by(move |last, next| {
+            size += last.len();
+            let fits = size + next.len() <= PIECE;
+            if !fits {
+                size = 0;
+            }
+            fits
+        })
+    }
+
     /// The bytes of all entries.
     pub fn size(&self) -> usize {
         self.entries.iter().map(Bytes::len).sum()
@@ -248,5 +264,26 @@ impl ListRequest {
                 }
             }
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sizes(entries: &[usize]) -> Vec<Vec<usize>> {
+        let entries = entries.iter().map(|size| Bytes::from(vec![0; *size])).collect();
+        let page = Page { entries, next: String::new(), bytes: 0 };
+        page.pieces().map(|piece| piece.iter().map(Bytes::len).collect()).collect()
+    }
+
+    #[test]
+    fn a_page_is_recorded_in_pieces_and_every_entry_is_in_one() {
+        let half = PIECE / 2;
+        let pieces = sizes(&[half, half, 1, 2 * PIECE, half, half - 1, 1, 1]);
+        let expected =
+            [vec![half, half], vec![1], vec![2 * PIECE], vec![half, half - 1, 1], vec![1]];
+        assert_eq!(pieces, expected);
+        assert!(sizes(&[]).is_empty());
     }
 }

@@ -12,6 +12,7 @@ use proto::host::tasks::Tasks;
 use proto::http2::body::Body;
 use proto::http2::forward::Answer;
 use proto::names::NodeName;
+use tokio::sync::watch;
 use tonic::Code;
 use tracing::warn;
 
@@ -176,8 +177,21 @@ impl Lists {
         !may_list || self.refresher.is_known(node, kind, &at)
     }
 
-    /// Starts or joins the refresh of a node's list.
+    /// Starts or joins the refresh of a node's list. A node that rests has its last answer.
     pub(super) fn ask(
+        &self,
+        node: &NodeName,
+        kind: ListKind,
+        secrets: &Secrets,
+    ) -> Pending<Refreshed> {
+        match self.refresher.rests(node, kind) {
+            Some(why) => watch::channel(Some(Err(why))).1,
+            None => self.ask_now(node, kind, secrets),
+        }
+    }
+
+    /// Starts or joins the refresh of a node's list, also while the node rests.
+    pub(super) fn ask_now(
         &self,
         node: &NodeName,
         kind: ListKind,
@@ -229,7 +243,7 @@ impl Lists {
         if !page.next.is_empty() {
             return drop(self.ask(node, kind, &Secrets::new()));
         }
-        let recorded = match self.refresher.read_entries(node, kind, &page) {
+        let recorded = match self.refresher.read_entries(node, kind, page.entries()) {
             Ok(entries) => self.refresher.record(node, WholeList { kind, since, entries }).await,
             Err(error) => Err(error),
         };

@@ -12,6 +12,7 @@ pub mod merged;
 pub mod page;
 pub mod progress;
 pub mod refresh;
+mod rests;
 pub mod token;
 mod unlisted;
 pub mod whole;

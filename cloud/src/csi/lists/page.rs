@@ -15,8 +15,9 @@ use crate::state::record::Home;
 
 /// The most entries of a page.
 const MAX_ENTRIES: usize = 10_000;
-/// The most bytes of a page, unless its first entry alone has more. A message has at most 4 MiB.
-const MAX_BYTES: usize = 3 * 1024 * 1024;
+/// The most bytes of a page, unless its first entry alone has more. Other calls wait while a
+/// page is made and written. A message has at most 4 MiB.
+const MAX_BYTES: usize = 128 * 1024;
 
 /// The unframed answer with the page after an id. A `limit` of zero means the maximum.
 pub(super) fn page(

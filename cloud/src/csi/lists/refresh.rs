@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use bytes::Bytes;
 use proto::csi::{Made, Method};
 use proto::host::chain;
 use proto::http2::forward::DeadlinePassed;
@@ -13,8 +14,9 @@ use tracing::{debug, warn};
 
 use super::faults::no_use;
 use super::first_lists::{FirstLists, Held};
-use super::kind::{ListKind, Page, Secrets};
+use super::kind::{ListKind, Secrets};
 use super::progress::{Endless, Progress};
+use super::rests::Rests;
 use super::unlisted::Unlisted;
 use super::whole::{HeldBack, ListEnd, ListPage, Recorded, WholeList, missing};
 use crate::error::Error;
@@ -57,6 +59,8 @@ pub(super) struct Refresher {
     first_lists: Arc<FirstLists>,
     /// For whose first lists callers waited.
     unlisted: Arc<Unlisted>,
+    /// Whose last list was of no use.
+    rests: Arc<Rests>,
 }
 
 impl Refresher {
@@ -67,6 +71,7 @@ impl Refresher {
             listed: Arc::default(),
             first_lists: Arc::default(),
             unlisted: Arc::default(),
+            rests: Arc::default(),
         }
     }
 
@@ -84,6 +89,7 @@ impl Refresher {
         self.listed().retain(|(listed, _)| listed != node);
         self.unlisted.forget(node);
         self.first_lists.forget(node);
+        self.rests.forget(node);
     }
 
     /// The driver's count of changed homes.
@@ -103,7 +109,20 @@ impl Refresher {
             // May fail: some drivers need a secret. Our own snapshots are known without it.
             drop(self.list_in_time(&snapshots).await);
         }
-        self.list_in_time(&query).await.map_err(Arc::new)
+        let listed = self.list_in_time(&query).await.map_err(Arc::new);
+        match &listed {
+            Err(error) if error.is_over_quota() || no_use(error).is_some() => {
+                self.rests.begin(node, *kind, error.clone());
+            }
+            Err(error) if !error.is_held() => {}
+            Ok(_) | Err(_) => self.rests.end(node, *kind),
+        }
+        listed
+    }
+
+    /// Why the node's last list was of no use, while the node is not asked again.
+    pub(super) fn rests(&self, node: &NodeName, kind: ListKind) -> Option<Arc<QueryError>> {
+        self.rests.why(node, kind)
     }
 
     async fn list_in_time(&self, query: &ListQuery) -> Result<usize, QueryError> {
@@ -301,7 +320,7 @@ impl Refresher {
                 all.check(self.store.quotas()).map_err(|over| self.over_quota(node, over))?;
             }
             Recorded::TooOld => end.is_complete = false,
-            Recorded::Complete | Recorded::Over(_) => {}
+            Recorded::Complete | Recorded::Over(_) | Recorded::Removed => {}
         }
         Ok(())
     }
@@ -309,7 +328,7 @@ impl Refresher {
     /// What became of a page or list.
     ///
     /// # Errors
-    /// It is not durable, or over a quota.
+    /// It is not durable, or over a quota, or the node was removed.
     fn recorded(
         &self,
         node: &NodeName,
@@ -317,6 +336,7 @@ impl Refresher {
     ) -> Result<Recorded, QueryError> {
         match recorded.map_err(|source| Error::NotDurable { source: source.into() })? {
             Recorded::Over(over) => Err(self.over_quota(node, over).into()),
+            Recorded::Removed => Err(Error::Removed { node: node.clone() }.into()),
             recorded => Ok(recorded),
         }
     }
@@ -324,7 +344,7 @@ impl Refresher {
     /// Records a complete list of a node. Returns false if the node must be asked again.
     ///
     /// # Errors
-    /// The list is not durable, or over a quota.
+    /// The list is not durable, or over a quota, or the node was removed.
     pub(super) async fn record(
         &self,
         node: &NodeName,
@@ -363,14 +383,17 @@ impl Refresher {
         let mut progress = Progress::default();
         for pages in 1..=MAX_PAGES {
             let page = kind.page(&self.queries, node, secrets, token.clone(), deadline).await?;
+            self.rests.count(node, *kind, page.bytes);
             progress.note(*kind, &page, quotas).map_err(|endless| match endless {
                 Endless::Over(over) => self.over_quota(node, over),
                 Endless::Circle => self.bad_answer(node, *kind, "and its pages go in a circle"),
             })?;
-            let entries = self.read_entries(node, *kind, &page)?;
-            end.ids.extend(entries.iter().map(|entry| entry.id.clone()));
-            let listed = ListPage { kind: *kind, since, entries };
-            self.record_page(node, listed, &mut end).await?;
+            for piece in page.pieces() {
+                let entries = self.read_entries(node, *kind, piece)?;
+                end.ids.extend(entries.iter().map(|entry| entry.id.clone()));
+                let listed = ListPage { kind: *kind, since, entries };
+                self.record_page(node, listed, &mut end).await?;
+            }
             if page.next.is_empty() {
                 return Ok((pages, end));
             }
@@ -379,15 +402,15 @@ impl Refresher {
         Err(self.bad_answer(node, *kind, "and its pages do not end").into())
     }
 
-    /// Reads the entries of a page, without those that have no id.
+    /// Reads entries of a list, without those that have no id.
     pub(super) fn read_entries(
         &self,
         node: &NodeName,
         kind: ListKind,
-        page: &Page,
+        listed: &[Bytes],
     ) -> Result<Vec<Made>, QueryError> {
         let mut entries = Vec::new();
-        for entry in &page.entries {
+        for entry in listed {
             let made = kind
                 .read(entry)
                 .map_err(|_| self.bad_answer(node, kind, "with an entry that is none"))?;

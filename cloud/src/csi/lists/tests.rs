@@ -330,6 +330,17 @@ async fn a_list_that_is_known_changes_nothing_and_the_first_is_remembered() {
 }
 
 #[tokio::test]
+async fn nothing_is_recorded_of_a_node_that_was_removed_meanwhile() {
+    let mut world = world(&Tasks::default()).await;
+    world.existing[0].insert("a".to_owned());
+    let list = world.list(0);
+    let removed = Node { since: 1, removed: Some(2) };
+    world.store.write(move |txn| txn.set_node(&name(0), Some(removed))).await.unwrap();
+    assert_eq!(record_within(&world.store, list, Quotas::default()).await, Recorded::Removed);
+    assert_eq!((world.homes(), world.is_listed(0)), (BTreeSet::new(), false));
+}
+
+#[tokio::test]
 async fn what_a_list_no_longer_has_is_not_shown_and_keeps_its_home() {
     let mut world = world(&Tasks::default()).await;
     for existing in [vec!["a", "b"], vec!["b"], vec!["a", "b"]] {

@@ -96,6 +96,8 @@ pub(super) enum Recorded {
     Held(HeldBack),
     /// Its entries are recorded up to the quota, and no more.
     Over(OverQuota),
+    /// Nothing is recorded: an operator removed the node.
+    Removed,
 }
 
 impl WholeList {
@@ -117,7 +119,7 @@ impl WholeList {
             Recorded::Complete => {}
             Recorded::TooOld => end.is_complete = false,
             Recorded::Held(held) => end.held = Some(held.clone()),
-            Recorded::Over(_) => return recorded,
+            Recorded::Over(_) | Recorded::Removed => return recorded,
         }
         end.record(txn, driver, node);
         recorded
@@ -125,7 +127,8 @@ impl WholeList {
 }
 
 impl ListPage {
-    /// Records the page, as far as it is within the quotas.
+    /// Records the page, as far as it is within the quotas. A removed node's page may be read by
+    /// then, and a purge that was done would find the node's volumes there again.
     pub(super) fn record(
         self,
         txn: &mut Txn<'_>,
@@ -134,6 +137,9 @@ impl ListPage {
         quotas: &Quotas,
         first_lists: &FirstLists,
     ) -> Recorded {
+        if txn.is_removed(node) {
+            return Recorded::Removed;
+        }
         let Self { kind, since, entries } = self;
         let stale = match txn.state().driver(driver) {
             Some(driver) => driver.stale_since(since),

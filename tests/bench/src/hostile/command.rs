@@ -17,8 +17,8 @@ use super::{
 };
 use crate::report::finish;
 
-/// The longest time of a case.
-const LONGEST: Duration = Duration::from_secs(600);
+/// The longest time of a case: that of nine floods of a minute over each transport, and more.
+const LONGEST: Duration = Duration::from_secs(1_800);
 
 /// Hostile peers against csi-cloud, over WebSocket and QUIC.
 ///

@@ -155,6 +155,7 @@ pub(super) fn hello(node: &str, drivers: Vec<Driver>) -> anyhow::Result<Hello> {
         leases: false,
         not_taken: false,
         expands: false,
+        metadata: None,
         trust: None,
     })
 }

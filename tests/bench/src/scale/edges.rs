@@ -263,6 +263,7 @@ impl Edge {
             leases: false,
             not_taken: false,
             expands: false,
+            metadata: None,
             trust: None,
         };
         link.send(&Message::Hello(hello)).await?;

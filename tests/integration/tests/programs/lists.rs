@@ -72,6 +72,14 @@ impl Nodes {
         Ok(nodes)
     }
 
+    /// Nodes without faults that were all listed. On a busy machine the first list takes longer
+    /// than csi-cloud waits for one.
+    async fn whole() -> anyhow::Result<Self> {
+        let nodes = Self::with(&[]).await?;
+        until("the list of all nodes", || nodes.listed()).await?;
+        Ok(nodes)
+    }
+
     /// Waits until the topology of each node is known.
     async fn all_known(&self) -> anyhow::Result<()> {
         for node in NODES {
@@ -180,7 +188,7 @@ fn raw(answer: &Bytes) -> anyhow::Result<BTreeMap<String, Vec<u8>>> {
 
 #[tokio::test]
 async fn a_list_is_of_all_nodes_and_each_entry_is_its_drivers() -> anyhow::Result<()> {
-    let nodes = Nodes::with(&[]).await?;
+    let nodes = Nodes::whole().await?;
     let answer = nodes.call("ListVolumes", &csi::ListVolumesRequest::default()).await?;
     let merged = raw(&answer.message().context("no list")?)?;
     let mut direct = BTreeMap::new();
@@ -198,7 +206,7 @@ async fn a_list_is_of_all_nodes_and_each_entry_is_its_drivers() -> anyhow::Resul
 /// killed.
 #[tokio::test]
 async fn pages_are_stable_whatever_happens_between_them() -> anyhow::Result<()> {
-    let mut nodes = Nodes::with(&[]).await?;
+    let mut nodes = Nodes::whole().await?;
     let at_first = nodes.there();
     let mut seen = Vec::new();
     let mut token = String::new();
@@ -248,7 +256,7 @@ async fn pages_are_stable_whatever_happens_between_them() -> anyhow::Result<()> 
 /// The cloud lists a new node by itself, so no caller need have listed it.
 #[tokio::test]
 async fn a_node_that_is_away_is_listed_with_what_was_known_of_it() -> anyhow::Result<()> {
-    let mut nodes = Nodes::with(&[]).await?;
+    let mut nodes = Nodes::whole().await?;
     for at in 0..NODES.len() {
         nodes.driver(at).wait_for("ListVolumes", 1).await?;
     }
@@ -323,7 +331,7 @@ async fn a_driver_without_lists_is_unimplemented() -> anyhow::Result<()> {
 
 #[tokio::test]
 async fn a_node_that_hangs_holds_up_no_list_and_is_learned_later() -> anyhow::Result<()> {
-    let nodes = Nodes::with(&[]).await?;
+    let nodes = Nodes::whole().await?;
     let known = nodes.listed().await?;
     nodes.driver(0).inject("ListVolumes", Fault::Hang, Times::Next(1));
     nodes.driver(0).fill(1, 10);
@@ -347,7 +355,7 @@ async fn a_node_that_hangs_holds_up_no_list_and_is_learned_later() -> anyhow::Re
 
 #[tokio::test]
 async fn snapshots_and_health_are_of_all_nodes_in_pages() -> anyhow::Result<()> {
-    let nodes = Nodes::with(&[]).await?;
+    let nodes = Nodes::whole().await?;
     let mut cut = BTreeSet::new();
     for at in 0..NODES.len() {
         let source_volume_id = nodes.driver(at).volumes()[0].volume_id.clone();
@@ -405,7 +413,7 @@ async fn snapshots_and_health_are_of_all_nodes_in_pages() -> anyhow::Result<()> 
 
 #[tokio::test]
 async fn a_node_says_nothing_of_the_health_of_anothers_volumes() -> anyhow::Result<()> {
-    let nodes = Nodes::with(&[]).await?;
+    let nodes = Nodes::whole().await?;
     // So that each has its home.
     assert_eq!(nodes.listed().await?, nodes.there());
     let health = |id: &str| csi::VolumeHealth { volume_id: id.into(), ..Default::default() };

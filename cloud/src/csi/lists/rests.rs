@@ -1,0 +1,118 @@
+//! Nodes whose last list was of no use. They rest before they are asked again, longer the more they
+//! sent for nothing. So no node keeps its line and csi-cloud busy with lists that are not kept.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use proto::names::NodeName;
+use tokio::time::Instant;
+
+use super::kind::ListKind;
+use crate::nodes::query::QueryError;
+
+/// The rest after a list of no bytes.
+const FIRST: Duration = Duration::from_secs(1);
+/// The longest rest. It is shorter than the time between two checks of nodes that are set apart.
+const LAST: Duration = Duration::from_secs(30);
+/// The bytes for which the rest is a second longer.
+const SECOND: usize = 1 << 20;
+
+/// The nodes that rest, or whose lists are being read.
+#[derive(Default)]
+pub(super) struct Rests {
+    nodes: Mutex<HashMap<(NodeName, ListKind), Rest>>,
+}
+
+#[derive(Default)]
+struct Rest {
+    /// What it sent since its last rest.
+    bytes: usize,
+    /// Until when it rests, and why its last list was of no use.
+    until: Option<(Instant, Arc<QueryError>)>,
+}
+
+impl Rests {
+    fn nodes(&self) -> MutexGuard<'_, HashMap<(NodeName, ListKind), Rest>> {
+        self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Why the node's last list was of no use, while the node rests.
+    pub(super) fn why(&self, node: &NodeName, kind: ListKind) -> Option<Arc<QueryError>> {
+        let nodes = self.nodes();
+        let (until, why) = nodes.get(&(node.clone(), kind))?.until.as_ref()?;
+        (Instant::now() < *until).then(|| why.clone())
+    }
+
+    /// Counts the bytes of a page.
+    pub(super) fn count(&self, node: &NodeName, kind: ListKind, bytes: usize) {
+        let mut nodes = self.nodes();
+        let rest = nodes.entry((node.clone(), kind)).or_default();
+        rest.bytes = rest.bytes.saturating_add(bytes);
+    }
+
+    /// Notes a list that was of no use.
+    pub(super) fn begin(&self, node: &NodeName, kind: ListKind, why: Arc<QueryError>) {
+        let mut nodes = self.nodes();
+        let rest = nodes.entry((node.clone(), kind)).or_default();
+        let seconds = u32::try_from(std::mem::take(&mut rest.bytes) / SECOND).unwrap_or(u32::MAX);
+        let time = FIRST.saturating_add(FIRST.saturating_mul(seconds)).min(LAST);
+        rest.until = Some((Instant::now() + time, why));
+    }
+
+    /// Notes a good list.
+    pub(super) fn end(&self, node: &NodeName, kind: ListKind) {
+        self.nodes().remove(&(node.clone(), kind));
+    }
+
+    /// Forgets a node.
+    pub(super) fn forget(&self, node: &NodeName) {
+        self.nodes().retain(|(of, _), _| of != node);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Error;
+
+    const KIND: ListKind = ListKind::Volumes;
+
+    /// How long a node rests that sent so many bytes in two pages, in seconds.
+    async fn rest(rests: &Rests, bytes: usize) -> u64 {
+        let node: NodeName = "n1".parse().unwrap();
+        let why = Error::OverQuota { node: node.clone(), why: "w".into() };
+        rests.count(&node, KIND, bytes / 2);
+        rests.count(&node, KIND, bytes - bytes / 2);
+        rests.begin(&node, KIND, Arc::new(why.into()));
+        assert!(rests.why(&node, ListKind::Snapshots).is_none(), "another list");
+        let begun = Instant::now();
+        while rests.why(&node, KIND).is_some() {
+            tokio::time::advance(FIRST).await;
+        }
+        begun.elapsed().as_secs()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_node_rests_longer_the_more_it_sent_for_nothing() {
+        let rests = Rests::default();
+        assert_eq!(rest(&rests, 0).await, 1);
+        assert_eq!(rest(&rests, 16 << 20).await, 17);
+        assert_eq!(rest(&rests, 0).await, 1, "what it sent before counts no more");
+        assert_eq!(rest(&rests, 36 << 20).await, 30);
+        assert_eq!(rest(&rests, usize::MAX).await, 30);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_good_list_or_a_purge_ends_a_rest() {
+        let rests = Rests::default();
+        let node: NodeName = "n1".parse().unwrap();
+        let why: Arc<QueryError> = Arc::new(Error::Removed { node: node.clone() }.into());
+        for end in [|rests: &Rests, node: &NodeName| rests.end(node, KIND), Rests::forget] {
+            rests.begin(&node, KIND, why.clone());
+            assert!(rests.why(&node, KIND).is_some());
+            end(&rests, &node);
+            assert!(rests.why(&node, KIND).is_none());
+        }
+    }
+}
