@@ -3,11 +3,12 @@
 use std::io::Write;
 use std::path::PathBuf;
 
+use anyhow::Context;
 use clap::Args;
 use proto::control::join::Token;
 use proto::link::endpoint::{Endpoint, EndpointError, Transport};
+use proto::link::proxy::ProxyText;
 use proto::link::tls::Pin;
-use proto::link::ws;
 
 use crate::identity::directory::Directory;
 use crate::identity::join;
@@ -30,6 +31,9 @@ pub struct Join {
     /// A file that holds the token; other users of this machine cannot see it there
     #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
+    /// The HTTP proxy to ask through, in place of the environment's; none for no proxy
+    #[arg(long, value_name = "URL")]
+    pub proxy: Option<ProxyText>,
     /// Where to keep the key and the certificate
     #[arg(long, value_name = "DIR", default_value = "/etc/edge-csi")]
     pub identity: PathBuf,
@@ -77,7 +81,9 @@ pub async fn run(command: Join, out: &mut impl Write) -> anyhow::Result<()> {
         (None, None) => anyhow::bail!("--token or --token-file is missing"),
     };
     let cloud = Cloud { endpoint: command.cloud, ca: command.ca_hash };
-    let node = join::join(&cloud, token, &directory, &ws::tcp()).await?;
+    let proxy = command.proxy.as_ref().map(ProxyText::read).transpose().context("--proxy")?;
+    let connect = proxy.unwrap_or_default().connect();
+    let node = join::join(&cloud, token, &directory, &connect).await?;
     writeln!(out, "{}", join::advice(&cloud, &directory, &node))?;
     Ok(())
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use edge_calls::drivers::Drivers;
 use edge_calls::executor::Executor;
 use edge_calls::lease_client::LeaseClient;
+use edge_calls::metadata::Metadata;
 use edge_calls::scopes::Scopes;
 use proto::control::not_taken::NotTaken;
 use proto::link::endpoint::Endpoint;
@@ -46,6 +47,8 @@ pub struct Dial {
     pub scopes: Arc<Scopes>,
     /// Sends its requests on the link in use.
     pub leases: Arc<LeaseClient>,
+    /// Takes the metadata of this node's volumes.
+    pub metadata: Arc<Metadata>,
     /// The direct volumes that no runtime took, for the cloud; none until they were looked at.
     pub not_taken: watch::Receiver<Option<NotTaken>>,
     /// Whether csi-edge expands volumes on this node in the place of the kubelet.

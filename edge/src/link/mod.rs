@@ -9,5 +9,6 @@ pub mod dial;
 mod endpoints;
 mod hello;
 mod keep;
+pub mod proxies;
 mod renew;
 mod serve;

@@ -9,6 +9,7 @@ pub mod end;
 pub mod endpoint;
 pub mod error;
 pub mod keep_alive;
+pub mod proxy;
 pub mod quic;
 pub mod tls;
 pub mod transport;
