@@ -343,6 +343,9 @@ pub enum Error {
     /// Too many calls are in flight.
     #[error("{0} calls are in flight here already, which is the limit; send the call again later")]
     Full(usize),
+    /// A class has a parameter with our prefix that it cannot have: the method, and the reason.
+    #[error("{0} is refused: {1}; nothing was done")]
+    UnknownParameter(&'static str, String),
     /// What is asked of a direct volume cannot be.
     #[error("{method} is refused; nothing was done")]
     DirectAsked {
@@ -351,6 +354,32 @@ pub enum Error {
         /// What contradicts what.
         #[source]
         source: Contradiction,
+    },
+    /// The RuntimeClass of the pods is to decide, and does not.
+    #[error(
+        "volume {name} of driver {driver} is not created: edge-csi.io/direct is auto in its \
+         class, and {why}; nothing was sent"
+    )]
+    DirectUndecided {
+        /// The driver that the call is for.
+        driver: DriverName,
+        /// The volume's name.
+        name: String,
+        /// Why not, and what to do.
+        why: String,
+    },
+    /// The RuntimeClass of the pods is to decide, and cannot yet.
+    #[error(
+        "volume {name} of driver {driver} is not created yet: edge-csi.io/direct is auto in its \
+         class, and {why}; nothing was sent"
+    )]
+    DirectNotYet {
+        /// The driver that the call is for.
+        driver: DriverName,
+        /// The volume's name.
+        name: String,
+        /// Why not.
+        why: String,
     },
     /// The expansion of a volume on its node takes a secret that csi-edge does not have.
     #[error(
@@ -433,7 +462,11 @@ proto::codes! { Error:
     // Nothing was sent; the scheduler may choose another node.
     OverQuota { .. } => ResourceExhausted,
     Full(_) => Unavailable,
+    UnknownParameter(..) => InvalidArgument,
     DirectAsked { .. } => InvalidArgument,
+    // external-provisioner shows it at the claim, and tries again.
+    DirectUndecided { .. } => FailedPrecondition,
+    DirectNotYet { .. } => Unavailable,
     // external-resizer shows it at the claim and tries seldom; nothing was sent.
     NodeSecret { .. } => InvalidArgument,
     NodeSecretUnknown { .. } => Unavailable,
@@ -461,29 +494,4 @@ impl Error {
 }
 
 #[cfg(test)]
-mod tests {
-    use proto::csi::status::ToStatus;
-
-    use super::*;
-
-    #[test]
-    fn what_nodes_say_is_escaped_in_a_status() {
-        let text = "\n\u{1b}[31m\u{202e}".to_owned();
-        let driver: DriverName = "d.example".parse().unwrap();
-        let node: NodeName = "n1".parse().unwrap();
-        let refused = Error::RefusedByOne {
-            driver: driver.clone(),
-            method: "DeleteVolume",
-            id: text.clone(),
-            node: node.clone(),
-            why: text.clone(),
-        };
-        let nowhere = Error::Nowhere { driver: driver.clone(), why: text.clone() };
-        let apart = Error::SetApart { node, driver, why: text };
-        for error in [refused, nowhere, apart] {
-            let message = error.status().message().to_owned();
-            let raw = message.contains(|c: char| c.is_control() || c == '\u{202e}');
-            assert!(!raw && message.contains("u{1b}[31m"), "{message:?}");
-        }
-    }
-}
+mod tests;

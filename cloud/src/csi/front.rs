@@ -197,7 +197,7 @@ impl Front {
             let body = frame::collect(body).await;
             let body = body.map_err(|error| bad_request(method, error.into()))?;
             let raw = RawRequest { method, parts, body, deadline, running };
-            let mut call = prepare(raw, |id| self.parameters(id))?;
+            let mut call = prepare(raw, |id| self.parameters(id), |name| self.was_sent(name))?;
             match origin {
                 Origin::Socket => self.dispatcher.dispatch(&mut call).await,
                 // Boxed to keep the future of other calls small.
@@ -222,6 +222,12 @@ impl Front {
             tokio::time::sleep(RETRY_PAUSE).await;
         }
         self.dispatcher.dispatch(&mut call.clone()).await
+    }
+
+    /// Whether a create of this name was sent, by this version or an older one.
+    fn was_sent(&self, name: &Id) -> bool {
+        let Dispatcher { queries, store, .. } = &self.dispatcher;
+        store.read(|state| state.driver(&queries.driver)?.intent(name).map(drop)).is_some()
     }
 
     /// Our parameters of a volume. Empty if csi-cloud did not create it.

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use crate::error::Error;
 use crate::nodes::node_call::{NodeCall, Sender};
 use crate::rewrite::message::{self, Extracted};
-use crate::rewrite::{created, direct};
+use crate::rewrite::{class, created, direct};
 use crate::telemetry::calls::Running;
 
 /// A parsed call.
@@ -54,30 +54,37 @@ pub(crate) struct RawRequest {
     pub(crate) running: Arc<Running>,
 }
 
-/// Parses a request. `parameters_of` gives our parameters of an existing volume.
+/// Parses a request. `parameters_of` gives our parameters of an existing volume, and `was_sent`
+/// says whether a create of a name was sent before.
 ///
 /// # Errors
-/// The request is malformed, or a direct volume cannot have what it asks for.
+/// The request is malformed, a class has an unknown parameter of ours, or a direct volume cannot
+/// have what it asks for.
 pub(crate) fn prepare(
     raw: RawRequest,
     parameters_of: impl FnOnce(&Id) -> BTreeMap<String, String>,
+    was_sent: impl Fn(&Id) -> bool,
 ) -> Result<IncomingCall, Error> {
     let RawRequest { method, parts, body, deadline, running } = raw;
     let message = frame::message(&body).map_err(|error| bad_request(method, error.into()))?;
     let key = method.key(&message).map_err(|error| bad_request(method, error.into()))?;
     running.is_about(&key);
+    // An older version may have sent it, so a final code could lose a volume.
+    class::check(method, &message)
+        .or_else(|error| method.subjects(&key).iter().any(was_sent).then_some(()).ok_or(error))?;
     let (mut for_driver, extracted) =
         message::extract(method, &message).map_err(|error| malformed(method, error))?;
     let mut is_direct = false;
     let mut range = None;
     if method.direct() == Some(DirectCall::Create) {
+        direct::check_class(&extracted.parameters)?;
         direct::check_create(&message, &extracted.parameters)?;
         range = created::range(&message).map_err(|error| malformed(method, error))?;
     } else if let Key::Home(id) = &key
         && let Some(request) = direct::of_volume(method, &message, || parameters_of(id))?
     {
-        for_driver = request;
-        is_direct = true;
+        for_driver = request.message;
+        is_direct = request.is_direct;
     }
     let node_id = match method.learn() {
         Learn::Attached(read) | Learn::Detached(read) => {
@@ -114,6 +121,20 @@ impl IncomingCall {
             call: Some(self.running.clone()),
             about: about.unwrap_or_default(),
         }
+    }
+
+    /// Takes the decision on a class that left open whether the volume is direct.
+    ///
+    /// # Errors
+    /// A direct volume cannot have what is asked for, or the request is malformed.
+    pub(crate) fn decide(&mut self, is_direct: bool) -> Result<(), Error> {
+        let settings = proto::csi::direct::decided(&self.extracted.parameters, is_direct);
+        direct::check_create(&self.message, &settings)?;
+        let edited = direct::out_of(self.method, self.for_driver.clone(), &settings);
+        self.for_driver = edited.map_err(|error| self.malformed(error))?;
+        self.call.body = frame::frame(&self.for_driver);
+        self.extracted.parameters = settings;
+        Ok(())
     }
 
     /// Sets the request for the chosen node.

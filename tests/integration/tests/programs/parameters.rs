@@ -1,9 +1,11 @@
 //! Parameters for csi-cloud (`edge-csi.io/…`) reach no driver, because drivers refuse unknown ones.
+//! csi-cloud refuses those that it does not know itself.
 
 use std::collections::HashMap;
 
-use harness::raw::RawClient;
-use harness::requests::{capability, controller};
+use drivers::testdriver::{Fault, Times};
+use harness::raw::{RawAnswer, RawClient};
+use harness::requests::{capability, controller, create, created};
 use harness::stand::Stand;
 use harness::wait::until;
 use harness::world::{DRIVER, NODE, TRANSPORTS, World, section};
@@ -14,7 +16,7 @@ use tonic::Code;
 
 /// One parameter for csi-cloud, and one for the driver.
 fn parameters() -> HashMap<String, String> {
-    [("edge-csi.io/tier", "fast"), ("type", "ssd")]
+    [("edge-csi.io/direct", "auto"), ("type", "ssd")]
         .map(|(key, value)| (key.to_owned(), value.to_owned()))
         .into()
 }
@@ -95,5 +97,65 @@ async fn a_create_without_a_name_is_refused_before_a_driver_of_scope_node() -> a
     assert_eq!(status.code(), Code::InvalidArgument, "{status}");
     assert!(status.message().contains("needs a name"), "{status}");
     assert!(world.driver.calls_of("CreateVolume").is_empty(), "it was dispatched");
+    world.stop().await
+}
+
+/// A CreateVolume of this name whose class has this parameter.
+fn with(key: &str, name: &str) -> csi::CreateVolumeRequest {
+    csi::CreateVolumeRequest {
+        name: name.into(),
+        volume_capabilities: vec![capability()],
+        parameters: [(key.to_owned(), "zero".to_owned())].into(),
+        ..Default::default()
+    }
+}
+
+fn assert_names_the_nearest(answer: &RawAnswer) {
+    let status = answer.status();
+    assert_eq!(status.code(), Code::InvalidArgument, "{status}");
+    assert!(status.message().contains("nearest known one is edge-csi.io/direct-blank"), "{status}");
+}
+
+#[tokio::test]
+async fn a_misspelt_parameter_is_refused_and_nothing_is_begun() -> anyhow::Result<()> {
+    let world = World::new(TRANSPORTS[0]).await?;
+    let front = world.front().await?;
+    let request = with("edge-csi.io/direct-blnk", "v");
+    let answer = front.call(&controller("CreateVolume"), &request.encode_to_vec()).await?;
+    assert_names_the_nearest(&answer);
+    let volume = created(&front.call(&controller("CreateVolume"), &create("source")).await?)?;
+    let snapshot = csi::CreateSnapshotRequest {
+        source_volume_id: volume.volume_id,
+        name: "s".into(),
+        parameters: request.parameters,
+        ..Default::default()
+    };
+    let answer = front.call(&controller("CreateSnapshot"), &snapshot.encode_to_vec()).await?;
+    assert_names_the_nearest(&answer);
+    assert_eq!(world.driver.calls_of("CreateVolume").len(), 1, "only the source");
+    assert!(world.driver.calls_of("CreateSnapshot").is_empty());
+    let admin = world.stand.at("cloud/_admin.sock");
+    let ask = ["intents", "-o", "json", "--admin", &admin];
+    let intents: serde_json::Value =
+        serde_json::from_str(&world.stand.run("csi-cloud", &ask).await?)?;
+    assert_eq!(intents, serde_json::json!([]));
+    world.stop().await
+}
+
+/// An older version may have sent it, and a final code would make a sidecar forget the volume.
+#[tokio::test]
+async fn a_create_that_was_sent_before_is_not_refused_for_a_misspelt_parameter()
+-> anyhow::Result<()> {
+    let world = World::new(TRANSPORTS[0]).await?;
+    let front = world.front().await?;
+    let path = controller("CreateVolume");
+    world.driver.inject("CreateVolume", Fault::error(Code::Unavailable, "later"), Times::Next(1));
+    assert_eq!(front.call(&path, &create("v")).await?.code(), Code::Unavailable);
+    let request = with("edge-csi.io/placment", "v");
+    let answer = front.call(&path, &request.encode_to_vec()).await?;
+    assert_eq!(answer.code(), Code::Ok, "{}", answer.status());
+    let received = world.driver.calls_of("CreateVolume");
+    let received = csi::CreateVolumeRequest::decode(received[1].message.clone())?;
+    assert!(received.parameters.is_empty(), "{:?}", received.parameters);
     world.stop().await
 }
