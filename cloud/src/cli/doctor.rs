@@ -4,10 +4,11 @@ use std::io;
 use std::io::Write;
 
 use anyhow::bail;
+use proto::admin::client::Client;
 use proto::admin::output::Output;
 
 use crate::admin::doctor::KUBEEDGE;
-use crate::cli::output::whole;
+use crate::cli::output::{PROGRAM, no_parameters, print};
 use crate::config::admin_arguments::{DoctorCommand, Show};
 use crate::kubernetes::doctor::finding::{Finding, Verdict};
 
@@ -21,7 +22,9 @@ pub(super) async fn run(command: &DoctorCommand) -> anyhow::Result<()> {
 }
 
 async fn kubeedge(show: &Show) -> anyhow::Result<()> {
-    let findings = whole(show, KUBEEDGE, HEADERS, row).await?;
+    let mut client = Client::connect(PROGRAM, &show.reach.socket()).await?;
+    let findings: Vec<Finding> = client.carry_out(KUBEEDGE, &no_parameters()).await?;
+    print(show, &findings, HEADERS, row)?;
     if show.output == Output::Table {
         advise(&mut io::stdout().lock(), &findings)?;
     }

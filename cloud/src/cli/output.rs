@@ -54,11 +54,21 @@ pub(super) async fn whole<T: DeserializeOwned + Serialize>(
 ) -> anyhow::Result<Vec<T>> {
     let mut client = Client::connect(PROGRAM, &show.reach.socket()).await?;
     let items: Vec<T> = client.ask(path, &no_parameters()).await?;
+    print(show, &items, headers, row)?;
+    Ok(items)
+}
+
+/// Prints a list.
+pub(super) fn print<T: Serialize>(
+    show: &Show,
+    items: &[T],
+    headers: &'static [&'static str],
+    row: fn(&T) -> Vec<String>,
+) -> anyhow::Result<()> {
     let mut writer = ListWriter::new(show.output, headers);
     let mut out = io::stdout().lock();
-    writer.add(&mut out, &items, row)?;
-    writer.end(&mut out)?;
-    Ok(items)
+    writer.add(&mut out, items, row)?;
+    Ok(writer.end(&mut out)?)
 }
 
 /// Asks for a change, and prints what it did. It fails if nothing was changed.
@@ -68,7 +78,7 @@ pub(super) async fn change(
     request: &impl Serialize,
 ) -> anyhow::Result<()> {
     let mut client = Client::connect(PROGRAM, &reach.socket()).await?;
-    let Done { done, text } = client.ask(path, request).await?;
+    let Done { done, text } = client.carry_out(path, request).await?;
     if !done {
         bail!("nothing was changed: {text}");
     }

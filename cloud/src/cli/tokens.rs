@@ -32,7 +32,7 @@ pub(super) async fn run(command: TokenCommand) -> anyhow::Result<()> {
 
 async fn create(request: &CreateToken, show: &Show) -> anyhow::Result<()> {
     let mut client = Client::connect(PROGRAM, &show.reach.socket()).await?;
-    let created: CreatedToken = client.ask(CREATE, request).await?;
+    let created: CreatedToken = client.carry_out(CREATE, request).await?;
     let mut out = io::stdout().lock();
     match show.output {
         Output::Json => writeln!(out, "{}", serde_json::to_string(&created)?)?,

@@ -35,19 +35,15 @@ struct Before {
     totals: HashMap<DriverName, Totals>,
 }
 
-/// Shows it every `interval` seconds, `count` times or until ctrl-c.
+/// Shows it every `interval` seconds, `count` times or until a signal ends the process: there is
+/// nothing to undo on the terminal.
 pub(super) async fn run(show: &Show, interval: u64, count: Option<u64>) -> anyhow::Result<()> {
     let mut client = Client::connect(PROGRAM, &show.reach.socket()).await?;
     let mut before: Option<Before> = None;
     let mut ticks = tokio::time::interval(Duration::from_secs(interval));
     let mut shown = 0;
     while count.is_none_or(|count| shown < count) {
-        // ctrl-c is a success: there is nothing to undo on the terminal.
-        tokio::select! {
-            biased;
-            _ = proto::host::tasks::signal() => return Ok(()),
-            _ = ticks.tick() => {}
-        }
+        ticks.tick().await;
         let top: TopView = client.ask(PATH, &no_parameters()).await?;
         let now = Instant::now();
         let mut out = io::stdout().lock();

@@ -1,13 +1,12 @@
 //! The command line of the commands that ask a running csi-cloud.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
-use proto::admin::http1::SOCKET_NAME;
 use proto::admin::output::Output;
-use proto::config::Reader;
+use proto::config::admin_socket;
 use proto::csi::{Method, Resource};
 use proto::link::endpoint::Endpoint;
 use proto::names::{DriverName, FrontName, NodeName};
@@ -15,9 +14,6 @@ use proto::names::{DriverName, FrontName, NodeName};
 use crate::admin::tokens::{LONGEST, SHORTEST};
 use crate::config::duration::duration;
 use crate::state::trust::TokenId;
-
-/// The default admin socket, which `--fronts /run/edge-csi` gives.
-const ADMIN: &str = "/run/edge-csi/_admin.sock";
 
 /// The commands that ask a running csi-cloud.
 #[derive(Debug, Subcommand)]
@@ -60,7 +56,7 @@ pub enum Ask {
     Intents(Intents),
     /// Show the calls in flight.
     Calls(Show),
-    /// Show everything at a glance, again and again; ends on ctrl-c.
+    /// Show everything at a glance, again and again, until ctrl-c.
     Top {
         /// How often, in seconds
         #[arg(long, value_name = "SECONDS", default_value_t = 2)]
@@ -128,16 +124,8 @@ pub struct Reach {
 impl Reach {
     /// The admin socket.
     pub fn socket(&self) -> PathBuf {
-        let configured = || self.config.as_deref().and_then(configured_socket);
-        self.admin.clone().or_else(configured).unwrap_or_else(|| ADMIN.into())
+        admin_socket(self.admin.clone(), self.config.as_deref())
     }
-}
-
-/// The admin socket of this configuration. Other keys, and mistakes in them, do not matter.
-fn configured_socket(file: &Path) -> Option<PathBuf> {
-    let mut file = Reader::open(Some(file));
-    let fronts = file.path("fronts").map(|fronts| fronts.join(SOCKET_NAME));
-    file.path("admin").or(fronts)
 }
 
 /// The flags of `intents`.
@@ -381,7 +369,9 @@ fn creating_methods() -> PossibleValuesParser {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proto::config::ADMIN;
     use proto::host::publish::{Existing, publish};
+    use std::path::Path;
 
     #[test]
     fn a_life_of_a_token_is_a_number_and_a_unit() {

@@ -299,7 +299,13 @@ fn without_a_word_there_is_no_kubernetes() {
     assert_eq!(kubernetes("", &[]), None);
     assert_eq!(kubernetes("", &["--publish-csinode", "on"]), None);
     let of = |api: ApiAt, publish, s| {
-        Some(Kubernetes { api, publish, grace: Duration::from_secs(s), join_service_account: None })
+        Some(Kubernetes {
+            api,
+            publish,
+            grace: Duration::from_secs(s),
+            join_service_account: None,
+            metadata: None,
+        })
     };
     assert_eq!(kubernetes("[kubernetes]\n", &[]), of(ApiAt::InCluster, Publish::Auto, 60));
     let file = "[kubernetes]\napi = \"/k\"\npublish_csinode = \"off\"\ngrace_s = 5\n";

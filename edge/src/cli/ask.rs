@@ -1,14 +1,10 @@
 //! The commands that ask a running csi-edge.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use proto::admin::http1::SOCKET_NAME;
 use proto::admin::output::Output;
-use proto::config::Reader;
-
-/// The admin socket, if nothing else is known.
-const ADMIN: &str = "/run/edge-csi/_admin.sock";
+use proto::config::admin_socket;
 
 /// The commands.
 #[derive(Debug, Subcommand)]
@@ -41,14 +37,6 @@ pub struct Show {
 impl Show {
     /// The admin socket.
     pub fn socket(&self) -> PathBuf {
-        let configured = || self.config.as_deref().and_then(configured_socket);
-        self.admin.clone().or_else(configured).unwrap_or_else(|| ADMIN.into())
+        admin_socket(self.admin.clone(), self.config.as_deref())
     }
-}
-
-/// The admin socket of this configuration. Other keys, and mistakes in them, do not matter.
-fn configured_socket(file: &Path) -> Option<PathBuf> {
-    let mut file = Reader::open(Some(file));
-    let fronts = file.path("fronts").map(|fronts| fronts.join(SOCKET_NAME));
-    file.path("admin").or(fronts)
 }

@@ -10,6 +10,7 @@ use edge_calls::drivers::Sockets;
 use edge_direct::climbs;
 use proto::config::Flags;
 use proto::link::endpoint::Endpoint;
+use proto::link::proxy::ProxyText;
 use proto::link::tls::Pin;
 use proto::names::DriverName;
 
@@ -75,6 +76,9 @@ pub struct Serve {
     /// An endpoint of the cloud: wss://HOST:PORT or quic://HOST:PORT; give the preferred one first
     #[arg(long, value_name = "URL")]
     pub cloud: Vec<Endpoint>,
+    /// The HTTP proxy for wss:// endpoints, in place of the environment's; none for no proxy
+    #[arg(long, value_name = "URL")]
+    pub proxy: Option<ProxyText>,
     /// A driver of this node and its CSI socket; give it once for each driver
     #[arg(long = "driver", value_name = "NAME=SOCKET", value_parser = driver_at)]
     pub drivers: Vec<DriverAt>,

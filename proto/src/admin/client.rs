@@ -1,9 +1,11 @@
 //! The commands' end of the admin socket.
 
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::{Either, select};
 use http::{HeaderValue, Request, StatusCode, header};
 use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http1::{SendRequest, handshake};
@@ -11,10 +13,13 @@ use hyper_util::rt::TokioIo;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::net::UnixStream;
+use tokio::time::{sleep, timeout};
 
 use crate::host::tasks::Tasks;
 
-/// The timeout of a command.
+/// How long an answer from memory may take.
+const ANSWER: Duration = Duration::from_secs(4);
+/// How long the work of a command may take.
 const PATIENCE: Duration = Duration::from_secs(600);
 
 /// The body of an answer that refuses a command.
@@ -50,9 +55,19 @@ pub enum ClientError {
         #[source]
         source: hyper::Error,
     },
-    /// There was no answer in time.
-    #[error("{0} did not answer within {PATIENCE:?}")]
-    TimedOut(&'static str),
+    /// It takes connections, and there was no answer in time.
+    #[error(
+        "{program} took the question at {} and did not answer within {limit:?}; it hangs or has \
+         too much to do, and its log may say why", path.display()
+    )]
+    TimedOut {
+        /// The program.
+        program: &'static str,
+        /// The socket.
+        path: PathBuf,
+        /// How long it had.
+        limit: Duration,
+    },
     /// The program refuses the command.
     #[error("{0}")]
     Refused(String),
@@ -64,6 +79,7 @@ pub enum ClientError {
 /// A connection to the admin socket.
 pub struct Client {
     program: &'static str,
+    path: PathBuf,
     sender: SendRequest<Full<Bytes>>,
     tasks: Tasks,
 }
@@ -82,15 +98,46 @@ impl Client {
         let tasks = Tasks::default();
         // A request reports how the connection ended.
         tasks.spawn_until_stop("admin", async move { drop(connection.await) });
-        Ok(Self { program, sender, tasks })
+        Ok(Self { program, path: path.to_owned(), sender, tasks })
     }
 
-    /// Sends a command, and waits for the answer.
+    /// Asks for what the program has in memory.
     ///
     /// # Errors
-    /// The program refuses, goes away, or its answer cannot be read.
+    /// The program does not answer, refuses or goes away, or its answer cannot be read.
     pub async fn ask<T: DeserializeOwned>(
         &mut self,
+        path: &'static str,
+        parameters: &impl Serialize,
+    ) -> Result<T, ClientError> {
+        self.exchange(ANSWER, path, parameters).await
+    }
+
+    /// Sends a command whose work may take long. After some time it says on stderr that it waits.
+    ///
+    /// # Errors
+    /// As for [`Client::ask`].
+    pub async fn carry_out<T: DeserializeOwned>(
+        &mut self,
+        path: &'static str,
+        parameters: &impl Serialize,
+    ) -> Result<T, ClientError> {
+        let program = self.program;
+        let exchange = pin!(self.exchange(PATIENCE, path, parameters));
+        match select(exchange, pin!(sleep(ANSWER))).await {
+            Either::Left((answer, _)) => answer,
+            Either::Right(((), exchange)) => {
+                eprintln!(
+                    "{program} has not answered yet; still waiting, for {PATIENCE:?} at most"
+                );
+                exchange.await
+            }
+        }
+    }
+
+    async fn exchange<T: DeserializeOwned>(
+        &mut self,
+        limit: Duration,
         path: &'static str,
         parameters: &impl Serialize,
     ) -> Result<T, ClientError> {
@@ -107,8 +154,10 @@ impl Client {
             Ok((parts.status, body.collect().await?.to_bytes()))
         };
         let program = self.program;
-        let answered = tokio::time::timeout(PATIENCE, asked).await;
-        let answered = answered.map_err(|_| ClientError::TimedOut(program))?;
+        let answered = timeout(limit, asked).await.map_err(|_| {
+            let path = self.path.clone();
+            ClientError::TimedOut { program, path, limit }
+        })?;
         let (status, body) = answered.map_err(|source| ClientError::Broken { program, source })?;
         if status == StatusCode::OK {
             return serde_json::from_slice(&body).map_err(ClientError::Unreadable);
@@ -121,5 +170,50 @@ impl Client {
 impl Drop for Client {
     fn drop(&mut self) {
         self.tasks.stop();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::AsyncWriteExt;
+    use tokio::net::UnixListener;
+    use tokio::time::Instant;
+
+    /// A client of a program that takes the connection and answers so late; never if none.
+    async fn late(after: Option<Duration>, tasks: &Tasks) -> Client {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("admin.sock");
+        let listener = UnixListener::bind(&path).unwrap();
+        tasks.spawn_until_stop("program", async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let Some(after) = after else { return std::future::pending().await };
+            sleep(after).await;
+            let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\n7";
+            stream.write_all(answer).await.unwrap();
+            std::future::pending().await
+        });
+        Client::connect("csi-cloud", &path).await.unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_question_that_is_not_answered_ends_within_five_seconds() {
+        let tasks = Tasks::default();
+        let mut client = late(None, &tasks).await;
+        let began = Instant::now();
+        let error = client.ask::<u8>("/top", &()).await.unwrap_err().to_string();
+        assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+        assert!(error.contains("did not answer within 4s"), "{error}");
+        assert!(error.contains("admin.sock"), "{error}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn work_may_take_longer_and_ends_all_the_same() {
+        let tasks = Tasks::default();
+        let mut client = late(Some(Duration::from_secs(60)), &tasks).await;
+        assert_eq!(client.carry_out::<u8>("/purge", &()).await.unwrap(), 7);
+        let mut client = late(None, &tasks).await;
+        let error = client.carry_out::<u8>("/purge", &()).await.unwrap_err().to_string();
+        assert!(error.contains("within 600s"), "{error}");
     }
 }
