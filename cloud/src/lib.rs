@@ -48,6 +48,7 @@ pub mod csi;
 pub mod error;
 pub mod kubernetes;
 pub mod lease;
+pub mod metadata;
 pub mod nodes;
 pub mod pki;
 pub mod relay;
@@ -142,6 +143,10 @@ fn links(config: &Config, store: &Store, issuers: Option<Issuers>, tasks: &Tasks
     let links = Links::new(store.clone(), tasks.clone(), lease::answer::answer);
     let links = links.scoped(&config.policies).with_new_leases(config.new_leases);
     let links = Arc::new(links.enrolling(enrolment));
+    if let Some(handlers) = config.kubernetes.as_ref().and_then(|api| api.metadata.clone()) {
+        // Before the first edge links, which is told whether it gets any.
+        links.metadata().begin(handlers);
+    }
     let watched = links.clone();
     let watch = async move { watched.watch().await };
     tasks.spawn_until_stop("watch of links", watch);

@@ -16,6 +16,7 @@ use edge_direct::runtimes::prerequisites::Checks;
 use proto::admin::http1::SOCKET_NAME;
 use proto::config::{Common, HOUR, Problems, Reader};
 use proto::link::endpoint::{Endpoint, Transport};
+use proto::link::proxy::{ProxySetting, ProxyText};
 use proto::link::tls::{Files, Pin};
 use proto::names::DriverName;
 
@@ -28,6 +29,8 @@ use crate::identity::join::{Automatic, Cloud};
 pub struct Config {
     /// The endpoints of the cloud, the preferred first; at least one, each once.
     pub cloud: Vec<Endpoint>,
+    /// The HTTP proxy for WebSocket.
+    pub proxy: ProxySetting,
     /// How soon an endpoint preferred to the one in use is tried again.
     pub return_after: Duration,
     /// The directory of this node's own CSI sockets; none without one.
@@ -77,6 +80,7 @@ impl Config {
         let listed = file.one_or_list("cloud", str::parse::<Endpoint>);
         let cloud = each_once(if flags.cloud.is_empty() { listed } else { flags.cloud });
         file.required("cloud (--cloud)", cloud.first());
+        let proxy = proxy(&mut file, flags.proxy);
         let deny = file.list("deny", str::parse::<Deniable>).into_iter().collect();
         let fronts = file.path("fronts");
         let state = file.path("state");
@@ -110,6 +114,7 @@ impl Config {
         let Some(tls) = tls else { return Err(Problems(Vec::new())) };
         Ok(Self {
             cloud,
+            proxy,
             return_after,
             fronts,
             admin,
@@ -128,6 +133,17 @@ impl Config {
             common,
         })
     }
+}
+
+/// `proxy`, or the flag's. It may hold a password, so no problem shows it.
+fn proxy(file: &mut Reader, flag: Option<ProxyText>) -> ProxySetting {
+    let listed = file.secret("proxy").map(ProxyText::new);
+    let read = flag.or(listed).map(|text| text.read()).transpose();
+    read.unwrap_or_else(|error| {
+        file.problem(format!("proxy (--proxy): {error}"));
+        None
+    })
+    .unwrap_or_default()
 }
 
 /// `[join]`: how csi-edge joins by itself, at the first `wss://` endpoint.

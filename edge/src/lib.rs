@@ -13,6 +13,7 @@ use edge_calls::drivers::{Drivers, FoundBy};
 use edge_calls::executor::Executor;
 use edge_calls::expansions::{Expansions, NodeExpansion};
 use edge_calls::introductions::Introductions;
+use edge_calls::metadata::Metadata;
 use edge_calls::scopes::Scopes;
 use edge_direct::device::host::Host;
 use edge_direct::{Cloud, Direct, Settings};
@@ -22,7 +23,7 @@ use proto::host::socket::Socket;
 use proto::host::tasks;
 use proto::host::tasks::Tasks;
 use proto::link::tls::{Credentials, Files, Role};
-use proto::link::ws;
+use proto::names::NodeName;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -35,6 +36,7 @@ use crate::front::Fronts;
 use crate::identity::directory::{Directory, IdentityState, NodeIdentity};
 use crate::identity::expiry;
 use crate::link::dial::Dial;
+use crate::link::proxies;
 
 pub mod admin;
 pub mod cli;
@@ -57,6 +59,7 @@ const WATCHING: Duration = Duration::from_secs(1);
 /// # Errors
 /// A certificate or a socket cannot be used; the text says which and what to do.
 pub async fn serve(config: Config) -> anyhow::Result<()> {
+    proxies::log(&config.proxy, &config.cloud);
     let (credentials, identity) = identity(&config).await?;
     let node = credentials.node()?;
     // What brings calls stops first, what executes them after it, and what shows it last.
@@ -68,8 +71,7 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
         drivers.add(name.clone(), sockets.clone(), FoundBy::Configuration)?;
     }
     config.state.as_deref().inspect(|state| state::look(state));
-    let scopes = config.state.as_deref().map(Scopes::open);
-    let cloud = Cloud { leases: Arc::default(), scopes: Arc::new(scopes.unwrap_or_default()) };
+    let cloud = cloud(config.state.as_deref(), &node);
     let introductions = Arc::new(Introductions::open(config.state.as_deref(), node.clone()));
     let executor = executor(&config, &drivers, &cloud, &work);
     let executor = Arc::new(executor.with_introductions(introductions.clone()));
@@ -99,11 +101,12 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
         executor,
         scopes: cloud.scopes,
         leases: cloud.leases,
+        metadata: cloud.metadata,
         not_taken: direct.not_taken(),
         expands: config.node_expansion == NodeExpansion::Edge,
         linked: watch::Sender::default(),
         keep_alive,
-        connect: ws::tcp(),
+        connect: config.proxy.connect(),
     };
     let admin = Arc::new(admin_state(&config, &dial, registrations));
     serve_admin(&config, &admin, &watching).await?;
@@ -114,6 +117,15 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
     finish(&doors, &work, grace).await;
     watching.finish(WATCHING).await;
     Ok(())
+}
+
+/// What the cloud told this node, as far as it is kept.
+fn cloud(state: Option<&Path>, node: &NodeName) -> Cloud {
+    Cloud {
+        leases: Arc::default(),
+        scopes: Arc::new(state.map(Scopes::open).unwrap_or_default()),
+        metadata: Arc::new(Metadata::open(state, node)),
+    }
 }
 
 /// Executes the calls of these drivers.
@@ -162,6 +174,7 @@ fn admin_state(config: &Config, dial: &Dial, registrations: Arc<Registrations>) 
         credentials: Some(dial.credentials.clone()),
         state: config.state.clone(),
         roots: config.runtimes.clone(),
+        metadata: dial.metadata.clone(),
         not_taken: dial.not_taken.clone(),
         began: Instant::now(),
         stopping: AtomicBool::default(),
@@ -215,7 +228,7 @@ async fn identity(config: &Config) -> anyhow::Result<(Credentials, Option<NodeId
     if let (Some(join), IdentityState::Empty | IdentityState::Over) =
         (&config.join, directory.state(SystemTime::now()))
     {
-        let node = join.persist(&directory, &ws::tcp()).await;
+        let node = join.persist(&directory, &config.proxy.connect()).await;
         tracing::info!(%node, cloud = %join.cloud.endpoint, "joined");
     }
     let credentials = Credentials::load(&config.tls, Role::Node)

@@ -1,5 +1,5 @@
 //! A create, in five steps. The intent is durable before the driver is called, and the home before
-//! the caller is answered.
+//! the caller is answered. A decision that the class leaves open comes before them.
 
 use bytes::Bytes;
 use http::Response;
@@ -45,7 +45,8 @@ impl Creates<'_> {
         call: &mut IncomingCall,
     ) -> Result<Response<Body>, Error> {
         let is_shared = self.sender.in_doubt.is_some();
-        let facts = facts(call);
+        let direct = self.decide(name, call)?;
+        let facts = facts(call, direct);
         // 1. Intend: the node is durable before anything is sent to it.
         self.check_linked(&target)?;
         let create = self.journal.begin(name);
@@ -190,10 +191,11 @@ impl Creates<'_> {
 }
 
 /// The parts of the request that the journal keeps.
-fn facts(call: &IncomingCall) -> CreateFacts {
+fn facts(call: &IncomingCall, direct: Option<bool>) -> CreateFacts {
     let left = call.deadline.map_or(HOLD, |end| end.saturating_duration_since(Instant::now()));
     let parameters = &call.extracted.parameters;
     CreateFacts {
+        direct,
         until: clock::after(left),
         claim: call.extracted.claim.clone(),
         parameters: (!parameters.is_empty()).then(|| Box::new(parameters.clone())),

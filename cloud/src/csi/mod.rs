@@ -5,6 +5,7 @@
 
 pub mod capacity;
 pub mod create;
+mod decide_direct;
 pub mod dispatch;
 pub mod front;
 pub mod identity;

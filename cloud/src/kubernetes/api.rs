@@ -10,6 +10,10 @@
 //! | (core) | persistentvolumeclaims | get, list, watch | claims that wait for a node |
 //! | (core) | persistentvolumes | get, list | whose volume is lost, and where one may be used |
 //! | (core) | pods | get | whose direct volume was not taken |
+//! | (core) | pods | list, watch | metadata of nodes, in a role of its own |
+//! | (core) | persistentvolumes | watch | the same |
+//! | storage.k8s.io | volumeattachments | list, watch | the same |
+//! | node.k8s.io | runtimeclasses | list, watch | the same |
 //! | authentication.k8s.io | tokenreviews | create | nodes that join, in a role of its own |
 //! | events.k8s.io | events | create, patch | Events |
 //!

@@ -141,6 +141,7 @@ mod tests {
             made: None,
             claim: None,
             attempts: None,
+            direct: None,
         };
         let sent = Change::Intent(
             driver.clone(),

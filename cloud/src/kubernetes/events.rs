@@ -111,8 +111,8 @@ pub(super) fn waiting(key: &str, uid: &str, waits_for: &Reason) -> Notice {
         Reason::Down { node, driver, lasts, state, why } => (
             "DriverDown",
             format!(
-                "node {node}: driver {driver} has been {state} for {}; the volume is made when it \
-                 is up again ({why})",
+                "node {node}: driver {driver} has been {state} for {}; what only this node can do \
+                 waits until it is up again ({why})",
                 minutes(*lasts)
             ),
         ),

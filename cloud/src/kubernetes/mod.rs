@@ -2,7 +2,7 @@
 //!
 //! No call waits for it, and without Kubernetes everything else works. It changes only fields that
 //! it applied itself. Watches keep a copy of the API's objects, pure functions decide, and one task
-//! sends the requests. May use: telemetry, state, pki, rewrite, nodes.
+//! sends the requests. May use: telemetry, state, pki, rewrite, metadata, nodes.
 
 pub mod api;
 pub mod apply_csidrivers;
@@ -15,6 +15,7 @@ mod front_topology;
 pub mod keeper;
 pub mod labels;
 pub mod managed_fields;
+mod metadata;
 pub mod mirror;
 pub mod node;
 pub mod published;

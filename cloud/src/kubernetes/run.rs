@@ -10,6 +10,7 @@ use proto::host::tasks::Tasks;
 use crate::kubernetes::api::Server;
 use crate::kubernetes::doctor::examine::Doctor;
 use crate::kubernetes::keeper::{Away, Facts, Keeper};
+use crate::kubernetes::metadata;
 use crate::kubernetes::mirror::Mirror;
 use crate::kubernetes::published::Published;
 use crate::kubernetes::settings::Kubernetes;
@@ -42,6 +43,9 @@ pub async fn start(
         published.set(driver, "not yet");
     }
     watch_all(&server, &mirror, tasks);
+    if let Some(handlers) = settings.metadata.clone() {
+        metadata::watch_all(&server, facts.links.metadata(), handlers, tasks);
+    }
     let doctor = Doctor {
         server: server.clone(),
         mirror: mirror.clone(),

@@ -6,7 +6,10 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
+use glob::Pattern;
 use proto::config::{HOUR, Reader};
+
+use crate::metadata::handlers::Handlers;
 
 /// The default grace, in seconds.
 const GRACE: u16 = 60;
@@ -24,6 +27,9 @@ pub struct Kubernetes {
     pub grace: Duration,
     /// The ServiceAccount whose tokens let nodes join; none if none does.
     pub join_service_account: Option<ServiceAccount>,
+    /// The handlers that take direct volumes, if the metadata of pods is watched and sent to their
+    /// nodes.
+    pub metadata: Option<Handlers>,
 }
 
 /// A ServiceAccount: `NAMESPACE/NAME`.
@@ -155,12 +161,24 @@ impl Kubernetes {
             let publish = section.parsed("publish_csinode", str::parse::<Publish>);
             let grace = section.number("grace_s", HOUR);
             let account = section.parsed("join_service_account", str::parse::<ServiceAccount>);
-            (api.unwrap_or(ApiChoice::At(ApiAt::InCluster)), publish, grace, account)
+            let metadata = metadata(section);
+            (api.unwrap_or(ApiChoice::At(ApiAt::InCluster)), publish, grace, account, metadata)
         });
-        let (api, publish, grace, account) = section.unwrap_or((ApiChoice::Off, None, None, None));
+        let (api, publish, grace, account, metadata) =
+            section.unwrap_or((ApiChoice::Off, None, None, None, None));
         let ApiChoice::At(api) = api_flag.unwrap_or(api) else { return None };
         let publish = publish_flag.or(publish).unwrap_or_default();
         let grace = Duration::from_secs(grace.unwrap_or(GRACE).into());
-        Some(Self { api, publish, grace, join_service_account: account })
+        Some(Self { api, publish, grace, join_service_account: account, metadata })
     }
+}
+
+/// The handlers that take direct volumes; none without `metadata`.
+fn metadata(section: &mut Reader) -> Option<Handlers> {
+    let is_on = section.yes_no("metadata");
+    let patterns = section.some("direct_handlers", Pattern::new);
+    if patterns.is_some() && is_on != Some(true) {
+        section.problem("direct_handlers needs metadata = true: nothing else reads it");
+    }
+    is_on.filter(|is_on| *is_on).map(|_| patterns.map(Handlers::new).unwrap_or_default())
 }

@@ -1,4 +1,4 @@
-//! Keeps the mirror true: one watch for each kind of object.
+//! Keeps the mirror true: one watch for each kind of object. Other watches run the same way.
 
 use std::sync::Arc;
 
@@ -25,19 +25,28 @@ type ClaimMetadata = PartialObjectMeta<PersistentVolumeClaim>;
 /// Starts all watches.
 pub(super) fn watch_all(server: &Arc<Server>, mirror: &Arc<Mirror>, tasks: &Tasks) {
     let client = || server.client.clone();
-    let both = || (server.clone(), mirror.clone());
     let csidrivers = watcher(Api::<CSIDriver>::all(client()), pages());
-    let take = |objects: &mut Objects, event| objects.drivers.take(event, mirror::driver);
-    tasks.spawn_until_stop("watch", follow("CSIDriver watch", both(), csidrivers, take));
+    let take = into(mirror, |objects, event| objects.drivers.take(event, mirror::driver));
+    tasks.spawn_until_stop("watch", follow("CSIDriver watch", server.clone(), csidrivers, take));
     let csinodes = watcher(Api::<CSINode>::all(client()), pages());
-    let take = |objects: &mut Objects, event| objects.csinodes.take(event, mirror::csinode);
-    tasks.spawn_until_stop("watch", follow("CSINode watch", both(), csinodes, take));
+    let take = into(mirror, |objects, event| objects.csinodes.take(event, mirror::csinode));
+    tasks.spawn_until_stop("watch", follow("CSINode watch", server.clone(), csinodes, take));
     let nodes = watcher(Api::<PartialObjectMeta<Node>>::all(client()), pages());
-    let take = |objects: &mut Objects, event| objects.nodes.take(event, mirror::node);
-    tasks.spawn_until_stop("watch", follow("Node watch", both(), nodes, take));
+    let take = into(mirror, |objects, event| objects.nodes.take(event, mirror::node));
+    tasks.spawn_until_stop("watch", follow("Node watch", server.clone(), nodes, take));
     let claims = watcher(Api::<ClaimMetadata>::all(client()), pages());
-    let take = |objects: &mut Objects, event| objects.claims.take(event, claims::claim);
-    tasks.spawn_until_stop("watch", follow("PersistentVolumeClaim watch", both(), claims, take));
+    let take = into(mirror, |objects, event| objects.claims.take(event, claims::claim));
+    let what = "PersistentVolumeClaim watch";
+    tasks.spawn_until_stop("watch", follow(what, server.clone(), claims, take));
+}
+
+/// Takes events into the mirror.
+fn into<K, F: Fn(&mut Objects, Event<K>) -> bool>(
+    mirror: &Arc<Mirror>,
+    take: F,
+) -> impl Fn(Event<K>) + use<K, F> {
+    let mirror = mirror.clone();
+    move |event| mirror.change(|objects| take(objects, event))
 }
 
 fn pages() -> Config {
@@ -45,16 +54,16 @@ fn pages() -> Config {
 }
 
 /// Follows a watch for ever; failures are retried with growing waits.
-async fn follow<K: Send + 'static>(
+pub(super) async fn follow<K: Send + 'static>(
     what: &'static str,
-    (server, mirror): (Arc<Server>, Arc<Mirror>),
+    server: Arc<Server>,
     events: impl Stream<Item = watcher::Result<Event<K>>> + Send,
-    take: impl Fn(&mut Objects, Event<K>) -> bool + Send + Sync,
+    take: impl Fn(Event<K>) + Send + Sync,
 ) {
     let answers = events.filter(|event| {
         let begins = matches!(event, Ok(Event::Init));
         if begins {
-            mirror.change(|objects| take(objects, Event::Init));
+            take(Event::Init);
         }
         // `Init` comes before any request. It is no answer and must not reset the backoff.
         std::future::ready(!begins)
@@ -64,7 +73,7 @@ async fn follow<K: Send + 'static>(
         match event {
             Ok(event) => {
                 server.watched(what);
-                mirror.change(|objects| take(objects, event));
+                take(event);
             }
             Err(error) => server.watch_failed(what, error),
         }
@@ -95,11 +104,8 @@ mod tests {
             let event = if begins { Err(failed(code)) } else { Ok(Event::<()>::Init) };
             std::task::Poll::Ready(Some(event))
         });
-        let take = |objects: &mut Objects, event| {
-            assert!(matches!(event, Event::Init));
-            objects.claims.take(event, |()| (String::new(), None))
-        };
-        let following = follow("x watch", (server.clone(), Arc::default()), events, take);
+        let take = |event| assert!(matches!(event, Event::Init));
+        let following = follow("x watch", server.clone(), events, take);
         assert!(tokio::time::timeout(Duration::from_secs(600), following).await.is_err());
         begun
     }

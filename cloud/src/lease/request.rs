@@ -208,7 +208,7 @@ fn fits_home(
     if scope == Some(Scope::Node) && home.node != *node && !reaches(home, at) {
         return Err(elsewhere(home, driver));
     }
-    let direct = home.parameters.as_ref().is_some_and(|ours| ours.contains_key(csi::direct::KEY));
+    let direct = home.parameters.as_ref().is_some_and(|ours| csi::direct::is_on(ours));
     // At its home a PersistentVolume's attributes may make it direct: no other node could use it.
     if home.name.is_some() && !direct && scope != Some(Scope::Node) {
         return Err(LeaseRefusal::Never(format!(

@@ -21,6 +21,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tracing::{info, warn};
 
+use crate::metadata::sending::Sending;
 use crate::nodes::driver_health::ReportedHealth;
 use crate::nodes::greetings::Greeting;
 use crate::nodes::handle::{Handle, Peer, Want};
@@ -39,7 +40,7 @@ pub async fn run(links: &Links, peer: Identity<NodeName>, link: Link, from: Opti
     // Boxed like all rare steps, so that the future of an idle link stays small.
     let Some(established) = Box::pin(greet(links, &peer, link, from)).await else { return };
     let node = &peer.name;
-    let Established { link, handle, wanted, told, labelled } = established;
+    let Established { link, handle, wanted, told, labelled, metadata } = established;
     {
         let mut task = LinkTask {
             links,
@@ -50,6 +51,7 @@ pub async fn run(links: &Links, peer: Identity<NodeName>, link: Link, from: Opti
             wanted,
             told,
             labelled,
+            metadata,
             leases: LeaseQueue::new(links, node, &handle),
             told_to_leave: false,
             leaving: false,
@@ -72,6 +74,7 @@ struct Established {
     wanted: mpsc::Receiver<Want>,
     told: watch::Receiver<Told>,
     labelled: LabelledReport,
+    metadata: Sending,
 }
 
 /// Hello and welcome; none if the link is refused or lost, or loses its place meanwhile.
@@ -129,6 +132,7 @@ async fn establish(
         return None;
     }
     let labelled = LabelledReport::new(links.authority(), node, &hello.drivers);
+    let position = hello.metadata;
     let health = ReportedHealth::default();
     health.set(&hello.drivers, |driver| links.authority().serves(driver));
     let recorded = ingest::drivers(links.store(), links.authority(), node, hello.drivers).await;
@@ -161,7 +165,8 @@ async fn establish(
         // It changed when this was not yet the node's link.
         handle.news.notify_one();
     }
-    Some(Established { link, handle, wanted, told, labelled })
+    let metadata = Sending::new(links.metadata(), node, position);
+    Some(Established { link, handle, wanted, told, labelled, metadata })
 }
 
 /// What a hello says of the other end, with what the connection itself shows.
@@ -291,6 +296,7 @@ struct LinkTask<'a> {
     wanted: mpsc::Receiver<Want>,
     told: watch::Receiver<Told>,
     labelled: LabelledReport,
+    metadata: Sending,
     leases: LeaseQueue<'a>,
     /// The cloud has told the edge to leave.
     told_to_leave: bool,
@@ -323,6 +329,7 @@ impl LinkTask<'_> {
                     None
                 }
                 reply = self.leases.next() => Some(Message::LeaseReply(reply)),
+                part = self.metadata.next(), if !self.leaving => Some(Message::Metadata(part)),
                 Ok(()) = self.told.changed() => Some(self.welcome()),
                 () = self.handle.news.notified() => Some(self.welcome()),
                 drivers = self.labelled.changed() => match Box::pin(self.drivers(drivers)).await {
@@ -400,6 +407,12 @@ impl LinkTask<'_> {
                 self.not_taken(report);
                 Ok(None)
             }
+            Event::Message(Message::MetadataTaken(position)) => {
+                if self.metadata.taken(position) {
+                    return Ok(None);
+                }
+                Err(self.broken("it answered metadata that was not sent".into()))
+            }
             Event::Message(Message::Leaving) => {
                 info!(
                     node = %self.node,
@@ -426,9 +439,14 @@ impl LinkTask<'_> {
         }
     }
 
-    /// True for a lease request of an edge that waits for earlier answers: they pace it.
+    /// True for a lease request of an edge that waits for earlier answers, and for the answer to
+    /// metadata: what we send paces them.
     fn is_paced(&self, event: &Event) -> bool {
-        matches!(event, Event::Message(Message::Lease(_))) && !self.leases.is_crowded()
+        match event {
+            Event::Message(Message::Lease(_)) => !self.leases.is_crowded(),
+            Event::Message(Message::MetadataTaken(_)) => self.metadata.is_awaited(),
+            _ => false,
+        }
     }
 
     /// Records the edge's drivers, and tells it their scopes.

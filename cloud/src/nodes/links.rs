@@ -17,6 +17,7 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
+use crate::metadata::shared::Metadata;
 use crate::nodes::budgets::Budgets;
 use crate::nodes::driver_health::DriverHealth;
 use crate::nodes::greetings::Greetings;
@@ -79,6 +80,7 @@ pub struct Links {
     /// Not set without Kubernetes.
     published_topology: PublishedTopology,
     ask_kubernetes: OnceLock<AskKubernetes>,
+    metadata: Arc<Metadata>,
     /// The number of links made so far.
     made: AtomicU64,
 }
@@ -107,6 +109,7 @@ impl Links {
             new_leases: true,
             published_topology: PublishedTopology::default(),
             ask_kubernetes: OnceLock::new(),
+            metadata: Arc::default(),
             made: AtomicU64::new(0),
         }
     }
@@ -163,6 +166,11 @@ impl Links {
     pub(crate) async fn volume_facts(&self, driver: &DriverName, id: &str) -> VolumeAnswer {
         let Some(ask) = self.ask_kubernetes.get() else { return VolumeAnswer::Unknown };
         ask(driver.clone(), id.to_owned(), Age::MinuteIfKnown).await
+    }
+
+    /// What the edges are sent of Kubernetes' objects.
+    pub(crate) fn metadata(&self) -> &Arc<Metadata> {
+        &self.metadata
     }
 
     /// Who may have which driver.
@@ -439,6 +447,7 @@ impl Links {
             publishes_topology: self.topology_published_at(node),
             leases: true,
             not_taken: true,
+            metadata: self.metadata.is_on(),
             renews: self.enrolment.issuers().is_some(),
             renew_now: ca.is_some_and(|ca| self.enrolment.tag().is_some_and(|tag| ca != tag)),
         }

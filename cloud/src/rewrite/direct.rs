@@ -14,17 +14,11 @@ use proto::csi::VolumeCapability;
 use proto::csi::direct;
 use proto::csi::direct::{Contradiction, Direct};
 use proto::csi::status::BadRequest;
-use proto::csi::wire;
 use proto::csi::wire::Malformed;
 use proto::csi::{DirectCall, Method, Resource};
 use proto::host::chain;
 
 use crate::error::Error;
-use crate::rewrite::parameters::OURS;
-
-// Field numbers of CSI messages; the tests decode the edited messages with the generated code.
-const CREATED_WITH: u32 = 8;
-const MODIFIED_TO: u32 = 3;
 
 /// Refuses a CreateVolume that asks for something a direct volume cannot do. `parameters` are the
 /// ones with our prefix.
@@ -37,28 +31,33 @@ pub(crate) fn check_create(
 ) -> Result<(), Error> {
     let method = Method::creating(Resource::Volume).name();
     let contradiction = |source| Error::DirectAsked { method, source };
-    none_is_ours(method, request, CREATED_WITH)?;
+    if direct::is_auto(parameters) {
+        // The words are checked now, and the rest after the decision.
+        let direct = direct::decided(parameters, true);
+        return Direct::read(&direct).map(drop).map_err(contradiction);
+    }
     let Some(direct) = Direct::read(parameters).map_err(contradiction)? else { return Ok(()) };
     let bad = |source| Error::BadRequest { method, source: BadRequest::Protobuf(source) };
     let request = csi::CreateVolumeRequest::decode(request.clone()).map_err(bad)?;
     check(&direct, &request.volume_capabilities).map_err(contradiction)
 }
 
-/// Refuses our keys among the mutable parameters: they would reach the driver and mean nothing.
-fn none_is_ours(method: &'static str, request: &[u8], mutable: u32) -> Result<(), Error> {
-    let malformed = |source: Malformed| Error::BadRequest { method, source: source.into() };
-    for field in wire::fields(request) {
-        let field = field.map_err(malformed)?;
-        let Some(entry) = field.content.filter(|_| field.number == mutable) else { continue };
-        let (key, _) = wire::read_entry(entry).map_err(malformed)?;
-        if key.starts_with(OURS) {
-            return Err(Error::DirectAsked {
-                method,
-                source: Contradiction::Mutable(key.to_owned()),
-            });
-        }
+/// Refuses a class that asks for the outcome of a decision.
+///
+/// # Errors
+/// It does.
+pub(crate) fn check_class(parameters: &BTreeMap<String, String>) -> Result<(), Error> {
+    match parameters.get(direct::KEY).filter(|value| *value == direct::NONE) {
+        None => Ok(()),
+        Some(value) => Err(Error::DirectAsked {
+            method: Method::creating(Resource::Volume).name(),
+            source: Contradiction::Value {
+                key: direct::KEY.into(),
+                value: value.clone(),
+                can: "kata, auto",
+            },
+        }),
     }
-    Ok(())
 }
 
 fn check(direct: &Direct, capabilities: &[VolumeCapability]) -> Result<(), Contradiction> {
@@ -74,10 +73,19 @@ pub(crate) fn out_of(
     request: Bytes,
     parameters: &BTreeMap<String, String>,
 ) -> Result<Bytes, Malformed> {
-    match method.places().filter(|_| parameters.contains_key(direct::KEY)) {
+    match method.places().filter(|_| direct::is_on(parameters)) {
         Some(places) => direct::for_driver(&request, places).map(Bytes::from),
         None => Ok(request),
     }
+}
+
+/// A call on a volume that has our settings, as its driver gets it.
+#[derive(Debug, PartialEq)]
+pub(crate) struct VolumeRequest {
+    /// The message.
+    pub(crate) message: Bytes,
+    /// Whether the volume is direct, or was made by a decision and the call is validated here.
+    pub(crate) is_direct: bool,
 }
 
 /// The call on a direct volume as its driver gets it; none if the call passes unchanged. `class`
@@ -89,12 +97,9 @@ pub(crate) fn of_volume(
     rpc: Method,
     request: &Bytes,
     class: impl FnOnce() -> BTreeMap<String, String>,
-) -> Result<Option<Bytes>, Error> {
+) -> Result<Option<VolumeRequest>, Error> {
     let method = rpc.name();
     let is_attach = match rpc.direct() {
-        Some(DirectCall::Modify) => {
-            return none_is_ours(method, request, MODIFIED_TO).map(|()| None);
-        }
         Some(DirectCall::Attach) => true,
         Some(DirectCall::Validate | DirectCall::Expand) => false,
         Some(
@@ -111,13 +116,19 @@ pub(crate) fn of_volume(
         _ => direct::settings(request, places).map_err(malformed)?,
     };
     let contradiction = |source| Error::DirectAsked { method, source };
-    let Some(direct) = Direct::read(&parameters).map_err(contradiction)? else { return Ok(None) };
+    let Some(direct) = Direct::read(&parameters).map_err(contradiction)? else {
+        let message = direct::without_settings(request, places).map_err(malformed)?;
+        // Its answer gets the keys back that the driver did not see.
+        let is_direct = rpc.direct() == Some(DirectCall::Validate);
+        return Ok(message.map(|message| VolumeRequest { message: message.into(), is_direct }));
+    };
     if is_attach {
         let bad = |source| Error::BadRequest { method, source: BadRequest::Protobuf(source) };
         let request = csi::ControllerPublishVolumeRequest::decode(request.clone()).map_err(bad)?;
         check(&direct, request.volume_capability.as_slice()).map_err(contradiction)?;
     }
-    direct::for_driver(request, places).map(|request| Some(request.into())).map_err(malformed)
+    let message = direct::for_driver(request, places).map_err(malformed)?;
+    Ok(Some(VolumeRequest { message: message.into(), is_direct: true }))
 }
 
 /// The answer to ValidateVolumeCapabilities about a direct volume. Capabilities that we would
@@ -252,30 +263,58 @@ mod tests {
     }
 
     #[test]
-    fn our_keys_reach_no_driver_as_mutable_parameters() {
-        let parameters = |key: &str| [(key.to_owned(), "kata".to_owned())].into();
-        let create = |key| csi::CreateVolumeRequest {
-            mutable_parameters: parameters(key),
-            ..Default::default()
-        };
-        let modify = |key| csi::ControllerModifyVolumeRequest {
-            volume_id: "v".into(),
-            mutable_parameters: parameters(key),
-            ..Default::default()
-        };
-        let asked = |key| {
-            let modify = modify(key).encode_to_vec().into();
-            let modified = of_volume(Method::ControllerModifyVolume, &modify, BTreeMap::new);
-            (check_create(&create(key).encode_to_vec().into(), &BTreeMap::new()), modified)
-        };
-        for key in [direct::KEY, "edge-csi.io/direct-fsck", "edge-csi.io/new"] {
-            let (created, modified) = asked(key);
-            assert_eq!(created.unwrap_err().code(), Code::InvalidArgument);
-            assert_eq!(modified.unwrap_err().code(), Code::InvalidArgument);
+    fn a_class_may_leave_it_open_and_the_decision_makes_it_one_or_the_other() {
+        let auto = class(&[(direct::KEY, "auto"), ("edge-csi.io/direct-fsck", "never")]);
+        check_create(&create(Mode::MultiNodeMultiWriter), &auto).unwrap();
+        let bad = class(&[(direct::KEY, "auto"), ("edge-csi.io/direct-fsck", "often")]);
+        assert!(check_create(&create(Mode::SingleNodeSingleWriter), &bad).is_err());
+        let made = direct::decided(&auto, true);
+        check_create(&create(Mode::SingleNodeSingleWriter), &made).unwrap();
+        assert!(check_create(&create(Mode::MultiNodeMultiWriter), &made).is_err());
+        assert_eq!(direct::decision(&made), Some(true));
+        let ordinary = direct::decided(&auto, false);
+        check_create(&create(Mode::MultiNodeMultiWriter), &ordinary).unwrap();
+        assert_eq!(ordinary, class(&[(direct::KEY, direct::NONE)]));
+        assert_eq!(direct::decision(&ordinary), Some(false));
+        assert_eq!(direct::decision(&class(&[(direct::KEY, "kata")])), None);
+        assert!(check_class(&ordinary).is_err(), "no class can have it");
+        check_class(&auto).unwrap();
+        let method = Method::CreateVolume;
+        let request = create(Mode::SingleNodeSingleWriter);
+        for (settings, is_edited) in [(&auto, false), (&ordinary, false), (&made, true)] {
+            let sent = out_of(method, request.clone(), settings).unwrap();
+            assert_eq!(sent != request, is_edited);
         }
-        let (created, modified) = asked("iops");
-        created.unwrap();
-        assert_eq!(modified.unwrap(), None);
+        // What was left open elsewhere is not guessed.
+        let publish = csi::ControllerPublishVolumeRequest {
+            volume_context: auto.into_iter().collect(),
+            ..Default::default()
+        };
+        let publish = publish.encode_to_vec().into();
+        let refused = of_volume(Method::ControllerPublishVolume, &publish, BTreeMap::new);
+        assert_eq!(refused.unwrap_err().code(), Code::InvalidArgument);
+    }
+
+    #[test]
+    fn an_ordinary_volumes_driver_does_not_see_the_decision() {
+        let capability = capability(Mode::MultiNodeMultiWriter);
+        let publish = csi::ControllerPublishVolumeRequest {
+            volume_id: "v".into(),
+            volume_capability: Some(capability.clone()),
+            volume_context: [
+                (direct::KEY.to_owned(), direct::NONE.to_owned()),
+                ("size".to_owned(), "9".to_owned()),
+            ]
+            .into(),
+            ..Default::default()
+        };
+        let message = publish.encode_to_vec().into();
+        let sent = of_volume(Method::ControllerPublishVolume, &message, BTreeMap::new);
+        let VolumeRequest { message, is_direct } = sent.unwrap().unwrap();
+        let sent = csi::ControllerPublishVolumeRequest::decode(message).unwrap();
+        assert!(!is_direct);
+        assert_eq!(sent.volume_context, [("size".to_owned(), "9".to_owned())].into());
+        assert!(sent.volume_capability == Some(capability));
     }
 
     #[test]
@@ -290,8 +329,9 @@ mod tests {
             of_volume(Method::ControllerExpandVolume, &message, || class).unwrap()
         };
         assert_eq!(of(class(&[("edge-csi.io/other", "x")])), None);
+        assert_eq!(of(class(&[(direct::KEY, direct::NONE)])), None);
         let sent = of(class(&[(direct::KEY, "kata")])).unwrap();
-        let sent = csi::ControllerExpandVolumeRequest::decode(sent).unwrap();
+        let sent = csi::ControllerExpandVolumeRequest::decode(sent.message).unwrap();
         assert!(matches!(sent.volume_capability.unwrap().access_type, Some(AccessType::Block(_))));
         let publish = csi::ControllerPublishVolumeRequest {
             volume_capability: Some(capability(Mode::MultiNodeMultiWriter)),

@@ -4,6 +4,7 @@
 //! Pure: bytes in, bytes out. All other fields pass unchanged, also fields newer than this version.
 //! May use: error, state.
 
+pub mod class;
 pub mod colocate;
 pub mod created;
 pub mod direct;

@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
+use proto::csi::status::is_nothing_done;
 use proto::csi::{Id, Made};
 use proto::host::chain;
 use proto::names::{DriverName, NodeName};
@@ -27,6 +28,8 @@ pub struct CreateFacts {
     pub claim: Option<Box<Claim>>,
     /// The parameters for csi-cloud.
     pub parameters: Option<Box<std::collections::BTreeMap<String, String>>>,
+    /// The decision whether the volume is direct, if its class left that open.
+    pub direct: Option<bool>,
     /// The last moment at which the call may begin at its node, in ms since 1970.
     pub until: u64,
 }
@@ -103,6 +106,14 @@ impl Drop for PendingCreate<'_> {
 /// The first node that is full, and its quota.
 type Full = Option<(NodeName, OverQuota)>;
 
+/// Why a create is not sent.
+enum NotSent {
+    /// All nodes are full.
+    Full(Full),
+    /// An attempt at this node was made by another decision.
+    DecidedOtherwise(NodeName),
+}
+
 impl PendingCreate<'_> {
     /// Records that the create is sent to its target, and counts the attempt. A name that was sent
     /// before, and is not free again, goes to its node.
@@ -121,11 +132,16 @@ impl PendingCreate<'_> {
         let driver = self.journal.driver.clone();
         let name = self.name.clone();
         let claim = facts.claim.clone();
+        let direct = facts.direct;
         let until = facts.until;
         let quotas = *self.journal.store.quotas();
         let intended = self.journal.store.write(move |txn| {
             let before = txn.intent(&driver, &name).cloned();
-            let place = || fewest(txn, &driver, target.nodes(), &quotas, is_shared);
+            if let Some(other) = before.as_ref().filter(|before| before.direct != direct) {
+                return Err(NotSent::DecidedOtherwise(other.node.clone()));
+            }
+            let nodes = target.nodes();
+            let place = || fewest(txn, &driver, nodes, &quotas, is_shared).map_err(NotSent::Full);
             let node = match (&before, &target) {
                 // Any node can repeat the create of a shared driver's volume.
                 (Some(Intent { made: Some(_), .. }), Target::SentTo(node)) => node.clone(),
@@ -151,22 +167,34 @@ impl PendingCreate<'_> {
                     made: None,
                     claim,
                     attempts: Some(1),
+                    direct,
                 },
             };
             let counted = intent.attempts.map(|_| intent.since);
             txn.set_intent(&driver, &name, Some(intent));
-            Ok::<_, Full>(Attempt { node, counted })
+            Ok::<_, NotSent>(Attempt { node, counted })
         });
         let attempt =
             intended.await.map_err(|source| Error::NotDurable { source: source.into() })?;
-        attempt.map_err(|full| match full {
-            Some((node, over)) => {
+        attempt.map_err(|why| self.not_sent(why))
+    }
+
+    fn not_sent(&self, why: NotSent) -> Error {
+        match why {
+            NotSent::Full(Some((node, over))) => {
                 self.journal.store.refusals().count(over.quota);
                 Error::OverQuota { node, why: over.to_string() }
             }
             // `nodes` is never empty: the plan has at least one node.
-            None => Error::NotDurable { source: "no node was left to choose from".into() },
-        })
+            NotSent::Full(None) => {
+                Error::NotDurable { source: "no node was left to choose from".into() }
+            }
+            NotSent::DecidedOtherwise(node) => Error::DirectNotYet {
+                driver: self.journal.driver.clone(),
+                name: self.name.text().into(),
+                why: format!("an attempt at node {node} was made by another decision"),
+            },
+        }
     }
 
     /// Takes back an attempt of which certainly no byte went to the driver. After the last one the
@@ -260,7 +288,7 @@ impl PendingCreate<'_> {
     /// attempt may go to another node.
     pub async fn refused(&self, code: Code) {
         let alone = self.journal.running().get(self.name) == Some(&1);
-        if !alone || !is_nothing_made(code) {
+        if !alone || !is_nothing_done(code) {
             return;
         }
         let driver = self.journal.driver.clone();
@@ -379,30 +407,6 @@ fn home(before: Option<Home>, node: &NodeName, entry: Bytes, source: Option<Id>)
         home.add_conflict(node);
     }
     home
-}
-
-/// True if this code proves that nothing of the name exists. With any other code the name stays at
-/// its node.
-fn is_nothing_made(code: Code) -> bool {
-    match code {
-        Code::InvalidArgument
-        | Code::NotFound
-        | Code::PermissionDenied
-        | Code::Unauthenticated
-        | Code::ResourceExhausted
-        | Code::FailedPrecondition
-        | Code::OutOfRange
-        | Code::Unimplemented => true,
-        Code::Ok
-        | Code::Cancelled
-        | Code::Unknown
-        | Code::DeadlineExceeded
-        | Code::AlreadyExists
-        | Code::Aborted
-        | Code::Internal
-        | Code::Unavailable
-        | Code::DataLoss => false,
-    }
 }
 
 #[cfg(test)]

@@ -76,6 +76,10 @@ pub struct Intent {
     /// them: then the driver may have got the create for as long as the intent lives.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempts: Option<u32>,
+    /// Whether the volume is made as a direct one, if its class left that to the RuntimeClass of
+    /// its pods. Every attempt is made by the same decision.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub direct: Option<bool>,
 }
 
 /// A topology segment; all nodes in it share one copy.

@@ -12,7 +12,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use proto::csi::Method;
 use proto::host::files;
-use proto::host::publish::{Existing, publish};
+use proto::host::publish::publish_record;
 use proto::names::NodeName;
 use serde::{Deserialize, Serialize};
 use tracing::warn;
@@ -154,10 +154,7 @@ impl Authority {
 /// Replaces the record. One of another boot may not stay: a later csi-edge of this boot would take
 /// its word.
 fn keep(file: &Path, record: &DenialRecord) -> io::Result<()> {
-    let directory = file.parent().unwrap_or_else(|| Path::new("/"));
-    let kept = std::fs::create_dir_all(directory)
-        .and_then(|()| Ok(serde_json::to_vec(record)?))
-        .and_then(|text| publish(file, &text, 0o600, Existing::Replace));
+    let kept = publish_record(file, record);
     if kept.is_err() {
         // It is gone, or it cannot be changed at all.
         let _ = std::fs::remove_file(file);
@@ -171,6 +168,7 @@ mod tests {
     use tonic::Code;
 
     use super::*;
+    use proto::host::publish::{Existing, publish};
 
     #[test]
     fn only_what_csi_cloud_sends_can_be_denied() {

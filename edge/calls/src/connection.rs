@@ -19,6 +19,7 @@ use proto::control::health::Health;
 use proto::control::hello::Protobuf;
 use proto::csi;
 use proto::csi::frame;
+use proto::csi::method::Service;
 use proto::csi::{Capabilities, Local, Method};
 use proto::host::chain;
 use proto::host::tasks::Tasks;
@@ -39,6 +40,9 @@ use crate::health::{HealthTracker, is_failure};
 const INTRODUCTION: Duration = Duration::from_secs(5);
 /// How long a call waits for a driver that is just coming back.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// How long a node's call about a volume waits for a driver that was never reached: the node was
+/// started just now. A kubelet that is refused comes back later each time.
+const LATE: Duration = Duration::from_secs(30);
 /// How often a driver is asked whether it is ready.
 const PROBE_EVERY: Duration = Duration::from_secs(10);
 /// How long it may take to answer that.
@@ -321,7 +325,7 @@ impl Connection {
         call: &Call,
         deadline: Option<Instant>,
     ) -> Result<Response<Received>, Error> {
-        let sender = self.sender().await?;
+        let sender = self.sender(call, deadline).await?;
         // The call may have waited for a driver that was coming back.
         if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
             return Err(Error::too_late());
@@ -369,12 +373,13 @@ impl Connection {
         }
     }
 
-    async fn sender(&self) -> Result<Upstream, Error> {
+    async fn sender(&self, call: &Call, deadline: Option<Instant>) -> Result<Upstream, Error> {
         if !self.state.borrow().is_open() {
             self.retry_now.notify_one();
             let mut state = self.state.subscribe();
+            let patience = self.patience(call, deadline);
             // Boxed: otherwise the future of every call would hold it.
-            let _ = Box::pin(timeout(PATIENCE, state.wait_for(State::is_open))).await;
+            let _ = Box::pin(timeout(patience, state.wait_for(State::is_open))).await;
         }
         match &*self.state.borrow() {
             State::Here(sender, _) => Ok(sender.clone()),
@@ -383,6 +388,18 @@ impl Connection {
                 Err(Error::DriverAway { at: self.at.clone(), source })
             }
         }
+    }
+
+    /// How long a call waits for the driver; its caller hears the reason before it gives up.
+    fn patience(&self, call: &Call, deadline: Option<Instant>) -> Duration {
+        let path = call.path.path();
+        let is_info = Method::of_path(path).is_some_and(|method| method.local().is_some());
+        let is_volumes = Service::of_path(path) == Some(Service::Node) && !is_info;
+        if !is_volumes || self.health().was_reached() {
+            return PATIENCE;
+        }
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()) / 2);
+        left.unwrap_or(LATE).clamp(PATIENCE, LATE)
     }
 
     /// Whether there is a connection.
@@ -412,14 +429,14 @@ impl Connection {
         let mut health = self.health();
         let before = health.clone();
         happened(&mut health, Instant::now());
-        let (was, told) = (before.told(), health.told());
-        if was == told {
+        let (was, _) = before.told();
+        let (state, why) = health.told();
+        if before.told() == health.told() {
             return;
         }
-        let (state, why) = told;
         let DriverSocket { driver, socket, .. } = &*self.at;
         match state.is_down() {
-            _ if was.0 == state => {}
+            _ if was == state => {}
             true => warn!(%driver, socket, ?state, why, "the driver is down"),
             false => info!(%driver, socket, ?state, why, "the driver's health has changed"),
         }

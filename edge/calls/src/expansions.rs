@@ -13,7 +13,7 @@ use http::uri::PathAndQuery;
 use prost::Message;
 use proto::control::base64::Base64;
 use proto::csi;
-use proto::csi::status::{BadRequest, ToStatus};
+use proto::csi::status::{BadRequest, ToStatus, is_nothing_done};
 use proto::csi::topology::Scope;
 use proto::csi::wire;
 use proto::csi::{DirectCall, Method, NodeStep, frame};
@@ -400,7 +400,6 @@ fn step(
         | DirectCall::Attach
         | DirectCall::Validate
         | DirectCall::Expand
-        | DirectCall::Modify
         | DirectCall::Delete
         | DirectCall::Node(_) => return Ok(None),
     };
@@ -472,19 +471,7 @@ fn was_not_begun(answered: &Result<Answer, Error>) -> bool {
         Ok(answer) => answer.failure(),
         Err(error) => return error.is_not_dispatched(),
     };
-    status.is_some_and(|status| {
-        matches!(
-            status.code(),
-            Code::InvalidArgument
-                | Code::NotFound
-                | Code::PermissionDenied
-                | Code::Unauthenticated
-                | Code::ResourceExhausted
-                | Code::FailedPrecondition
-                | Code::OutOfRange
-                | Code::Unimplemented
-        )
-    })
+    status.is_some_and(|status| is_nothing_done(status.code()))
 }
 
 #[cfg(test)]

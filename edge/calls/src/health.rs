@@ -142,6 +142,11 @@ impl HealthTracker {
         self.answers.count == 0
     }
 
+    /// Whether it was reached at least once.
+    pub fn was_reached(&self) -> bool {
+        self.was_reached
+    }
+
     /// The health, as it is told.
     pub fn health(&self, now: Instant) -> Health {
         let seconds = now.saturating_duration_since(self.since).as_secs();

@@ -16,7 +16,7 @@ use proto::csi;
 use proto::csi::{Local, Method};
 use proto::host::files;
 use proto::host::files::Unread;
-use proto::host::publish::{Existing, publish};
+use proto::host::publish::publish_record;
 use proto::names::{DriverName, NodeName};
 use serde::{Deserialize, Serialize};
 use tracing::{info, warn};
@@ -171,11 +171,9 @@ fn read(file: &Path, node: &NodeName) -> ByName {
 /// Writes the file.
 async fn keep(file: PathBuf, kept: Kept) {
     let path = file.clone();
-    let write = move || -> anyhow::Result<()> {
-        Ok(publish(&path, &serde_json::to_vec(&kept)?, 0o600, Existing::Replace)?)
-    };
-    let written = tokio::task::spawn_blocking(write).await.context("it was broken off");
-    let Err(error) = written.and_then(|written| written) else { return };
+    let written = tokio::task::spawn_blocking(move || publish_record(&path, &kept)).await;
+    let written = written.context("it was broken off").and_then(|written| Ok(written?));
+    let Err(error) = written else { return };
     let file = file.display();
     let error = format!("{error:#}");
     warn!(
@@ -188,6 +186,7 @@ async fn keep(file: PathBuf, kept: Kept) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proto::host::publish::{Existing, publish};
 
     fn driver(name: &str, info: &[u8]) -> hello::Driver {
         let answer = |method: Local, bytes: &[u8]| {

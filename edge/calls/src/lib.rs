@@ -2,8 +2,8 @@
 //!
 //! Promises: a dispatched call runs to its end; an identical call in flight shares its run; two
 //! different calls never run for the same volume. It also holds what the cloud told this node
-//! (scopes), what drivers said last (introductions), and how this node asks for leases. It may use
-//! `proto` only.
+//! (scopes, metadata), what drivers said last (introductions), and how this node asks for leases.
+//! It may use `proto` only.
 
 pub mod authority;
 mod connection;
@@ -15,6 +15,7 @@ pub mod expansions;
 pub mod health;
 pub mod introductions;
 pub mod lease_client;
+pub mod metadata;
 pub mod node_volumes;
 mod rewrite;
 pub mod scopes;

@@ -13,7 +13,7 @@ use anyhow::Context;
 use proto::csi::topology::Scope;
 use proto::host::files;
 use proto::host::files::Unread;
-use proto::host::publish::{Existing, publish};
+use proto::host::publish::publish_record;
 use proto::names::DriverName;
 use serde::{Deserialize, Serialize};
 use tracing::{error, info, warn};
@@ -156,12 +156,9 @@ fn read(file: &Path) -> io::Result<Words> {
 /// Writes the file; false if that failed.
 async fn keep(file: PathBuf, words: Words) -> bool {
     let path = file.clone();
-    let write = move || -> anyhow::Result<()> {
-        path.parent().map_or(Ok(()), std::fs::create_dir_all)?;
-        Ok(publish(&path, &serde_json::to_vec(&words)?, 0o600, Existing::Replace)?)
-    };
-    let written = tokio::task::spawn_blocking(write).await.context("it was broken off");
-    let Err(error) = written.and_then(|written| written) else { return true };
+    let written = tokio::task::spawn_blocking(move || publish_record(&path, &words)).await;
+    let written = written.context("it was broken off").and_then(|written| Ok(written?));
+    let Err(error) = written else { return true };
     let file = file.display();
     let error = format!("{error:#}");
     warn!(
@@ -194,6 +191,7 @@ mod tests {
     use std::io::Write;
 
     use super::*;
+    use proto::host::publish::{Existing, publish};
 
     fn driver() -> DriverName {
         "d.example".parse().unwrap()

@@ -63,6 +63,22 @@ pub enum Error {
         /// What stands against it, and what to do.
         why: String,
     },
+    /// The pod's RuntimeClass is not of the kind that the volume was made for; nothing was done.
+    #[error("volume {volume} is not published: {why}; nothing was done")]
+    OtherRuntime {
+        /// The volume's id.
+        volume: String,
+        /// Which pod, what the volume was made for, and what to do.
+        why: String,
+    },
+    /// The RuntimeClass of the pod is not known, and the volume was made for one kind of them.
+    #[error("volume {volume} is not published yet: {why}; nothing was done")]
+    RuntimeUnknown {
+        /// The volume's id.
+        volume: String,
+        /// Why not.
+        why: String,
+    },
     /// Another node has the volume's lease; nothing was done.
     #[error("volume {volume} is owned by another: {why}; nothing was done")]
     Owned {
@@ -126,6 +142,9 @@ proto::codes! { Error:
     // CSI, NodeExpandVolume: "currently published on a node but the plugin does not have ONLINE
     // expansion capability".
     DirectRefused { .. } => FailedPrecondition,
+    // The pod has to change, or to have another volume.
+    OtherRuntime { .. } => FailedPrecondition,
+    RuntimeUnknown { .. } => Unavailable,
     // CSI, ControllerPublishVolume: "Volume published to another node";
     // DeleteVolume: "Volume in use".
     Owned { .. } => FailedPrecondition,

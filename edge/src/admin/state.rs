@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use edge_calls::drivers::Drivers;
 use edge_calls::executor::Executor;
+use edge_calls::metadata::Metadata;
 use edge_direct::runtimes::Roots;
 use proto::control::not_taken::NotTaken;
 use proto::link::tls::Credentials;
@@ -31,6 +32,8 @@ pub struct AdminState {
     pub state: Option<PathBuf>,
     /// Where runtimes look for direct volumes.
     pub roots: Roots,
+    /// The pods of this node, as csi-cloud sent them.
+    pub metadata: Arc<Metadata>,
     /// The direct volumes that no runtime took; none until they were looked at.
     pub not_taken: watch::Receiver<Option<NotTaken>>,
     /// When csi-edge began.

@@ -4,11 +4,13 @@ use std::sync::Arc;
 use edge_calls::drivers;
 use edge_calls::drivers::{Drivers, FoundBy};
 use edge_calls::executor::Executor;
+use edge_calls::metadata::Receiving;
 use edge_direct::runtimes::Roots;
 use http::{Method, StatusCode};
 use proto::admin::client::{Client, ClientError};
 use proto::admin::http1;
 use proto::control::health::HealthState;
+use proto::control::metadata::{Key, Kind, Object, Part, Pod, Position, Volume};
 use proto::host::socket::Socket;
 use proto::host::tasks::Tasks;
 use serde_json::json;
@@ -19,6 +21,7 @@ use super::drivers::DriverView;
 use super::server;
 use super::state::AdminState;
 use super::status::StatusView;
+use super::volumes::VolumeView;
 use crate::link::dial::Linked;
 
 /// A node with one driver, which nobody has reached.
@@ -36,6 +39,7 @@ fn node(dir: Option<PathBuf>) -> (AdminState, watch::Sender<Option<Linked>>) {
         credentials: None,
         state: dir,
         roots: Roots { entries: "/nowhere".into(), ..Roots::default() },
+        metadata: Arc::default(),
         not_taken: watch::channel(None).1,
         began: Instant::now(),
         stopping: false.into(),
@@ -116,4 +120,45 @@ async fn commands_are_answered_at_the_socket() {
     let unknown = client.ask::<StatusView>("/future", &json!({})).await;
     assert!(matches!(unknown, Err(ClientError::Refused(why)) if why.contains("/future")));
     tasks.stop();
+}
+
+#[tokio::test]
+async fn a_volume_is_named_and_left_over_when_its_pod_is_gone() {
+    let (state, _linked) = node(None);
+    let view = || VolumeView {
+        kind: "direct".into(),
+        volume: "vol-1".into(),
+        driver: "d.example".into(),
+        standing: "published".into(),
+        device: PathBuf::new(),
+        sandbox: None,
+        target: PathBuf::new(),
+        why: String::new(),
+        pod: None,
+        claim: None,
+        left_over: false,
+    };
+    assert_eq!(state.named(view(), "uid"), view(), "nothing is known");
+    let pod =
+        Pod { namespace: "shop".into(), name: "db-0".into(), uid: "uid".into(), ..Pod::default() };
+    let volume = Volume {
+        name: "pv".into(),
+        driver: "d.example".into(),
+        handle: "vol-1".into(),
+        claim: Some(("shop".into(), "db".into())),
+        ..Volume::default()
+    };
+    let objects = vec![Object::Pod(pod), Object::Volume(volume)];
+    let at = |revision| Position { epoch: 1, revision };
+    let part = Part { to: at(1), last: true, objects, ..Part::default() };
+    let mut receiving = Receiving::default();
+    state.metadata.take(&mut receiving, part).await;
+    let named = state.named(view(), "uid");
+    assert_eq!((named.pod.as_deref(), named.left_over), (Some("shop/db-0"), false));
+    assert_eq!(named.claim.as_deref(), Some("shop/db"));
+    let gone = vec![Key::within(Kind::Pod, "shop", "db-0")];
+    let part = Part { from: Some(at(1)), to: at(2), last: true, gone, ..Part::default() };
+    state.metadata.take(&mut receiving, part).await;
+    let named = state.named(view(), "uid");
+    assert_eq!((named.pod.as_deref(), named.left_over), (Some("shop/db-0"), true));
 }

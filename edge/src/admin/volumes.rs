@@ -3,11 +3,11 @@
 //! Volumes that a driver has mounted are the driver's and the kubelet's. csi-edge keeps records of
 //! direct volumes, and of those that are yet to grow here.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use edge_calls::node_volumes::NodeVolume;
 use edge_direct::admin::volumes;
-use edge_direct::admin::volumes::DirectVolume;
+use edge_direct::admin::volumes::{DirectVolume, pod_in};
 use edge_direct::runtimes::{PATIENCE, Runtimes};
 use serde::{Deserialize, Serialize};
 
@@ -35,6 +35,15 @@ pub struct VolumeView {
     pub target: PathBuf,
     /// What is wrong with it; empty if nothing is.
     pub why: String,
+    /// Its pod, `NAMESPACE/NAME`; none if csi-cloud did not send it.
+    #[serde(default)]
+    pub pod: Option<String>,
+    /// Its claim, `NAMESPACE/NAME`; none if csi-cloud did not send it.
+    #[serde(default)]
+    pub claim: Option<String>,
+    /// Whether its pod was here and is gone from Kubernetes: it is left over.
+    #[serde(default)]
+    pub left_over: bool,
 }
 
 impl AdminState {
@@ -47,7 +56,26 @@ impl AdminState {
         let runtimes = Runtimes::new(self.roots.clone(), PATIENCE);
         let volumes = volumes::all(state, &runtimes).await?;
         let due = self.executor.due_expansions();
-        Ok(volumes.into_iter().map(view).chain(due.into_iter().map(expansion)).collect())
+        let direct = volumes.into_iter().map(|volume| {
+            let pod = volume.pod_uid.clone();
+            self.named(view(volume), &pod)
+        });
+        let due = due.into_iter().map(|volume| {
+            let pod = volume.places.path().map(|path| pod_in(Path::new(path)));
+            self.named(expansion(volume), &pod.unwrap_or_default())
+        });
+        Ok(direct.chain(due).collect())
+    }
+
+    /// The volume with the names of its pod and its claim, as csi-cloud sent them last.
+    pub(super) fn named(&self, volume: VolumeView, pod: &str) -> VolumeView {
+        let metadata = &self.metadata;
+        VolumeView {
+            pod: metadata.pod_text(pod),
+            claim: metadata.claim(&volume.driver, &volume.volume),
+            left_over: metadata.gone_pod(pod).is_some(),
+            ..volume
+        }
     }
 }
 
@@ -62,6 +90,9 @@ fn expansion(volume: NodeVolume) -> VolumeView {
         target: volume.places.path().map(PathBuf::from).unwrap_or_default(),
         why: format!("to {bytes} bytes, when it is next staged or published"),
         volume: volume.volume_id,
+        pod: None,
+        claim: None,
+        left_over: false,
     }
 }
 
@@ -75,5 +106,8 @@ fn view(volume: DirectVolume) -> VolumeView {
         sandbox: volume.sandbox,
         target: volume.target,
         why: volume.damage.or(volume.fault).unwrap_or_default(),
+        pod: None,
+        claim: None,
+        left_over: false,
     }
 }

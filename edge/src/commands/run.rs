@@ -24,9 +24,18 @@ const PROGRAM: &str = "csi-edge";
 pub async fn run(command: Ask, out: &mut impl Write) -> anyhow::Result<()> {
     let ran = match command {
         Ask::Status(show) => status(&show, out).await,
-        Ask::Drivers(show) => list(&show, drivers::PATH, show::DRIVERS, show::driver, out).await,
-        Ask::Volumes(show) => list(&show, volumes::PATH, show::VOLUMES, show::volume, out).await,
-        Ask::Calls(show) => list(&show, calls::PATH, show::CALLS, show::call, out).await,
+        Ask::Drivers(show) => {
+            let drivers = ask(&show, drivers::PATH).await?;
+            list(&show, drivers, show::DRIVERS, show::driver, out)
+        }
+        Ask::Volumes(show) => {
+            let volumes = look(&show, volumes::PATH).await?;
+            list(&show, volumes, show::VOLUMES, show::volume, out)
+        }
+        Ask::Calls(show) => {
+            let calls = ask(&show, calls::PATH).await?;
+            list(&show, calls, show::CALLS, show::call, out)
+        }
     };
     match ran {
         // A reader of the output that has gone, `head` say, is no error.
@@ -45,14 +54,19 @@ async fn ask<T: DeserializeOwned>(show: &Show, path: &'static str) -> anyhow::Re
     Ok(client.ask(path, &Value::Object(Map::new())).await?)
 }
 
-async fn list<T: DeserializeOwned + Serialize>(
+/// Asks for what csi-edge has to look for on its disk.
+async fn look<T: DeserializeOwned>(show: &Show, path: &'static str) -> anyhow::Result<T> {
+    let mut client = Client::connect(PROGRAM, &show.socket()).await?;
+    Ok(client.carry_out(path, &Value::Object(Map::new())).await?)
+}
+
+fn list<T: Serialize>(
     show: &Show,
-    path: &'static str,
+    items: Vec<T>,
     headers: &'static [&'static str],
     row: fn(&T) -> Vec<String>,
     out: &mut impl Write,
 ) -> anyhow::Result<()> {
-    let items: Vec<T> = ask(show, path).await?;
     let mut writer = ListWriter::new(show.output, headers);
     writer.add(out, &items, row)?;
     Ok(writer.end(out)?)

@@ -17,7 +17,7 @@ use crate::discovery::table::Standing;
 pub(super) const DRIVERS: &[&str] =
     &["NAME", "HEALTH", "SINCE", "SOCKET", "CONTROLLER", "FOUND BY", "ALLOWED", "WHY"];
 pub(super) const VOLUMES: &[&str] =
-    &["KIND", "VOLUME", "DRIVER", "STANDING", "DEVICE", "SANDBOX", "TARGET", "WHY"];
+    &["KIND", "VOLUME", "DRIVER", "STANDING", "POD", "CLAIM", "DEVICE", "SANDBOX", "TARGET", "WHY"];
 pub(super) const CALLS: &[&str] = &["RPC", "DRIVER", "SUBJECT", "AGE"];
 
 pub(super) fn driver(driver: &DriverView) -> Vec<String> {
@@ -40,7 +40,13 @@ pub(super) fn volume(volume: &VolumeView) -> Vec<String> {
         volume.kind.clone(),
         short(&volume.volume),
         volume.driver.clone(),
-        volume.standing.clone(),
+        if volume.left_over {
+            format!("{}, left over", volume.standing)
+        } else {
+            volume.standing.clone()
+        },
+        optional(volume.pod.as_ref()),
+        optional(volume.claim.as_ref()),
         path(&volume.device),
         optional(volume.sandbox.as_ref()),
         path(&volume.target),

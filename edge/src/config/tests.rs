@@ -225,3 +225,23 @@ fn a_driver_named_twice_is_refused() {
     let text = load(&half, &[]).unwrap_err().to_string();
     assert!(text.contains("a name and a socket") && text.contains("\"soket\""), "{text}");
 }
+
+#[test]
+fn a_proxy_is_read_and_a_password_is_in_no_problem() {
+    let proxy = |line: &str, flags: &[&str]| load(&format!("{line}\n{WHOLE}"), flags);
+    assert_eq!(proxy("", &[]).unwrap().proxy, ProxySetting::Environment);
+    assert_eq!(proxy("proxy = \"none\"", &[]).unwrap().proxy, ProxySetting::None);
+    let listed = proxy("proxy = \"http://u:secret@p:3128\"", &[]).unwrap();
+    assert!(!format!("{listed:?}").contains("secret"), "{listed:?}");
+    let flagged = proxy("proxy = \"none\"", &["--proxy", "http://u:secret@p:3128"]).unwrap();
+    assert_eq!(flagged.proxy, listed.proxy, "the flag's");
+    for (line, flags, text) in [
+        ("proxy = \"socks5://u:secret@p:1\"", &[][..], "write http://HOST:PORT"),
+        ("", &["--proxy", "https://u:secret@p:1"], "write http://HOST:PORT"),
+        ("proxy = [\"http://u:secret@p:1\"]", &[], "proxy is a text"),
+        ("\nproxy = \"http://u:secret@p:1", &[], "line 2: it is no TOML"),
+    ] {
+        let problems = proxy(line, flags).unwrap_err().to_string();
+        assert!(problems.contains(text) && !problems.contains("secret"), "{problems}");
+    }
+}

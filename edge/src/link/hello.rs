@@ -41,6 +41,7 @@ pub(super) async fn greet(
         leases: true,
         not_taken: true,
         expands: dial.expands,
+        metadata: Some(dial.metadata.position()),
         trust: Some(dial.credentials.trust()),
     };
     link.send(&Message::Hello(hello)).await?;
@@ -54,6 +55,7 @@ pub(super) async fn greet(
             let renew_now = welcome.renew_now;
             // Made durable when the link is up: a disk that hangs keeps no node away.
             dial.scopes.hear(welcome.scopes);
+            dial.metadata.hear(welcome.metadata);
             dial.scopes.hear_published(welcome.publishes_topology);
             Ok(Greeted { link, changed, leases, not_taken, renews, renew_now, backoff_cap })
         }

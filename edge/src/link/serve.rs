@@ -9,8 +9,10 @@ use std::time::{Duration, SystemTime};
 
 use edge_calls::executor::Replaced;
 use edge_calls::lease_client::LeaseRequest;
+use edge_calls::metadata::Receiving;
 use proto::control::hello::Message;
 use proto::control::lease::{Outcome, Reply};
+use proto::control::metadata::{Part, Position};
 use proto::control::not_taken::NotTaken;
 use proto::host::chain;
 use proto::host::tasks::Tasks;
@@ -82,6 +84,7 @@ pub(super) async fn run(dial: Arc<Dial>, greeted: Greeted, link: Use) {
         requests,
         reports,
         renewal: None,
+        parts: None,
         waiting: HashMap::new(),
         tell_drivers: Instant::now(),
         leaving: false,
@@ -94,6 +97,12 @@ pub(super) async fn run(dial: Arc<Dial>, greeted: Greeted, link: Use) {
     debug!(reason = %chain(&ended), "a link ended");
     // Nobody listens to a link that was let go.
     let _ = serving.tell.send(LinkEvent::Ended(ended)).await;
+}
+
+/// The way to the task that keeps this link's metadata, and back.
+struct Parts {
+    take: mpsc::Sender<Part>,
+    taken: mpsc::Receiver<Position>,
 }
 
 struct Serving {
@@ -112,6 +121,8 @@ struct Serving {
     reports: Option<watch::Receiver<Option<NotTaken>>>,
     /// Renews this node's certificate; none if the cloud issues none.
     renewal: Option<Renewal>,
+    /// Takes parts of metadata; none before the first one.
+    parts: Option<Parts>,
     /// Who waits for the cloud's answers.
     waiting: HashMap<u64, oneshot::Sender<Outcome>>,
     /// When the cloud may be told of the drivers again.
@@ -161,6 +172,9 @@ impl Serving {
                 report = report(&mut self.reports) => {
                     send(link, &Message::NotTaken(report), tasks).await
                 }
+                position = taken(&mut self.parts) => {
+                    send(link, &Message::MetadataTaken(position), tasks).await
+                }
                 request = renew::next(&mut self.renewal) => send(link, &request, tasks).await,
                 event = link.next() => self.take(event).await,
             };
@@ -184,6 +198,7 @@ impl Serving {
                 let _ = self.tell.send(LinkEvent::BackoffCap(cap(&again))).await;
                 self.renews(again.renews, again.renew_now);
                 self.dial.scopes.hear(again.scopes);
+                self.dial.metadata.hear(again.metadata);
                 self.dial.scopes.hear_published(again.publishes_topology);
                 self.settle_scopes();
             }
@@ -198,6 +213,13 @@ impl Serving {
             }
             Event::Message(Message::NotRenewed(not)) => {
                 self.renewal.iter_mut().for_each(|renewal| renewal.refused(&not.why));
+            }
+            Event::Message(Message::Metadata(part)) => {
+                let parts = self.parts.get_or_insert_with(|| keep(&self.dial, &self.link_tasks));
+                // The cloud sends the next one after the answer, so there is room.
+                if parts.take.try_send(part).is_err() {
+                    return Err(LinkError::Closed("metadata that was not waited for".into()));
+                }
             }
             Event::Message(Message::Refused(refused)) => {
                 return Err(LinkError::Closed(refused.reason));
@@ -279,6 +301,33 @@ async fn changes(changed: &mut watch::Receiver<u64>, not_before: Instant) {
 async fn next(requests: &mut Option<mpsc::Receiver<LeaseRequest>>) -> Option<LeaseRequest> {
     match requests {
         Some(requests) => requests.recv().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Begins to keep the parts of a link, one after another.
+fn keep(dial: &Dial, tasks: &Tasks) -> Parts {
+    let (take, mut parts) = mpsc::channel(1);
+    let (done, taken) = mpsc::channel(1);
+    let metadata = dial.metadata.clone();
+    tasks.spawn_until_stop("metadata", async move {
+        let mut receiving = Receiving::default();
+        while let Some(part) = parts.recv().await {
+            if done.send(metadata.take(&mut receiving, part).await).await.is_err() {
+                return;
+            }
+        }
+    });
+    Parts { take, taken }
+}
+
+/// The next answer to a part of metadata; never one without a part.
+async fn taken(parts: &mut Option<Parts>) -> Position {
+    match parts {
+        Some(parts) => match parts.taken.recv().await {
+            Some(position) => position,
+            None => std::future::pending().await,
+        },
         None => std::future::pending().await,
     }
 }

@@ -1,7 +1,7 @@
 //! Reads configuration files, and the flags and settings that both programs have.
 //!
 //! Unknown keys are refused, and every problem is reported at once: an operator who corrects one
-//! line at a time restarts a daemon ten times. May use: names, host, link.
+//! line at a time restarts a daemon ten times. May use: names, host, admin, link.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,11 +10,14 @@ use std::time::Duration;
 use clap::Args;
 use toml::{Table, Value};
 
+use crate::admin::http1::SOCKET_NAME;
 use crate::link::keep_alive::KeepAlive;
 use crate::link::tls::Files;
 
 /// The default number of worker threads; `docs/performance.md` has the measurement.
 const WORKERS: u16 = 1;
+/// The admin socket, if neither flags nor configuration say another.
+pub const ADMIN: &str = "/run/edge-csi/_admin.sock";
 /// The default time for calls in flight when the program is told to stop, in seconds.
 const GRACE: u16 = 30;
 /// The longest time of any setting, in seconds.
@@ -47,6 +50,17 @@ pub struct Flags {
     /// [default: 15]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u16).range(1..=3600))]
     pub dead_after: Option<u16>,
+}
+
+/// The admin socket of a running program: what the flag says, else what its configuration says.
+/// Other keys of that, and mistakes in them, do not matter.
+pub fn admin_socket(flag: Option<PathBuf>, config: Option<&Path>) -> PathBuf {
+    let configured = || {
+        let mut file = Reader::open(config);
+        let fronts = file.path("fronts").map(|fronts| fronts.join(SOCKET_NAME));
+        file.path("admin").or(fronts)
+    };
+    flag.or_else(configured).unwrap_or_else(|| ADMIN.into())
 }
 
 /// The settings of both programs, without their certificates.
@@ -96,8 +110,11 @@ impl Reader {
             Ok(text) => match text.parse::<Table>() {
                 Ok(table) => reader.table = table,
                 Err(error) => {
-                    let error = error.to_string();
-                    let problem = format!("{}it is no TOML: {}", reader.place, error.trim_end());
+                    // Without the line itself, which may have a password.
+                    let before = error.span().and_then(|span| text.get(..span.start));
+                    let line = before.unwrap_or_default().matches('\n').count() + 1;
+                    let why = error.message();
+                    let problem = format!("{}line {line}: it is no TOML: {why}", reader.place);
                     reader.problems.push(problem);
                 }
             },
@@ -161,6 +178,17 @@ impl Reader {
         let text = self.text(key)?;
         let place = &self.place;
         parse(&text).map_err(|error| self.problems.push(format!("{place}{key}: {error}"))).ok()
+    }
+
+    /// Takes a key's text, which may be a secret: no problem shows it.
+    pub fn secret(&mut self, key: &str) -> Option<String> {
+        match self.table.remove(key)? {
+            Value::String(text) => Some(text),
+            _ => {
+                self.problems.push(format!("{}{key} is a text, and here it is none", self.place));
+                None
+            }
+        }
     }
 
     /// Takes a list of texts like [`Reader::list`], or one text.

@@ -14,6 +14,7 @@ pub use super::base64::Base64 as Protobuf;
 use super::certificate::{Certificate, NotRenewed, Renew};
 use super::health::Health;
 use super::lease::{Reply, Request};
+use super::metadata::{Part, Position};
 use super::not_taken::NotTaken;
 use crate::csi::topology::Scope;
 use crate::host::plain::{plain, plain_text};
@@ -52,6 +53,11 @@ pub enum Message {
     /// Edge to cloud, if the welcome says `not_taken`: the direct volumes that no runtime took. The
     /// first follows the welcome, a further one each change.
     NotTaken(NotTaken),
+    /// Cloud to edge, if the hello has `metadata`: objects of Kubernetes that concern this node's
+    /// volumes. The next part follows the answer to this one.
+    Metadata(Part),
+    /// Edge to cloud: the answer to each part, how far the edge has the metadata now.
+    MetadataTaken(Position),
     /// Edge to cloud, if the welcome says `renews`: asks for a new certificate. It may also be the
     /// first message on a link, instead of the hello. That is all that a link with an ended
     /// certificate may send; the cloud closes such a link after its answer.
@@ -84,6 +90,9 @@ pub struct Hello {
     /// the secrets of that.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub expands: bool,
+    /// How far it has the metadata of its node; none from an edge that takes none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metadata: Option<Position>,
     /// A hash of the CAs that it trusts. It is compared, and shown to nobody.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trust: Option<String>,
@@ -119,6 +128,9 @@ pub struct Welcome {
     /// Whether the cloud reads [`Message::NotTaken`].
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub not_taken: bool,
+    /// Whether the cloud sends the metadata of the node, with [`Message::Metadata`].
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub metadata: bool,
     /// Whether the cloud issues certificates, and reads [`Message::Renew`].
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub renews: bool,
@@ -239,6 +251,7 @@ mod tests {
             leases: false,
             not_taken: false,
             expands: false,
+            metadata: None,
             trust: None,
         })
     }
@@ -252,6 +265,7 @@ mod tests {
             publishes_topology: None,
             leases: false,
             not_taken: false,
+            metadata: false,
             renews: false,
             renew_now: false,
         }

@@ -10,4 +10,5 @@ pub mod health;
 pub mod hello;
 pub mod join;
 pub mod lease;
+pub mod metadata;
 pub mod not_taken;

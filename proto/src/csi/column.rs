@@ -132,8 +132,6 @@ pub enum DirectCall {
     Validate,
     /// It grows one.
     Expand,
-    /// It changes mutable parameters, none of which may be ours.
-    Modify,
     /// It deletes one.
     Delete,
     /// It is a step on the node.
@@ -157,6 +155,31 @@ pub enum NodeStep {
     Expand,
     /// NodeGetVolumeHealth.
     Health,
+}
+
+/// A class of Kubernetes, whose parameters a request carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Class {
+    /// StorageClass.
+    Storage,
+    /// VolumeAttributesClass.
+    VolumeAttributes,
+    /// VolumeSnapshotClass.
+    VolumeSnapshot,
+    /// VolumeGroupSnapshotClass.
+    VolumeGroupSnapshot,
+}
+
+impl Class {
+    /// Its kind in Kubernetes.
+    pub const fn kind(self) -> &'static str {
+        match self {
+            Self::Storage => "StorageClass",
+            Self::VolumeAttributes => "VolumeAttributesClass",
+            Self::VolumeSnapshot => "VolumeSnapshotClass",
+            Self::VolumeGroupSnapshot => "VolumeGroupSnapshotClass",
+        }
+    }
 }
 
 /// Field numbers of a request that the driver of a direct volume gets in an edited form.

@@ -17,7 +17,8 @@ use super::wire::Malformed;
 mod keys;
 pub mod options;
 pub use keys::{
-    Access, Blank, Contradiction, DeviceKind, Direct, FileSystem, Fsck, GroupChange, KEY,
+    Access, Blank, Contradiction, DeviceKind, Direct, FileSystem, Fsck, GroupChange, KEY, NONE,
+    OF_A_CLASS, decided, decision, is_auto, is_on,
 };
 
 /// The file system of a volume, for its guest.
@@ -107,6 +108,26 @@ pub fn for_driver(request: &[u8], places: Places) -> Result<Vec<u8>, Malformed> 
         }
     }
     Ok(edited)
+}
+
+/// The request without our keys in its context; none if it has none.
+///
+/// # Errors
+/// The request is malformed.
+pub fn without_settings(request: &[u8], places: Places) -> Result<Option<Vec<u8>>, Malformed> {
+    if settings(request, places)?.is_empty() {
+        return Ok(None);
+    }
+    let mut edited = Vec::with_capacity(request.len());
+    for field in wire::fields(request) {
+        let field = field?;
+        let entry = field.content.filter(|_| places.context.contains(&field.number));
+        match entry {
+            Some(entry) if keys::is_ours(wire::read_entry(entry)?.0) => {}
+            _ => edited.extend_from_slice(field.raw),
+        }
+    }
+    Ok(Some(edited))
 }
 
 /// A capability with block access in place of a mount; access mode and unknown fields stay.

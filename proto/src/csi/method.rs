@@ -7,7 +7,9 @@ use std::fmt;
 
 use bytes::Bytes;
 
-use super::column::{Capabilities, DirectCall, List, Local, NodeStep, Places, Resource, Rewrite};
+use super::column::{
+    Capabilities, Class, DirectCall, List, Local, NodeStep, Places, Resource, Rewrite,
+};
 use super::required;
 use super::table::table;
 use super::wire::{self, Edit, Malformed};
@@ -80,6 +82,7 @@ struct Row {
     direct: Option<DirectCall>,
     places: Option<Places>,
     secrets: Option<u32>,
+    classes: &'static [(u32, Class)],
     incomplete: fn(&Bytes) -> Option<&'static str>,
 }
 
@@ -98,6 +101,7 @@ impl Row {
             direct: None,
             places: None,
             secrets: None,
+            classes: &[],
             incomplete: required::nothing,
         }
     }
@@ -271,6 +275,11 @@ impl Method {
     /// The number of the request's field with secrets; none if it has none.
     pub const fn secrets(self) -> Option<u32> {
         self.row().secrets
+    }
+
+    /// The numbers of the request's fields with parameters of classes.
+    pub const fn classes(self) -> &'static [(u32, Class)] {
+        self.row().classes
     }
 
     /// The unframed request without its secrets; all other bytes are kept. None if it has none.

@@ -17,7 +17,7 @@ pub mod wire;
 mod required;
 mod table;
 
-pub use column::{Capabilities, DirectCall, List, Local, NodeStep, Resource, Rewrite};
+pub use column::{Capabilities, Class, DirectCall, List, Local, NodeStep, Resource, Rewrite};
 pub use key::{Id, Key, Segments};
 pub use learn::{Learn, Made};
 pub use method::Method;

@@ -28,6 +28,30 @@ pub trait ToStatus: Error + Sized + 'static {
     }
 }
 
+/// True if a driver that answers with this code says that it did nothing. With any other code it
+/// may have begun, or may still run.
+pub fn is_nothing_done(code: Code) -> bool {
+    match code {
+        Code::InvalidArgument
+        | Code::NotFound
+        | Code::PermissionDenied
+        | Code::Unauthenticated
+        | Code::ResourceExhausted
+        | Code::FailedPrecondition
+        | Code::OutOfRange
+        | Code::Unimplemented => true,
+        Code::Ok
+        | Code::Cancelled
+        | Code::Unknown
+        | Code::DeadlineExceeded
+        | Code::AlreadyExists
+        | Code::Aborted
+        | Code::Internal
+        | Code::Unavailable
+        | Code::DataLoss => false,
+    }
+}
+
 /// Implements [`ToStatus`] and the list `CASES` for an error enum, each from the same lines.
 ///
 /// A line is a pattern of the enum without `Self::`, and its code. After a semicolon follow the

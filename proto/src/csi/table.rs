@@ -23,6 +23,7 @@ macro_rules! table {
                 direct: Some(DirectCall::Create),
                 places: Some(Places { capability: 3, context: &[4] }),
                 secrets: Some(5),
+                classes: &[(4, Class::Storage), (8, Class::VolumeAttributes)],
                 sent: true,
             };
             Controller/DeleteVolume(r: DeleteVolumeRequest) => Key::Delete(Id::Volume(r.volume_id)),
@@ -85,6 +86,7 @@ macro_rules! table {
                 creates: Some(Resource::Snapshot),
                 rewrite: Rewrite::CreateSnapshot,
                 secrets: Some(3),
+                classes: &[(4, Class::VolumeSnapshot)],
                 sent: true,
             };
             Controller/DeleteSnapshot(r: DeleteSnapshotRequest)
@@ -119,8 +121,8 @@ macro_rules! table {
             };
             Controller/ControllerModifyVolume(r: ControllerModifyVolumeRequest)
                 => Key::Home(Id::Volume(r.volume_id)), {
-                direct: Some(DirectCall::Modify),
                 secrets: Some(2),
+                classes: &[(3, Class::VolumeAttributes)],
                 sent: true,
             };
 
@@ -132,6 +134,7 @@ macro_rules! table {
                 learn Learn::Made(created_group), {
                 creates: Some(Resource::Group),
                 secrets: Some(3),
+                classes: &[(4, Class::VolumeGroupSnapshot)],
                 sent: true,
             };
             GroupController/DeleteVolumeGroupSnapshot(r: DeleteVolumeGroupSnapshotRequest)

@@ -6,6 +6,7 @@ use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+use serde::Serialize;
 use uuid::Uuid;
 
 /// What happens to a file that exists.
@@ -41,6 +42,15 @@ pub fn publish(path: &Path, content: &[u8], mode: u32, existing: Existing) -> io
     File::open(parent)?.sync_all()
 }
 
+/// Publishes a record as JSON for root alone, in place of an older one, and makes its directory.
+///
+/// # Errors
+/// The file system's, or the record has no form as JSON. An existing file is untouched.
+pub fn publish_record(path: &Path, record: &impl Serialize) -> io::Result<()> {
+    path.parent().map_or(Ok(()), std::fs::create_dir_all)?;
+    publish(path, &serde_json::to_vec(record)?, 0o600, Existing::Replace)
+}
+
 fn write(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(path)?;
     file.write_all(content)?;
@@ -51,6 +61,17 @@ fn write(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
 mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_record_makes_its_directory_and_replaces_an_older_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("new").join("record.json");
+        for record in [1, 2] {
+            publish_record(&path, &record).unwrap();
+            assert_eq!(std::fs::read(&path).unwrap(), record.to_string().into_bytes());
+        }
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    }
 
     #[test]
     fn a_file_is_replaced_or_kept_as_asked() {

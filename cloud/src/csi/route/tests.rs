@@ -47,7 +47,8 @@ fn home(id: &Id, at: &str) -> Change {
 
 fn intent(method: Method, name: &str, at: &str, until: u64, made: Option<&str>) -> Change {
     let made = made.map(Into::into);
-    let intent = Intent { node: node(at), since: 0, until, made, claim: None, attempts: None };
+    let intent =
+        Intent { node: node(at), since: 0, until, made, claim: None, attempts: None, direct: None };
     Change::Intent(driver(), Id::Name(method, name.into()), Some(intent))
 }
 

@@ -35,8 +35,13 @@ pub struct Finding {
 impl Finding {
     /// It is as it has to be.
     pub(super) fn ok(check: &str, about: impl Into<String>, found: impl Into<String>) -> Self {
-        let (check, about, found) = (check.into(), about.into(), found.into());
-        Self { check, about, verdict: Verdict::Ok, found, advice: String::new() }
+        Self {
+            check: check.into(),
+            about: about.into(),
+            verdict: Verdict::Ok,
+            found: found.into(),
+            advice: String::new(),
+        }
     }
 
     /// It is not.

@@ -185,7 +185,8 @@ async fn an_intent_of_an_older_csi_cloud_is_never_freed() {
     let store = open_store();
     let driver: DriverName = DRIVER.parse().unwrap();
     let node: NodeName = "n1".parse().unwrap();
-    let older = Intent { node, since: 1, until: 0, made: None, claim: None, attempts: None };
+    let older =
+        Intent { node, since: 1, until: 0, made: None, claim: None, attempts: None, direct: None };
     let written = store.write(move |txn| txn.set_intent(&driver, &pvc(), Some(older)));
     written.await.unwrap();
     let journal = journal(&store);
@@ -194,6 +195,28 @@ async fn an_intent_of_an_older_csi_cloud_is_never_freed() {
     let attempt = intend(&again, Target::SentTo("n1".parse().unwrap())).await;
     again.not_dispatched(attempt).await;
     assert_eq!(kept(&store), Some(("n1".into(), None)));
+}
+
+#[tokio::test]
+async fn all_attempts_of_a_name_are_made_by_one_decision() {
+    let store = open_store();
+    let journal = journal(&store);
+    let name = pvc();
+    let create = journal.begin(&name);
+    let decided = async |direct| {
+        let facts = CreateFacts { direct, ..CreateFacts::default() };
+        create.intend(one_of(&["n1"]), &facts, false).await
+    };
+    let attempt = decided(Some(true)).await.unwrap();
+    for other in [Some(false), None] {
+        let error = decided(other).await.err().unwrap();
+        assert_eq!(error.code(), Code::Unavailable, "{error}");
+    }
+    let again = decided(Some(true)).await.unwrap();
+    create.not_dispatched(attempt).await;
+    create.not_dispatched(again).await;
+    assert_eq!(kept(&store), None);
+    let _ = decided(Some(false)).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]

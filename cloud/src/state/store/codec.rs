@@ -219,6 +219,7 @@ impl Decoder {
             made: value.made.map(Into::into),
             claim: value.claim.map(|claim| Box::new(claim.into())),
             attempts: value.attempts,
+            direct: value.direct,
         })
     }
 }

@@ -134,14 +134,17 @@ fn any_home() -> impl Strategy<Value = Home> {
 }
 
 fn any_intent() -> impl Strategy<Value = Intent> {
-    (node(), any::<u64>(), any::<u64>(), boxed(), claim(), option::of(any::<u32>())).prop_map(
-        |(node, since, until, made, claim, attempts)| Intent {
+    let decision = option::of(any::<bool>());
+    let attempts = option::of(any::<u32>());
+    (node(), any::<u64>(), any::<u64>(), boxed(), claim(), attempts, decision).prop_map(
+        |(node, since, until, made, claim, attempts, direct)| Intent {
             node,
             since,
             until,
             made,
             claim,
             attempts,
+            direct,
         },
     )
 }

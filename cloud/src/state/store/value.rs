@@ -76,6 +76,8 @@ pub(super) struct IntentValue {
     pub(super) claim: Option<ClaimValue>,
     #[prost(uint32, optional, tag = "6")]
     pub(super) attempts: Option<u32>,
+    #[prost(bool, optional, tag = "7")]
+    pub(super) direct: Option<bool>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -257,6 +259,7 @@ impl From<&Intent> for IntentValue {
             made: intent.made.as_deref().map(Into::into),
             claim: intent.claim.as_deref().map(Into::into),
             attempts: intent.attempts,
+            direct: intent.direct,
         }
     }
 }

@@ -147,10 +147,18 @@ impl Scene {
     }
 
     async fn call(&self, path: &'static str) -> Result<Answer, Error> {
+        self.call_within(path, None).await
+    }
+
+    async fn call_within(
+        &self,
+        path: &'static str,
+        deadline: Option<Instant>,
+    ) -> Result<Answer, Error> {
         let path = http::uri::PathAndQuery::from_static(path);
         let body = frame::frame(&[]);
         let call = Call { headers: HeaderMap::new(), path, body };
-        self.driver.exchange(&call, None).await
+        self.driver.exchange(&call, deadline).await
     }
 
     fn called(&self, path: &str) -> Vec<String> {
@@ -180,6 +188,31 @@ async fn a_driver_that_nobody_serves_is_gone_and_comes_back() {
     scene.until(HealthState::Up).await;
     assert_eq!(back.elapsed().as_secs(), 30);
     assert_eq!(scene.driver.hello().answers.len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_nodes_own_calls_wait_for_a_driver_that_comes_up_late() {
+    let scene = Scene::new(PathBuf::from(MAIN));
+    let took = async |path, deadline| {
+        let begun = Instant::now();
+        let answered = scene.call_within(path, deadline).await;
+        (answered.map(drop), begun.elapsed().as_secs())
+    };
+    assert!(matches!(took(PUBLISH, None).await, (Err(Error::DriverAway { .. }), 30)));
+    let soon = Instant::now() + Duration::from_secs(20);
+    assert!(matches!(took(PUBLISH, Some(soon)).await, (Err(Error::DriverAway { .. }), 10)));
+    assert!(matches!(took(CREATE, None).await, (Err(Error::DriverAway { .. }), 1)));
+    let late = async {
+        sleep(Duration::from_secs(15)).await;
+        scene.process.starts(MAIN);
+    };
+    let ((answered, seconds), ()) = tokio::join!(took(PUBLISH, None), late);
+    assert!(answered.is_ok() && (15..18).contains(&seconds), "{seconds} s");
+    scene.process.dies(MAIN);
+    sleep(Duration::from_millis(10)).await;
+    let (answered, seconds) = took(PUBLISH, None).await;
+    assert!(matches!(answered, Err(Error::DriverAway { .. })));
+    assert_eq!(seconds, 1, "it was up, so the kubelet is told at once that it is away");
 }
 
 #[tokio::test(start_paused = true)]

@@ -9,6 +9,7 @@ use proto::host::chain;
 use serde::Serialize;
 
 use crate::device::host::Host;
+pub use crate::lease::exclusive::pod_in;
 use crate::lease::record;
 use crate::lease::record::Lease;
 use crate::records::published;
@@ -33,6 +34,8 @@ pub struct DirectVolume {
     pub standing: Standing,
     /// How it is handed over.
     pub kind: Option<DeviceKind>,
+    /// The uid of its pod, from the target's path; empty if that names none.
+    pub pod_uid: String,
     /// What the runtime is given.
     pub device: PathBuf,
     /// The file system's type.
@@ -197,6 +200,7 @@ async fn volume(state: &Path, record: &Published, runtimes: &Runtimes) -> Direct
         volume_id: record.volume_id.clone(),
         driver: record.driver.clone(),
         target: record.target.clone(),
+        pod_uid: pod_in(&record.target_as_given),
         standing,
         kind: Some(record.kind),
         device: record.device.clone(),
@@ -221,6 +225,7 @@ fn foreign(target: PathBuf) -> DirectVolume {
     DirectVolume {
         volume_id: String::new(),
         driver: String::new(),
+        pod_uid: pod_in(&target),
         target,
         standing: Standing::Foreign,
         kind: None,

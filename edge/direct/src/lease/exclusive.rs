@@ -97,7 +97,7 @@ impl Leases {
         let entry = LeaseEntry {
             driver: driver.to_string(),
             volume_id: volume.to_owned(),
-            pod: pod(target),
+            pod: pod_in(target),
             lease,
         };
         if kept.as_ref() != Some(&entry) {
@@ -243,7 +243,7 @@ impl Leases {
         let records = published::of(state, driver.as_str(), volume)?;
         let before = kept.as_ref().map(|kept| kept.lease.clone());
         let after = record::settled(before.clone(), !records.is_empty());
-        let pod = records.first().map(|record| pod(&record.target_as_given));
+        let pod = records.first().map(|record| pod_in(&record.target_as_given));
         let pod = kept.map(|kept| kept.pod).or(pod).unwrap_or_default();
         let Some(lease) = after else { return Ok(None) };
         let entry =
@@ -295,8 +295,8 @@ impl Leases {
     }
 }
 
-/// The UID of a pod in the path of its volume, as kubelets have it; empty if there is none.
-fn pod(target: &Path) -> String {
+/// The uid of a pod in the path of its volume, as kubelets have it; empty if there is none.
+pub fn pod_in(target: &Path) -> String {
     let mut parts = target.iter().skip_while(|part| *part != "pods").skip(1);
     let pod = parts.next();
     let volumes = parts.next();
@@ -312,9 +312,9 @@ mod tests {
     fn a_pod_is_named_in_its_volumes_path() {
         let uid = "0a1b-2c";
         let path = format!("/var/lib/kubelet/pods/{uid}/volumes/kubernetes.io~csi/pvc/mount");
-        assert_eq!(pod(Path::new(&path)), uid);
+        assert_eq!(pod_in(Path::new(&path)), uid);
         for other in ["/pods/p/mount", "/pods", "/mnt/x"] {
-            assert_eq!(pod(Path::new(other)), "");
+            assert_eq!(pod_in(Path::new(other)), "");
         }
     }
 }

@@ -8,6 +8,7 @@ use edge_calls::error::GuardRefusal;
 use edge_calls::executor::{DeleteGuard, Executor, Origin};
 use edge_calls::expansions::IsDirect;
 use edge_calls::lease_client::LeaseClient;
+use edge_calls::metadata::Metadata;
 use edge_calls::scopes::Scopes;
 use http::Response;
 use hyper::body::Incoming;
@@ -61,6 +62,8 @@ pub struct Cloud {
     pub leases: Arc<LeaseClient>,
     /// How far drivers' volumes reach.
     pub scopes: Arc<Scopes>,
+    /// The Pods of this node, as the cloud sends them.
+    pub metadata: Arc<Metadata>,
 }
 
 /// The node's calls: those about direct volumes are carried out here, all others are passed on.
@@ -148,10 +151,11 @@ fn service(settings: Settings, executor: Arc<Executor>, cloud: Cloud, tasks: Tas
         Node::new(state, host, root).with_checks(checks).with_nvme(nvme).with_targets(targets);
     let node = Arc::new(node);
     let leases = Leases::new(node.clone(), cloud.leases, cloud.scopes);
+    let metadata = cloud.metadata;
     let runtimes = Runtimes::new(roots, PATIENCE);
     let locks = VolumeLocks::default();
     let not_taken = watch::Sender::default();
-    Service { executor, node, leases, runtimes, locks, not_taken, tasks }
+    Service { executor, node, leases, metadata, runtimes, locks, not_taken, tasks }
 }
 
 #[cfg(test)]

@@ -18,18 +18,21 @@ use proto::http2::forward::{Answer, CALL_ID};
 use proto::http2::serve::Stopping;
 use proto::names::DriverName;
 use tokio::sync::oneshot;
-use tracing::{info, warn};
+use tracing::{Instrument, info, warn};
 
 use super::driver_call::{CallResult, DriverCall};
 use super::locks::VolumeLock;
+use super::names;
 use super::publish;
 use super::request;
 use super::request::{Request as CsiRequest, Work};
 use super::runtime;
+use super::runtime_class;
 use super::stage;
 use super::state::Service;
 use super::unpublish;
 use crate::error::Error;
+use crate::lease::exclusive::pod_in;
 
 /// Where a request goes.
 enum Direction {
@@ -50,18 +53,30 @@ pub(super) async fn answer(
     let Some(method) = method.filter(|method| request::concerns(*method)) else {
         return service.executor.answer(driver.as_str(), origin, request).await;
     };
+    Ok(node_call(service, driver, method, origin, request).instrument(names::span()).await)
+}
+
+/// Answers a call that may be about a direct volume.
+async fn node_call(
+    service: Arc<Service>,
+    driver: DriverName,
+    method: Method,
+    origin: Origin,
+    request: Request<Incoming>,
+) -> Response<Body> {
     let (parts, body) = request.into_parts();
     match begin(service.clone(), &driver, method, &parts.headers, body).await {
         Ok(Direction::Pass(body)) => {
             let request = Request::from_parts(parts, Full::new(body));
-            service.executor.answer(driver.as_str(), origin, request).await
+            let answered = service.executor.answer(driver.as_str(), origin, request).await;
+            answered.unwrap_or_else(|never| match never {})
         }
-        Ok(Direction::Done(answer)) => Ok(answer.response()),
+        Ok(Direction::Done(answer)) => answer.response(),
         Err(error) => {
             let rpc = method.path();
             let code = error.code();
             warn!(rpc, %driver, ?code, error = error.chain(), "not carried out");
-            Ok(forward::failure(&error))
+            forward::failure(&error)
         }
     }
 }
@@ -79,8 +94,15 @@ async fn begin(
     let work = async {
         let body = frame::collect(body).await.map_err(|e| bad(e.into()))?;
         let message = frame::message(&body).map_err(|e| bad(e.into()))?;
+        let state = service.node.state.as_deref();
+        let request = CsiRequest { state, driver, method, message: &message };
+        names::record(&request, &service.metadata);
+        if let Some(decided) = request.decided()? {
+            runtime_class::check(&service.metadata, &decided).await?;
+        }
         let Some((lock, work)) = wait_for_work(&service, driver, method, &message).await? else {
-            return Ok(Direction::Pass(body));
+            let edited = request.without_decision()?.map(|message| frame::frame(&message));
+            return Ok(Direction::Pass(edited.unwrap_or(body)));
         };
         let detached = detach(service.clone(), driver.clone(), method, headers.clone(), lock, work);
         detached.await.map(Direction::Done)
@@ -158,9 +180,12 @@ async fn carry_out(service: &Service, call: &DriverCall<'_>, work: Work) -> Call
         Work::Publish(publish) => {
             let driver = call.driver;
             let volume = publish.volume_id.clone();
+            let pod = pod_in(&publish.target);
             let outcome = publish::publish(node, leases, call, *publish).await;
             if outcome.as_ref().is_ok_and(|answer| answer.ok().is_some()) {
-                info!(%driver, volume, "handed over directly");
+                let pod = service.metadata.pod_text(&pod);
+                let claim = service.metadata.claim(driver.as_str(), &volume);
+                info!(%driver, volume, pod, claim, "handed over directly");
             }
             outcome
         }

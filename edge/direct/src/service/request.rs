@@ -21,6 +21,7 @@ use proto::csi::{DirectCall, Method, NodeStep, VolumeCapability};
 use proto::names::DriverName;
 use tracing::info;
 
+use super::runtime_class::{Decided, POD_UID, pod_uid};
 use crate::error::{Error, HANDED_OVER, not_yet};
 use crate::records::published;
 use crate::records::published::{PublicationState, Published};
@@ -95,6 +96,45 @@ impl Request<'_> {
             NodeStep::Expand => self.expand(),
             NodeStep::Health => self.health(),
         }
+    }
+
+    /// What was decided of the volume that the call publishes; none if nothing was left open, and
+    /// for other calls.
+    pub(super) fn decided(&self) -> Result<Option<Decided>, Error> {
+        if self.method.direct() != Some(DirectCall::Node(NodeStep::Publish)) {
+            return Ok(None);
+        }
+        let Some(is_direct) = direct::decision(&self.settings()?) else { return Ok(None) };
+        let request: csi::NodePublishVolumeRequest = self.decoded()?;
+        let target = Path::new(&request.target_path);
+        let pod = pod_uid(&request.volume_context, target);
+        Ok(Some(Decided { volume: request.volume_id, pod, is_direct }))
+    }
+
+    /// The message for the driver of an ordinary volume that a decision made one; none if it passes
+    /// as it is.
+    pub(super) fn without_decision(&self) -> Result<Option<Bytes>, Error> {
+        let Some(places) = self.method.places() else { return Ok(None) };
+        if direct::decision(&self.settings()?) != Some(false) {
+            return Ok(None);
+        }
+        let message = direct::without_settings(self.message, places);
+        Ok(message.map_err(|source| self.malformed(source))?.map(Bytes::from))
+    }
+
+    /// The settings of direct volumes in the context.
+    fn settings(&self) -> Result<BTreeMap<String, String>, Error> {
+        let Some(places) = self.method.places() else { return Ok(BTreeMap::new()) };
+        direct::settings(self.message, places).map_err(|source| self.malformed(source))
+    }
+
+    /// The target of a call that names one.
+    pub(super) fn target(&self) -> Result<Option<PathBuf>, Error> {
+        Ok(match self.method.direct() {
+            Some(DirectCall::Node(NodeStep::Publish)) => self.text(TARGET)?.map(PathBuf::from),
+            Some(DirectCall::Node(NodeStep::Stage | NodeStep::Unstage)) => None,
+            _ => Some(self.path()?),
+        })
     }
 
     /// The volume that the call is about.
@@ -321,7 +361,6 @@ fn is_at(record: &Published, path: &Path) -> bool {
 // What a kubelet adds to the context for a CSIDriver with podInfoOnMount.
 const POD_NAMESPACE: &str = "csi.storage.k8s.io/pod.namespace";
 const POD_NAME: &str = "csi.storage.k8s.io/pod.name";
-const POD_UID: &str = "csi.storage.k8s.io/pod.uid";
 
 /// The pod that a volume's context names.
 fn pod(context: &HashMap<String, String>) -> Option<Pod> {

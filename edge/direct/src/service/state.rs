@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use edge_calls::executor::Executor;
+use edge_calls::metadata::Metadata;
 use proto::control::not_taken::NotTaken;
 use proto::host::tasks::Tasks;
 use tokio::sync::watch;
@@ -16,6 +17,7 @@ pub(super) struct Service {
     pub(super) executor: Arc<Executor>,
     pub(super) node: Arc<Node>,
     pub(super) leases: Leases,
+    pub(super) metadata: Arc<Metadata>,
     pub(super) runtimes: Runtimes,
     pub(super) locks: VolumeLocks,
     /// The volumes that no runtime took; none until they were looked at.

@@ -5,14 +5,27 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// Asks for a direct volume; its value is the contract, `kata`.
+/// Asks for a direct volume; its value is the contract, `kata`. In a class it may be `auto`.
 pub const KEY: &str = "edge-csi.io/direct";
+/// In a class: the RuntimeClass of the pods decides, once, when the volume is created.
+const AUTO: &str = "auto";
+/// The contract that there is.
+const KATA: &str = "kata";
+/// In a volume's context: its class has `auto`, and it is an ordinary volume.
+pub const NONE: &str = "none";
+/// In a volume's context: who decided that it is direct.
+const BY: &str = "edge-csi.io/direct-by";
+/// The RuntimeClass of the pods did.
+const RUNTIME_CLASS: &str = "runtime-class";
 const ACCESS: &str = "edge-csi.io/direct-access";
 const KIND: &str = "edge-csi.io/direct-kind";
 const BLANK: &str = "edge-csi.io/direct-blank";
 const MKFS: &str = "edge-csi.io/direct-mkfs-options";
 const FSCK: &str = "edge-csi.io/direct-fsck";
 const GROUP_CHANGE: &str = "edge-csi.io/direct-fs-group-change";
+
+/// All keys that a StorageClass can have. csi-cloud refuses others with the prefix `edge-csi.io/`.
+pub const OF_A_CLASS: [&str; 7] = [KEY, ACCESS, BLANK, GROUP_CHANGE, FSCK, KIND, MKFS];
 
 /// Whether a key, known or not, is about direct volumes.
 pub(super) fn is_ours(key: &str) -> bool {
@@ -35,15 +48,15 @@ pub enum Contradiction {
     /// An unknown key.
     #[error("{0} is no key of direct volumes; docs/direct-volumes.md lists them")]
     UnknownKey(String),
+    /// The decision is left open where it had to be made.
+    #[error(
+        "{KEY} is auto, which csi-cloud decides when it creates a volume, and this one it did not \
+         create so; write kata, or leave {KEY} out"
+    )]
+    NotDecided,
     /// Settings of a volume that is not direct.
     #[error("{0} is given and {KEY} is not; give {KEY}: kata as well, or leave both out")]
     NotDirect(String),
-    /// One of our keys among the parameters of a VolumeAttributesClass.
-    #[error(
-        "{0} is among the mutable parameters; such keys go into the StorageClass, and none of \
-         them can be changed later"
-    )]
-    Mutable(String),
     /// Options that mkfs may not have.
     #[error(
         "{MKFS} has {0:?}; it can have mkfs's options for the layout of the file system, without \
@@ -176,6 +189,38 @@ impl FromStr for FileSystem {
     }
 }
 
+/// Whether a class leaves the decision to the RuntimeClass of the pods.
+pub fn is_auto(class: &BTreeMap<String, String>) -> bool {
+    class.get(KEY).is_some_and(|value| value == AUTO)
+}
+
+/// Whether these settings ask for a direct volume, with no decision open.
+pub fn is_on(settings: &BTreeMap<String, String>) -> bool {
+    settings.get(KEY).is_some_and(|value| value != AUTO && value != NONE)
+}
+
+/// The settings of a volume, after a decision on its class's `auto`.
+pub fn decided(class: &BTreeMap<String, String>, is_direct: bool) -> BTreeMap<String, String> {
+    let entry = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+    let others = class.iter().filter(|(key, _)| *key != KEY && (is_direct || !is_ours(key)));
+    let mut settings: BTreeMap<_, _> = others.map(|(key, value)| entry(key, value)).collect();
+    settings.extend([entry(KEY, if is_direct { KATA } else { NONE })]);
+    if is_direct {
+        settings.extend([entry(BY, RUNTIME_CLASS)]);
+    }
+    settings
+}
+
+/// What the RuntimeClass of the pods decided of a volume with this context; none if its class left
+/// nothing to them.
+pub fn decision(context: &BTreeMap<String, String>) -> Option<bool> {
+    match context.get(KEY)?.as_str() {
+        NONE => Some(false),
+        KATA => context.contains_key(BY).then_some(true),
+        _ => None,
+    }
+}
+
 /// The settings of direct volumes in a class.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Direct {
@@ -201,8 +246,11 @@ impl Direct {
     pub fn read(entries: &BTreeMap<String, String>) -> Result<Option<Self>, Contradiction> {
         let mut ours = entries.iter().filter(|(key, _)| is_ours(key)).peekable();
         let Some((first, _)) = ours.peek() else { return Ok(None) };
-        if !entries.contains_key(KEY) {
-            return Err(Contradiction::NotDirect((*first).clone()));
+        match entries.get(KEY).map(String::as_str) {
+            None => return Err(Contradiction::NotDirect((*first).clone())),
+            Some(NONE) => return Ok(None),
+            Some(AUTO) => return Err(Contradiction::NotDecided),
+            Some(_) => {}
         }
         let mut direct = Self::default();
         for (key, value) in ours {
@@ -214,8 +262,10 @@ impl Direct {
     fn set(&mut self, key: &str, value: &str) -> Result<(), Contradiction> {
         let bad = |can| Contradiction::Value { key: key.to_owned(), value: value.to_owned(), can };
         match (key, value) {
-            (KEY, "kata") => {}
-            (KEY, _) => return Err(bad("kata")),
+            (KEY, KATA) => {}
+            (KEY, _) => return Err(bad("kata, auto")),
+            (BY, RUNTIME_CLASS) => {}
+            (BY, _) => return Err(bad(RUNTIME_CLASS)),
             (ACCESS, "ReadWriteOncePod") => self.access = Access::ReadWriteOncePod,
             (ACCESS, "ReadWriteOnce") => self.access = Access::ReadWriteOnce,
             (ACCESS, _) => return Err(bad("ReadWriteOncePod, ReadWriteOnce")),

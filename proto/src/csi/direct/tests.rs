@@ -58,6 +58,16 @@ fn unknown_or_contradictory_settings_are_refused_with_the_known_ones() {
 }
 
 #[test]
+fn the_table_of_keys_has_what_a_class_can_have() {
+    for key in OF_A_CLASS {
+        let read = read(&[(KEY, "kata"), (key, "kata")]);
+        assert!(!matches!(read, Err(Contradiction::UnknownKey(_))), "{key}: {read:?}");
+    }
+    // What csi-cloud adds itself is not among them.
+    assert!(!OF_A_CLASS.contains(&"edge-csi.io/direct-by"));
+}
+
+#[test]
 fn an_access_mode_for_several_pods_is_refused() {
     let pod = Direct::default();
     let once = Direct { access: Access::ReadWriteOnce, ..Direct::default() };

@@ -328,3 +328,22 @@ fn a_path_that_climbs_is_refused_finally_only_if_nothing_is_handed_over() {
     let plain = csi::NodePublishVolumeRequest { target_path: "/a/../b".into(), ..plain };
     assert!(published(dir.path(), &plain).unwrap().is_none());
 }
+
+/// The context that a driver gets, of a publication; none if its message passes as it came.
+fn passed(keys: &[(&str, &str)]) -> Option<Vec<String>> {
+    let message = request(keys).encode_to_vec().into();
+    let method = Method::of_name("NodePublishVolume").unwrap();
+    let driver = driver();
+    let request = Request { state: None, driver: &driver, method, message: &message };
+    let edited = request.without_decision().unwrap()?;
+    let edited = csi::NodePublishVolumeRequest::decode(edited).unwrap();
+    Some(edited.volume_context.into_keys().collect())
+}
+
+#[test]
+fn the_driver_of_an_ordinary_volume_does_not_see_that_it_was_decided() {
+    let none = (direct::KEY, direct::NONE);
+    assert_eq!(passed(&[none, ("own", "1")]), Some(vec!["own".to_owned()]));
+    assert_eq!(passed(&[("own", "1")]), None);
+    assert_eq!(passed(&[(direct::KEY, "kata"), ("own", "1")]), None, "it was asked for");
+}

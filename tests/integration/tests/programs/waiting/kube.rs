@@ -32,6 +32,7 @@ mod doctor;
 mod edges;
 mod expansion;
 mod labels;
+mod metadata;
 mod not_taken;
 
 const RBAC: &str = "rbac.authorization.k8s.io";
@@ -164,7 +165,7 @@ impl Plane {
             json!({"apiGroups": [group], "resources": [cells[1]], "verbs": verbs})
         });
         let rules: Vec<_> = rules.collect();
-        ensure!(rules.len() == 8, "{rules:?}");
+        ensure!(rules.len() == 12, "{rules:?}");
         let role = json!({"metadata": {"name": "edge-csi"}, "rules": rules});
         self.make::<ClusterRole>(role, "admin").await?;
         let binding = json!({

@@ -15,7 +15,7 @@ use harness::world::{DRIVER, NODE, TRANSPORTS};
 use prost::Message as _;
 use proto::control::hello::{Hello, Message, Welcome};
 use proto::csi;
-use proto::csi::topology;
+use proto::csi::{frame, topology};
 use proto::host::tasks::Tasks;
 use proto::link::Event;
 use tonic::Code;
@@ -69,8 +69,10 @@ impl Site {
         Ok((tasks, hello))
     }
 
+    /// Asks with a deadline: csi-edge waits half of it for a driver that was never up.
     async fn ask(&self, path: &str) -> anyhow::Result<RawAnswer> {
-        RawClient::connect(&self.stand.edge_front(NODE, DRIVER)).await?.call(path, &[]).await
+        let front = RawClient::connect(&self.stand.edge_front(NODE, DRIVER)).await?;
+        front.send(path, frame::frame(&[]), &[("grpc-timeout", "2S")]).await
     }
 
     /// The keys of the topology at the node's front, and whether it has
@@ -164,6 +166,12 @@ async fn a_front_answers_for_a_driver_that_is_away_what_it_said_last() -> anyhow
         anyhow::Ok(csi::ProbeResponse::decode(probe)?.ready)
     };
     assert_ne!(ready().await?, Some(false));
+    let kept = Path::new(&site.stand.at("state")).join("introductions.json");
+    until("the file of what it said", || async {
+        ensure!(kept.exists(), "{}", kept.display());
+        Ok(())
+    })
+    .await?;
     drop(serving);
     until("the driver is away", || async {
         ensure!(ready().await? == Some(false), "it claims to be ready");

@@ -1,0 +1,80 @@
+//! What one node may see, with the revision of each object, and what went lately.
+//!
+//! Pure. Only so many deletions are kept: an edge that is further behind gets everything anew.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use proto::control::metadata::{Key, Object, Position};
+
+use crate::metadata::transfer::Transfer;
+
+/// The deletions that are kept for a node.
+const GONE: usize = 512;
+
+/// The objects of a node.
+#[derive(Default)]
+pub struct View {
+    objects: BTreeMap<Key, (u64, Arc<Object>)>,
+    gone: VecDeque<(u64, Key)>,
+    /// Positions before this one get everything anew.
+    floor: u64,
+    /// The last change.
+    latest: u64,
+}
+
+impl View {
+    /// An empty view, made at this revision.
+    pub fn new(revision: u64) -> Self {
+        Self { floor: revision, latest: revision, ..Self::default() }
+    }
+
+    /// Makes these the node's objects. Each change takes one revision. Returns the last one, if
+    /// there was a change.
+    pub fn update(&mut self, now: BTreeMap<Key, Arc<Object>>, revision: &mut u64) -> Option<u64> {
+        let before = self.latest;
+        let lost: Vec<Key> =
+            self.objects.keys().filter(|key| !now.contains_key(*key)).cloned().collect();
+        for key in lost {
+            self.objects.remove(&key);
+            *revision += 1;
+            self.latest = *revision;
+            self.gone.push_back((*revision, key));
+        }
+        while self.gone.len() > GONE {
+            self.floor = self.gone.pop_front().map_or(self.floor, |(revision, _)| revision);
+        }
+        for (key, object) in now {
+            let same = self.objects.get(&key).is_some_and(|(_, before)| *before == object);
+            if !same {
+                *revision += 1;
+                self.latest = *revision;
+                self.objects.insert(key, (*revision, object));
+            }
+        }
+        (self.latest != before).then_some(self.latest)
+    }
+
+    /// What an edge lacks that has this position; none if it lacks nothing.
+    pub fn since(&self, epoch: u64, position: Position) -> Option<Transfer> {
+        let to = Position { epoch, revision: self.latest };
+        if position == to {
+            return None;
+        }
+        let known =
+            position.epoch == epoch && (self.floor..self.latest).contains(&position.revision);
+        if !known {
+            let objects = self.objects.values().map(|(_, object)| object.clone());
+            return Some(Transfer::new(None, to, objects.collect(), Vec::new()));
+        }
+        let is_new = |revision: u64| revision > position.revision;
+        let changed = self.objects.values().filter(|(revision, _)| is_new(*revision));
+        let gone = self.gone.iter().filter(|(revision, key)| {
+            // It may have come again since.
+            is_new(*revision) && !self.objects.contains_key(key)
+        });
+        let gone = gone.map(|(_, key)| key.clone()).collect();
+        let objects = changed.map(|(_, object)| object.clone()).collect();
+        Some(Transfer::new(Some(position), to, objects, gone))
+    }
+}

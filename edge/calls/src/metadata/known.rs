@@ -1,0 +1,143 @@
+//! What is known of this node's Pods and their volumes. Pure.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+
+use proto::control::metadata::{Key, Kind, Object, Pod, Position};
+use serde::{Deserialize, Serialize};
+
+use super::receiving::Transfer;
+
+/// The Pods that are remembered when they are gone.
+pub(super) const GONE: usize = 512;
+
+/// A Pod of this node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KnownPod {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its RuntimeClass, if it has one.
+    pub runtime_class: Option<String>,
+    /// Whether that takes direct volumes; none if the RuntimeClass is not known.
+    pub direct: Option<bool>,
+}
+
+/// A Pod that was at this node, and that Kubernetes has no more.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GonePod {
+    /// Its uid.
+    pub uid: Box<str>,
+    /// Its namespace.
+    pub namespace: Box<str>,
+    /// Its name.
+    pub name: Box<str>,
+}
+
+/// All objects, as of a position.
+#[derive(Clone, Default)]
+pub(super) struct Known {
+    pub(super) position: Position,
+    pub(super) objects: BTreeMap<Key, Object>,
+    /// Pods that are gone, the oldest first.
+    pub(super) gone: VecDeque<GonePod>,
+    uids: HashMap<Box<str>, Key>,
+    /// The volumes' keys by driver and id.
+    handles: HashMap<(Box<str>, Box<str>), Key>,
+}
+
+impl Known {
+    /// These objects, as of this position.
+    pub(super) fn new(
+        position: Position,
+        objects: BTreeMap<Key, Object>,
+        gone: VecDeque<GonePod>,
+    ) -> Self {
+        let mut uids = HashMap::new();
+        let mut handles = HashMap::new();
+        for (key, object) in &objects {
+            match object {
+                Object::Pod(pod) => {
+                    uids.insert(pod.uid.clone(), key.clone());
+                }
+                Object::Volume(volume) => {
+                    let handle = (volume.driver.clone(), volume.handle.clone());
+                    handles.insert(handle, key.clone());
+                }
+                _ => {}
+            }
+        }
+        Self { position, objects, gone, uids, handles }
+    }
+
+    /// What is known after a transfer, and the keys that are gone with it. None if the transfer
+    /// begins elsewhere.
+    pub(super) fn after(&self, transfer: &Transfer) -> Option<(Self, Vec<Key>)> {
+        let mut objects = match transfer.from {
+            None => BTreeMap::new(),
+            Some(from) if from == self.position => self.objects.clone(),
+            Some(_) => return None,
+        };
+        for key in &transfer.gone {
+            objects.remove(key);
+        }
+        for object in &transfer.objects {
+            objects.insert(object.key(), object.clone());
+        }
+        let lost = self.objects.keys().filter(|key| !objects.contains_key(*key));
+        let lost: Vec<Key> = lost.cloned().collect();
+        let mut known = Self::new(transfer.to, objects, self.gone.clone());
+        known.remember_gone(&self.objects);
+        Some((known, lost))
+    }
+
+    /// Remembers the Pods of before that are not there any more, by their uids.
+    fn remember_gone(&mut self, before: &BTreeMap<Key, Object>) {
+        let Self { gone, uids, .. } = self;
+        // A Pod may come back with a csi-cloud that knew less for a while.
+        gone.retain(|pod| !uids.contains_key(&pod.uid));
+        let there: BTreeSet<Box<str>> = gone.iter().map(|pod| pod.uid.clone()).collect();
+        for object in before.values() {
+            let Object::Pod(Pod { uid, namespace, name, .. }) = object else { continue };
+            if !uids.contains_key(uid) && !there.contains(uid) {
+                let namespace = namespace.clone();
+                gone.push_back(GonePod { uid: uid.clone(), namespace, name: name.clone() });
+            }
+        }
+        while gone.len() > GONE {
+            gone.pop_front();
+        }
+    }
+
+    pub(super) fn pod(&self, uid: &str) -> Option<KnownPod> {
+        let Object::Pod(pod) = self.objects.get(self.uids.get(uid)?)? else { return None };
+        let direct = match &pod.runtime_class {
+            None => Some(false),
+            Some(name) => self.takes_direct(name),
+        };
+        Some(KnownPod {
+            namespace: pod.namespace.to_string(),
+            name: pod.name.to_string(),
+            runtime_class: pod.runtime_class.as_deref().map(str::to_owned),
+            direct,
+        })
+    }
+
+    fn takes_direct(&self, class: &str) -> Option<bool> {
+        match self.objects.get(&Key::of_cluster(Kind::RuntimeClass, class))? {
+            Object::RuntimeClass(class) => Some(class.direct),
+            _ => None,
+        }
+    }
+
+    pub(super) fn gone(&self, uid: &str) -> Option<GonePod> {
+        self.gone.iter().find(|pod| *pod.uid == *uid).cloned()
+    }
+
+    pub(super) fn claim(&self, driver: &str, volume: &str) -> Option<String> {
+        let key = self.handles.get(&(driver.into(), volume.into()))?;
+        let Object::Volume(volume) = self.objects.get(key)? else { return None };
+        let (namespace, name) = volume.claim.as_ref()?;
+        Some(format!("{namespace}/{name}"))
+    }
+}
