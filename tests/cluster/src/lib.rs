@@ -1,6 +1,8 @@
-//! A whole Kubernetes on this machine ([`stand`]), and the end-to-end tests in it ([`e2e`]).
+//! A whole Kubernetes on this machine ([`stand`]), the end-to-end tests in it ([`e2e`]), and
+//! Kubernetes' own tests of storage ([`conformance`]).
 //!
 //! Nothing of Kubernetes is mocked, because sidecars and kubelets decide what we must answer.
 
+pub mod conformance;
 pub mod e2e;
 pub mod stand;

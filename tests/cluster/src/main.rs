@@ -1,10 +1,10 @@
-//! The programs behind `make stand`, `make stand-down` and `make e2e`.
+//! The programs behind `make stand`, `make stand-down`, `make e2e` and `make conformance`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use cluster::{e2e, stand};
+use cluster::{conformance, e2e, stand};
 
 /// A whole Kubernetes on this machine, with three edge nodes.
 #[derive(Parser)]
@@ -25,11 +25,18 @@ enum Command {
     /// Start it and end it with this program
     Run,
     E2e(e2e::command::Args),
+    Conformance(conformance::command::Args),
 }
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    proto::host::program::run(|| proto::host::program::runtime(2)?.block_on(run(args)))
+    proto::host::program::run(|| {
+        // Before any thread, as namespaces belong to threads.
+        if let Command::Conformance(args) = &args.command {
+            args.enter()?;
+        }
+        proto::host::program::runtime(2)?.block_on(run(args))
+    })
 }
 
 async fn run(args: Args) -> anyhow::Result<()> {
@@ -38,5 +45,6 @@ async fn run(args: Args) -> anyhow::Result<()> {
         Command::Down => stand::command::down(&args.at).await,
         Command::Run => stand::command::run(&args.at).await,
         Command::E2e(args) => e2e::command::main(args).await,
+        Command::Conformance(args) => conformance::command::main(args).await,
     }
 }

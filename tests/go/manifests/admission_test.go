@@ -124,6 +124,26 @@ func (p plane) must(path, object string) {
 	}
 }
 
+// apply makes the admission policies of a component.
+func (p plane) apply(component string) {
+	p.t.Helper()
+	text, err := os.ReadFile(filepath.Join(Deploy, "kustomize/components", component, "policies.yaml"))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	for _, document := range bytes.Split(text, []byte("\n---\n")) {
+		object, err := yaml.YAMLToJSON(document)
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		kind := "validatingadmissionpolicies"
+		if bytes.Contains(object, []byte(`"ValidatingAdmissionPolicyBinding"`)) {
+			kind = "validatingadmissionpolicybindings"
+		}
+		p.must("/apis/admissionregistration.k8s.io/v1/"+kind, string(object))
+	}
+}
+
 const everything = `{"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
 	"metadata": {"name": "all"}, "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole",
 	"name": "cluster-admin"}, "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "` + account + `"}]}`
@@ -135,21 +155,7 @@ func csidriver(name, labels string) string {
 // Even with all rights csi-cloud writes its own keys only.
 func TestThePoliciesLetCsiCloudWriteItsOwnKeysOnly(t *testing.T) {
 	p := start(t)
-	text, err := os.ReadFile(filepath.Join(Deploy, "kustomize/components/admission/policies.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, document := range bytes.Split(text, []byte("\n---\n")) {
-		object, err := yaml.YAMLToJSON(document)
-		if err != nil {
-			t.Fatal(err)
-		}
-		kind := "validatingadmissionpolicies"
-		if bytes.Contains(object, []byte(`"ValidatingAdmissionPolicyBinding"`)) {
-			kind = "validatingadmissionpolicybindings"
-		}
-		p.must("/apis/admissionregistration.k8s.io/v1/"+kind, string(object))
-	}
+	p.apply("admission")
 	p.must("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", everything)
 	p.must("/api/v1/nodes", `{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1", "labels": {"kubernetes.io/hostname": "n1"}}}`)
 	p.must(drivers, csidriver("foreign.example", "{}"))

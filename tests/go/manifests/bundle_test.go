@@ -129,7 +129,10 @@ func TestASidecarReachesItsDriverOnly(t *testing.T) {
 
 // Whoever takes over csi-cloud must not have the sidecars' rights, nor the other way round.
 func TestCsiCloudAndTheSidecarsHaveAccountsOfTheirOwn(t *testing.T) {
-	of := map[string]string{"edge-csi-cloud": "csi-cloud", "edge-csi-cloud-join": "csi-cloud", "edge-csi-cloud-doctor": "csi-cloud"}
+	of := map[string]string{}
+	for _, role := range []string{"", "-join", "-doctor", "-metadata"} {
+		of["edge-csi-cloud"+role] = "csi-cloud"
+	}
 	for name, documents := range overlays(t) {
 		bindings := 0
 		for _, document := range documents {

@@ -1,11 +1,9 @@
 package manifests
 
 import (
-	"bytes"
 	"fmt"
 	"maps"
 	"net/http"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -13,7 +11,6 @@ import (
 	"time"
 
 	rbacv1 "k8s.io/api/rbac/v1"
-	"sigs.k8s.io/yaml"
 )
 
 const edgeRole = "node-role.kubernetes.io/edge"
@@ -86,22 +83,8 @@ func objectSync(name, spec string) string {
 // CloudCore keeps all in sync but VolumeAttachments.
 func TestThePolicyRefusesObjectSyncsOfVolumeAttachmentsOnly(t *testing.T) {
 	p := start(t)
-	text, err := os.ReadFile(filepath.Join(Deploy, "kustomize/components/kubeedge/policies.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
 	// Before KubeEdge is there: the order of the two does not matter.
-	for _, document := range bytes.Split(text, []byte("\n---\n")) {
-		object, err := yaml.YAMLToJSON(document)
-		if err != nil {
-			t.Fatal(err)
-		}
-		kind := "validatingadmissionpolicies"
-		if bytes.Contains(object, []byte(`"ValidatingAdmissionPolicyBinding"`)) {
-			kind = "validatingadmissionpolicybindings"
-		}
-		p.must("/apis/admissionregistration.k8s.io/v1/"+kind, string(object))
-	}
+	p.apply("kubeedge")
 	p.must("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", objectSyncKind)
 	attachment := `, "spec": {"objectKind": "VolumeAttachment", "objectName": "csi-1"}`
 	for end, turn := time.Now().Add(30*time.Second), 0; ; time.Sleep(100 * time.Millisecond) {
