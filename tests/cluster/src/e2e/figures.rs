@@ -38,7 +38,7 @@ const CLASS: &str = "{apiVersion: storage.k8s.io/v1, kind: StorageClass, metadat
 pub(super) async fn measured(scene: &Scene<'_>) -> anyhow::Result<()> {
     let cluster = scene.cluster;
     let node = cluster.node("n1")?;
-    let driver = node.straight(&cluster.ground, STRAIGHT).await?;
+    let driver = node.straight(&cluster.ground, None, STRAIGHT).await?;
     let launch = cluster.cloud.straight(&cluster.ground, &driver.socket);
     let provisioner =
         Program::start("csi-provisioner-straight", &cluster.ground.logs(), launch).await?;

@@ -138,7 +138,7 @@ pub(super) async fn doctor(scene: &Scene<'_>) -> anyhow::Result<()> {
         says(scene, "admission-policy", "problem").await?;
         scene.apply(&policies).await?;
         says(scene, "admission-policy", "ok").await?;
-        says(scene, "attach-required", "ok").await?;
+        says(scene, &format!("attach-required of CSIDriver {DRIVER}"), "ok").await?;
         // The kubelet of the stand has made its CSINode.
         label(scene, node, json!("")).await?;
         says(scene, "publish-csinode", "ok").await?;
@@ -165,7 +165,7 @@ async fn says(scene: &Scene<'_>, check: &str, verdict: &str) -> anyhow::Result<(
     .await
 }
 
-/// What the doctor says, by check. Its exit code says whether all is well.
+/// What the doctor says, by check, and by check and object. Its exit code says whether all is well.
 async fn verdicts(scene: &Scene<'_>) -> anyhow::Result<BTreeMap<String, String>> {
     let ground = &scene.cluster.ground;
     let mut command = Command::new(ground.program("csi-cloud"));
@@ -177,8 +177,9 @@ async fn verdicts(scene: &Scene<'_>) -> anyhow::Result<BTreeMap<String, String>>
     let mut worst = BTreeMap::<String, String>::new();
     for finding in &findings {
         let word = |key: &str| finding[key].as_str().context("a finding without a word");
-        let entry = worst.entry(word("check")?.to_owned()).or_default();
         let verdict = word("verdict")?;
+        worst.insert(format!("{} of {}", word("check")?, word("about")?), verdict.to_owned());
+        let entry = worst.entry(word("check")?.to_owned()).or_default();
         let rank = |verdict: &str| ["", "ok", "unknown", "problem"].map(|one| one == verdict);
         // Later words are worse.
         if rank(verdict) < rank(entry) {

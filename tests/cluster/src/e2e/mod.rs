@@ -18,11 +18,14 @@ mod manifests;
 mod outages;
 mod places;
 mod pods;
+mod power;
 mod resize;
 mod rotation;
+mod runtime_class;
 mod scarce;
 pub mod scene;
 mod sets;
+mod shared;
 mod shares;
 mod snapshots;
 mod stock;
@@ -33,7 +36,7 @@ pub mod truth;
 
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use futures_util::future::BoxFuture;
 use futures_util::{FutureExt, StreamExt, stream};
 use tokio::time::Instant;
@@ -41,6 +44,7 @@ use tokio::time::Instant;
 use self::outages::is_long;
 use self::scene::Scene;
 use crate::stand::Cluster;
+use crate::stand::files::Files;
 
 /// One thing that must work.
 pub struct Row {
@@ -92,6 +96,7 @@ pub const ROWS: &[Row] = &[
     Row { name: "static", alone: false, run: |scene| shares::by_hand(scene).boxed() },
     Row { name: "examples", alone: false, run: |scene| examples::as_they_stand(scene).boxed() },
     Row { name: "direct", alone: false, run: |scene| direct::handed_over(scene).boxed() },
+    Row { name: "runtime-class", alone: false, run: |scene| runtime_class::decides(scene).boxed() },
     Row { name: "direct-stray", alone: false, run: |scene| direct::stray(scene).boxed() },
     Row {
         name: "direct-stock",
@@ -115,6 +120,9 @@ pub const ROWS: &[Row] = &[
         alone: true,
         run: |scene| dead_drivers::creates_go_elsewhere(scene).boxed(),
     },
+    Row { name: SHARED_STORAGE[0], alone: true, run: |scene| shared::storage(scene).boxed() },
+    Row { name: SHARED_STORAGE[1], alone: true, run: |scene| shared::link_lost(scene).boxed() },
+    Row { name: SHARED_STORAGE[2], alone: true, run: |scene| shared::driver_dead(scene).boxed() },
     Row { name: "cloud-killed", alone: true, run: |scene| faults::cloud_killed(scene).boxed() },
     Row { name: "cloud-restarts", alone: true, run: |scene| outages::ten_restarts(scene).boxed() },
     Row {
@@ -133,6 +141,7 @@ pub const ROWS: &[Row] = &[
     Row { name: "api-away", alone: true, run: |scene| outages::api_away(scene).boxed() },
     Row { name: "offline-front", alone: true, run: |scene| kubeedge::offline_front(scene).boxed() },
     Row { name: "doctor-kubeedge", alone: true, run: |scene| kubeedge::doctor(scene).boxed() },
+    Row { name: POWER_CUT, alone: true, run: |scene| power::cuts(scene).boxed() },
     // Last, as the nodes keep the identities that they get here.
     Row { name: "join-token", alone: true, run: |scene| joins::by_token(scene).boxed() },
     Row { name: "join-account", alone: true, run: |scene| joins::by_account(scene).boxed() },
@@ -145,6 +154,10 @@ pub const ROWS: &[Row] = &[
 const FIGURES: Row =
     Row { name: "figures", alone: true, run: |scene| figures::measured(scene).boxed() };
 
+/// The row that switches a node off and on.
+const POWER_CUT: &str = "power-cut";
+/// The rows that need a file server.
+const SHARED_STORAGE: [&str; 3] = ["shared-storage", "shared-link-lost", "elected-driver-dead"];
 /// The row that waits through whole lives of certificates.
 const RENEWAL: &str = "renewal";
 /// The row in which a CA is rotated.
@@ -170,8 +183,15 @@ pub fn chosen(names: &[String], is_ci: bool) -> anyhow::Result<Vec<&'static Row>
         println!("rows left out in CI: {RENEWAL} takes 3 min; make e2e ROWS={RENEWAL}");
         println!("rows left out in CI: {ROTATION} takes 90 s; make e2e ROWS={ROTATION}");
     }
+    let missing = Files::missing();
+    if !missing.is_empty() {
+        let rows = SHARED_STORAGE.join(" ");
+        println!("tier skipped: {rows}: not installed here: {}", missing.join(" "));
+        ensure!(!is_ci, "continuous integration needs {}", missing.join(" "));
+    }
     let is_long = |row: &Row| [RENEWAL, ROTATION].contains(&row.name);
-    Ok(ROWS.iter().filter(|row| !is_ci || !is_long(row)).collect())
+    let is_there = |row: &Row| missing.is_empty() || !SHARED_STORAGE.contains(&row.name);
+    Ok(ROWS.iter().filter(|row| (!is_ci || !is_long(row)) && is_there(row)).collect())
 }
 
 /// Runs rows and reports each as soon as it has ended: first the compatible ones, several at once,
@@ -215,13 +235,15 @@ async fn outcome(cluster: &Cluster, row: &'static Row) -> Outcome {
 /// Runs a row in a namespace of its own, which is deleted after it.
 async fn one(cluster: &Cluster, row: &Row) -> anyhow::Result<()> {
     let scene = Scene::begin(cluster, row.name).await?;
-    let limit = if is_long() || row.name == FIGURES.name { LONG } else { LIMIT };
+    let limit = match row.name {
+        POWER_CUT => LIMIT + LIMIT / 3 * power::number()?,
+        name if is_long() || name == FIGURES.name => LONG,
+        _ => LIMIT,
+    };
     let done = tokio::time::timeout(limit, (row.run)(&scene)).await;
     let done = done.unwrap_or_else(|_| bail!("not within {limit:?}"));
-    if row.alone {
-        // A failed row may have left a program stopped, even the API server.
-        cluster.mend().await?;
-    }
+    // A failed row may have left a program stopped, even the API server.
+    let mended = if row.alone { cluster.mend().await.context("after the row") } else { Ok(()) };
     let told = match &done {
         Ok(()) => String::new(),
         // Before the namespace goes, and they with it.
@@ -232,6 +254,7 @@ async fn one(cluster: &Cluster, row: &Row) -> anyhow::Result<()> {
     };
     let cleared = scene.end().await.context("after the row");
     done.with_context(|| format!("Kubernetes tells of it:\n{told}\nwhat failed"))?;
+    mended?;
     cleared?;
     if row.alone { truth::agreed(cluster).await } else { truth::gone(cluster, row.name).await }
 }
@@ -254,8 +277,13 @@ mod tests {
     fn rows_are_found_by_name_and_each_has_its_own() {
         let names: BTreeSet<_> = ROWS.iter().map(|row| row.name).collect();
         assert_eq!(names.len(), ROWS.len());
-        assert_eq!(chosen(&[], false).unwrap().len(), ROWS.len());
-        assert_eq!(chosen(&[], true).unwrap().len(), ROWS.len() - 2);
+        if Files::missing().is_empty() {
+            assert_eq!(chosen(&[], false).unwrap().len(), ROWS.len());
+            assert_eq!(chosen(&[], true).unwrap().len(), ROWS.len() - 2);
+        } else {
+            assert_eq!(chosen(&[], false).unwrap().len(), ROWS.len() - SHARED_STORAGE.len());
+            assert!(chosen(&[], true).is_err());
+        }
         assert_eq!(chosen(&["pod".into()], true).unwrap()[0].name, "pod");
         assert!(chosen(&["pods".into()], true).is_err());
     }

@@ -17,7 +17,7 @@ use crate::stand::NODES;
 use crate::stand::objects;
 use crate::stand::objects::within;
 
-const SNAPSHOT: &str = "snapshot.storage.k8s.io/v1";
+pub(super) const SNAPSHOT: &str = "snapshot.storage.k8s.io/v1";
 const GROUP: &str = "groupsnapshot.storage.k8s.io/v1";
 
 /// A snapshot keeps the data of its moment. Volumes made from it live at its home, with immediate
@@ -151,7 +151,12 @@ async fn kinds(scene: &Scene<'_>, version: &str, kind: &str) -> anyhow::Result<A
 }
 
 /// Deletes an object of a kind without a type, and waits for its deletion.
-async fn forget(scene: &Scene<'_>, version: &str, kind: &str, name: &str) -> anyhow::Result<()> {
+pub(super) async fn forget(
+    scene: &Scene<'_>,
+    version: &str,
+    kind: &str,
+    name: &str,
+) -> anyhow::Result<()> {
     let api = kinds(scene, version, kind).await?;
     api.delete(name, &DeleteParams::default()).await?;
     let gone = || async {
@@ -198,7 +203,7 @@ async fn no_snapshots(scene: &Scene<'_>) -> anyhow::Result<()> {
     within("end of all snapshots", SOON, gone).await
 }
 
-fn snapshot(name: &str, claim: &str) -> String {
+pub(super) fn snapshot(name: &str, claim: &str) -> String {
     format!(
         "apiVersion: snapshot.storage.k8s.io/v1
 kind: VolumeSnapshot
@@ -212,7 +217,7 @@ spec:
     )
 }
 
-fn restore(name: &str, class: &str, snapshot: &str) -> String {
+pub(super) fn restore(name: &str, class: &str, snapshot: &str) -> String {
     let source = format!(
         "dataSource: {{apiGroup: snapshot.storage.k8s.io, kind: VolumeSnapshot, name: {snapshot}}}"
     );

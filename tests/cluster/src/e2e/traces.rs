@@ -120,6 +120,15 @@ fn mounted(node: &Node, about: impl Fn(&str) -> bool) -> anyhow::Result<Vec<Stri
     Ok(table.lines().filter(|line| about(line)).map(str::to_owned).collect())
 }
 
+/// The lines of a node's mount table that are about volumes of drivers.
+///
+/// # Errors
+/// The kernel does not say.
+pub(super) fn of_volumes(node: &Node) -> anyhow::Result<Vec<String>> {
+    let dirs = ["kubernetes.io~csi", "kubernetes.io/csi"];
+    mounted(node, |line| dirs.iter().any(|dir| line.contains(dir)))
+}
+
 /// Waits until no volume of any driver is attached or mounted, when there is none any more.
 ///
 /// # Errors
@@ -130,10 +139,7 @@ pub(super) async fn none(cluster: &Cluster) -> anyhow::Result<()> {
         let attached: Vec<_> = attached.into_iter().filter_map(|one| one.metadata.name).collect();
         ensure!(attached.is_empty(), "the attachments {attached:?} are there");
         for node in &cluster.nodes {
-            let ours = |line: &str| {
-                ["kubernetes.io~csi", "kubernetes.io/csi"].iter().any(|dir| line.contains(dir))
-            };
-            let mounts = mounted(node, ours)?;
+            let mounts = of_volumes(node)?;
             ensure!(mounts.is_empty(), "at {}: {}", node.name, mounts.join("; "));
         }
         Ok(())

@@ -16,8 +16,10 @@ use tokio::net::TcpStream;
 use tokio::process::Command;
 
 use super::access::Access;
+use super::drivers::{is_shared, section};
 use super::ground::{Ground, ports};
 use super::program::{Launch, Program};
+use guest::wrapper::HANDLER;
 use harness::wait::START;
 
 /// The namespace of the cloud half.
@@ -26,6 +28,10 @@ pub const NAMESPACE: &str = "edge-csi";
 const TOKEN: i64 = 86_400;
 /// Where operators ask csi-cloud, below the stand's directory.
 pub const ADMIN: &str = "admin.sock";
+/// For sidecars at each node. By default, 20 to 60 s pass until one owns a claim that is bound at
+/// once.
+const NODE_DEPLOYMENT: [&str; 3] =
+    ["--node-deployment", "--node-deployment-base-delay=1s", "--node-deployment-max-delay=5s"];
 /// Where the socket relay finds csi-cloud.
 const HOLDERS: &str = "holders.sock";
 
@@ -77,7 +83,7 @@ impl Cloud {
         let mut sidecars = Vec::new();
         for driver in drivers {
             let socket = ground.dir().join(format!("fronts/{driver}.sock"));
-            for (name, launch) in sidecars_of(ground, &kubeconfig, &socket) {
+            for (name, launch) in sidecars_of(ground, &kubeconfig, &socket, is_shared(driver)) {
                 sidecars.push(
                     Program::keep(&format!("{name}-{driver}"), &ground.logs(), launch).await?,
                 );
@@ -110,8 +116,41 @@ impl Cloud {
     /// An external-provisioner with the same flags and rights that calls a driver straight, without
     /// us.
     pub fn straight(&self, ground: &Ground, socket: &Path) -> Launch {
-        let [(_, provisioner), ..] = sidecars_of(ground, &self.kubeconfig, socket);
+        let [(_, provisioner), ..] = sidecars_of(ground, &self.kubeconfig, socket, false);
         provisioner
+    }
+
+    /// The four sidecars of a driver that is called without us, with the same flags and rights.
+    pub fn central(
+        &self,
+        ground: &Ground,
+        driver: &str,
+        socket: &Path,
+    ) -> [(&'static str, Launch); 4] {
+        sidecars_of(ground, &self.kubeconfig, socket, is_shared(driver))
+    }
+
+    /// The sidecars of a driver that is called without us, at its node. external-attacher is not
+    /// among them: it cannot be told which node it is for.
+    pub fn beside(
+        &self,
+        ground: &Ground,
+        node: &str,
+        driver: &str,
+        socket: &Path,
+    ) -> Vec<(String, Launch)> {
+        let all = self.central(ground, driver, socket).into_iter();
+        let ours = all.filter(|(name, _)| *name != "csi-attacher");
+        let at_node = |(name, launch): (&str, Launch)| {
+            let mut launch = launch.with("NODE_NAME", node);
+            match name {
+                "csi-provisioner" => launch.args.extend(NODE_DEPLOYMENT.map(str::to_owned)),
+                "csi-snapshotter" => launch.args.push(NODE_DEPLOYMENT[0].to_owned()),
+                _ => {}
+            }
+            (name.to_owned(), launch)
+        };
+        ours.map(at_node).collect()
     }
 
     /// The JSON output of a csi-cloud command.
@@ -176,13 +215,10 @@ fn serve(
     // Nodes that join or renew in a row get certificates of the shortest life.
     let mut config = format!(
         "[ca]\ncert = \"{pki}/ca.crt\"\nkey = \"{pki}/ca.key\"\nnode_life = \"2m\"\n\
-         [kubernetes]\njoin_service_account = \"{NAMESPACE}/csi-edge\"\n"
+         [kubernetes]\njoin_service_account = \"{NAMESPACE}/csi-edge\"\n\
+         metadata = true\ndirect_handlers = [\"{HANDLER}\"]\n"
     );
-    for driver in drivers {
-        config +=
-            &format!("[driver.\"{driver}\"]\npod_info_on_mount = true\nstorage_capacity = true\n");
-        config += "fs_group_policy = \"File\"\nvolume_lifecycle_modes = [\"Persistent\"]\n";
-    }
+    config.extend(drivers.iter().map(|driver| section(driver)));
     publish(&ground.dir().join("cloud.toml"), config.as_bytes(), 0o600, Existing::Replace)?;
     let mut args = vec![
         "serve".to_owned(),
@@ -218,12 +254,18 @@ fn groups() -> String {
 }
 
 /// Long deadlines and short retry intervals, as docs/kubernetes.md recommends for edges that are
-/// often away.
-fn sidecars_of(ground: &Ground, kubeconfig: &Path, socket: &Path) -> [(&'static str, Launch); 4] {
+/// often away. A shared driver's calls get a short deadline: for so long nobody else has a call
+/// that is in doubt.
+fn sidecars_of(
+    ground: &Ground,
+    kubeconfig: &Path,
+    socket: &Path,
+    is_shared: bool,
+) -> [(&'static str, Launch); 4] {
     let common = [
         format!("--kubeconfig={}", kubeconfig.display()),
         format!("--csi-address={}", socket.display()),
-        "--timeout=60s".to_owned(),
+        format!("--timeout={}", if is_shared { "15s" } else { "60s" }),
         "--retry-interval-start=1s".to_owned(),
         "--retry-interval-max=30s".to_owned(),
         "--kube-api-qps=50".to_owned(),
@@ -236,7 +278,7 @@ fn sidecars_of(ground: &Ground, kubeconfig: &Path, socket: &Path) -> [(&'static 
             .with("NAMESPACE", NAMESPACE)
             .with("POD_NAME", "csi-cloud-0")
     };
-    let provisioner = [
+    let local = [
         "--strict-topology",
         "--extra-create-metadata",
         "--feature-gates=Topology=true",
@@ -249,8 +291,9 @@ fn sidecars_of(ground: &Ground, kubeconfig: &Path, socket: &Path) -> [(&'static 
         "--kube-api-capacity-qps=50",
         "--kube-api-capacity-burst=100",
     ];
+    let provisioner = if is_shared { &["--extra-create-metadata"][..] } else { &local };
     [
-        ("csi-provisioner", launch("csi-provisioner", &provisioner)),
+        ("csi-provisioner", launch("csi-provisioner", provisioner)),
         ("csi-attacher", launch("csi-attacher", &[])),
         ("csi-resizer", launch("csi-resizer", &[])),
         ("csi-snapshotter", launch("csi-snapshotter", &["--extra-create-metadata", &groups()])),

@@ -104,6 +104,8 @@ fn apiserver(ground: &Ground, access: &Access, etcd: u16, port: u16) -> Launch {
         "--enable-admission-plugins=NodeRestriction".to_owned(),
         "--endpoint-reconciler-type=none".to_owned(),
         "--allow-privileged=true".to_owned(),
+        // The names of the nodes are in no DNS.
+        "--kubelet-preferred-address-types=InternalIP".to_owned(),
     ];
     Launch::new(ground.tool("kube-apiserver"), args)
 }

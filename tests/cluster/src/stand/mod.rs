@@ -9,14 +9,18 @@ pub mod cloud;
 pub mod command;
 pub mod control;
 mod drivers;
+pub mod files;
 pub mod ground;
 pub mod image;
+pub mod layout;
 pub mod node;
 pub mod objects;
+mod power;
 pub mod program;
 pub mod space;
 
-pub use self::drivers::{DRIVER, SECOND, SHARES};
+pub use self::drivers::{DRIVER, ONE, SECOND, SHARED, SHARES, STRAIGHT, here};
+pub use self::layout::NODES;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,16 +38,12 @@ use tracing::warn;
 
 use self::cloud::Cloud;
 use self::control::Control;
+use self::files::Files;
 use self::ground::Ground;
-use self::node::{Node, Plan};
+use self::layout::Layout;
+use self::node::{Machine, Node};
 use self::program::Program;
 
-/// The nodes: one over QUIC, two with a second driver.
-pub const NODES: [Plan; 3] = [
-    Plan { name: "n1", scheme: "wss", drivers: &[DRIVER, SECOND] },
-    Plan { name: "n2", scheme: "wss", drivers: &[DRIVER, SECOND] },
-    Plan { name: "n3", scheme: "quic", drivers: &[DRIVER, SHARES] },
-];
 /// How long all nodes may take until they are ready and have their drivers.
 const READY: Duration = Duration::from_secs(180);
 /// How long the kernel may take to end a node's processes.
@@ -52,10 +52,11 @@ const STOP: Duration = Duration::from_secs(20);
 const TENDED: Duration = Duration::from_millis(200);
 
 /// Manifests that are applied before our cloud half starts, from deploy/ and from this directory.
-const MANIFESTS: [&str; 5] = [
+const MANIFESTS: [&str; 6] = [
     "deploy/kustomize/base/namespace.yaml",
     "deploy/kustomize/base/rbac.yaml",
     "deploy/kustomize/components/join/rights.yaml",
+    "deploy/kustomize/components/metadata/rights.yaml",
     "tests/cluster/src/stand/manifests/snapshot-controller.yaml",
     "tests/cluster/src/stand/manifests/drivers.yaml",
 ];
@@ -68,10 +69,13 @@ pub struct Cluster {
     pub control: Control,
     /// Our part in the cloud.
     pub cloud: Arc<Cloud>,
-    /// The edge nodes, as in [`NODES`].
+    /// The edge nodes, as in the layout.
     pub nodes: Vec<Node>,
+    /// The file server, if it can be had here.
+    pub files: Option<Files>,
     /// The administrator's client.
     pub client: Client,
+    layout: Layout,
     tasks: Tasks,
     dir: TempDir,
 }
@@ -92,6 +96,14 @@ impl Cluster {
     /// Something is missing on the machine, or does not get ready; the error holds the end of its
     /// log.
     pub async fn up() -> anyhow::Result<Self> {
+        Self::of(layout::STAND).await
+    }
+
+    /// The same with these nodes, drivers and network.
+    ///
+    /// # Errors
+    /// As for [`Cluster::up`].
+    pub async fn of(layout: Layout) -> anyhow::Result<Self> {
         let progress = Progress(Instant::now());
         // A short path: a socket's has at most 107 bytes.
         let dir = tempfile::Builder::new().prefix("ecs-").tempdir()?;
@@ -106,21 +118,28 @@ impl Cluster {
         for file in MANIFESTS {
             objects::apply(&client, "default", &ground.source(file)?).await?;
         }
+        let fronts = here(layout.fronts);
         let (cloud, image) = tokio::try_join!(
-            Cloud::start(&ground, &access, &client, &[DRIVER, SECOND]),
-            image::make(ground.dir())
+            Cloud::start(&ground, &access, &client, &fronts),
+            image::own(ground.dir())
         )?;
         let cloud = Arc::new(cloud);
         progress.say("csi-cloud is ready");
-        let starting = NODES.iter().map(|plan| {
+        let has_files = Files::missing().is_empty();
+        let files = match has_files {
+            true => Some(Files::serve(&dir.path().join("server")).await?),
+            false => None,
+        };
+        let machine = Machine { ground: &ground, image: &image, layout, files: files.as_ref() };
+        let starting = layout.nodes.iter().map(|plan| {
             let url = &cloud.urls[usize::from(plan.scheme == "quic")];
-            Node::start(plan, &ground, &access, url, &image)
+            Node::start(plan, &machine, &access, url)
         });
         let nodes = futures_util::future::try_join_all(starting).await?;
         progress.say("containerd, csi-edge and hostdir run at each node");
         let tasks = Tasks::default();
         tasks.spawn_until_stop("tend", tend(cloud.clone()));
-        let cluster = Self { ground, control, cloud, nodes, client, tasks, dir };
+        let cluster = Self { ground, control, cloud, nodes, files, client, layout, tasks, dir };
         cluster.ready().await?;
         progress.say("all nodes are ready and have their drivers");
         Ok(cluster)
@@ -138,30 +157,34 @@ impl Cluster {
     }
 
     async fn nodes_ready(&self) -> anyhow::Result<()> {
-        for driver in [DRIVER, SECOND] {
+        for driver in here(self.layout.fronts) {
             Api::<CSIDriver>::all(self.client.clone()).get(driver).await?;
         }
-        for plan in &NODES {
+        for plan in self.layout.nodes {
             let node = Api::<KubeNode>::all(self.client.clone()).get(plan.name).await?;
             let conditions = node.status.and_then(|status| status.conditions).unwrap_or_default();
             let is_ready =
                 conditions.iter().any(|one| one.type_ == "Ready" && one.status == "True");
             ensure!(is_ready, "{} is not ready", plan.name);
             let csi = Api::<CSINode>::all(self.client.clone()).get(plan.name).await?;
-            for driver in plan.drivers {
-                let has = csi.spec.drivers.iter().any(|one| one.name == *driver);
+            for driver in here(plan.drivers) {
+                let has = csi.spec.drivers.iter().any(|one| one.name == driver);
                 ensure!(has, "{} has not registered {driver}", plan.name);
             }
         }
         Ok(())
     }
 
-    /// Undoes a row's faults: it restores links and restarts or resumes stopped programs.
+    /// Undoes a row's faults: it restores links and switched off nodes, and restarts or resumes
+    /// stopped programs.
     ///
     /// # Errors
     /// A program cannot be started.
     pub async fn mend(&self) -> anyhow::Result<()> {
-        self.nodes.iter().for_each(|node| node.relay.mend());
+        for node in &self.nodes {
+            node.relay.mend();
+            node.boot().await?;
+        }
         // A program before those that need it.
         for program in self.programs().into_iter().rev() {
             program.run().await?;
@@ -214,9 +237,8 @@ impl Cluster {
         )
         .await;
         let devices = leftovers::devices(&dir)?;
-        let spaces: Vec<_> = self.nodes.into_iter().map(|node| node.space.clone()).collect();
-        for space in spaces.into_iter().filter_map(Arc::into_inner) {
-            space.end().await?;
+        for node in &self.nodes {
+            node.space.end().await?;
         }
         objects::within("what is left of the nodes", STOP, || async {
             leftovers::remove(&name, &devices)

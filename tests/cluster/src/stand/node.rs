@@ -1,6 +1,7 @@
 //! An edge node: containerd, kubelet, csi-edge, and for each driver a hostdir and a registrar, in
 //! namespaces of the node's own. Its way to the cloud goes through a relay that a test can cut.
 
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,9 +11,11 @@ use proto::host::publish::{Existing, publish};
 use serde_json::{Value, json};
 
 use super::access::Access;
-use super::drivers::OPTIONS;
+use super::drivers::{here, is_shared, options};
+use super::files::Files;
 use super::ground::{Ground, ports};
 use super::image::IMAGE;
+use super::layout::{Layout, Network, Plan, place};
 use super::program::{Launch, Program};
 use super::space::Space;
 use guest::wrapper::{HANDLER, RUNTIMES};
@@ -20,16 +23,6 @@ use harness::relay::Relay;
 
 /// How long a program of a node may take until it is ready.
 const READY: Duration = Duration::from_secs(60);
-
-/// The plan of a node.
-pub struct Plan {
-    /// Its Kubernetes name.
-    pub name: &'static str,
-    /// How it reaches the cloud: `wss` or `quic`.
-    pub scheme: &'static str,
-    /// The drivers that it has.
-    pub drivers: &'static [&'static str],
-}
 
 /// A driver at a node.
 pub struct Driver {
@@ -63,6 +56,11 @@ pub struct Node {
     pub relay: Relay,
     /// Where the kubelet answers.
     port: u16,
+    layout: Layout,
+    /// Its disk.
+    pub(super) dir: PathBuf,
+    /// The control group below which its containers are.
+    pub(super) cgroup: String,
 }
 
 impl Node {
@@ -72,26 +70,48 @@ impl Node {
     /// Something does not start; the error holds the end of its log.
     pub(super) async fn start(
         plan: &Plan,
-        ground: &Ground,
+        machine: &Machine<'_>,
         access: &Access,
         cloud: &str,
-        image: &std::path::Path,
     ) -> anyhow::Result<Self> {
-        let at = Place { ground, node: plan.name };
+        let Machine { ground, image, layout, files } = *machine;
+        let place = place(&layout, plan.name)?;
+        let network = layout.network;
+        let at = Place { ground, node: plan.name, place, network, files };
         for dir in ["cni", "containerd", "plugins", "fronts", "kubelet/plugins_registry", "logs"] {
             std::fs::create_dir_all(at.path(dir))?;
         }
         let space = Arc::new(Space::new().await?);
         let containerd = containerd(&at, &space, image).await?;
         let mut drivers = Vec::new();
-        for name in plan.drivers {
+        for name in here(plan.drivers) {
             drivers.push(driver(&at, &space, name, "fronts").await?);
         }
         let relay = Relay::to(cloud).await?;
         let edge = edge(&at, &space, plan, relay.url()).await?;
         let [port] = ports()?;
         let kubelet = kubelet(&at, &space, access, port).await?;
-        Ok(Self { name: plan.name, space, containerd, kubelet, edge, drivers, relay, port })
+        Ok(Self {
+            name: plan.name,
+            space,
+            containerd,
+            kubelet,
+            edge,
+            drivers,
+            relay,
+            port,
+            layout,
+            dir: ground.dir().join(plan.name),
+            cgroup: format!("{}-{}", ground.name(), plan.name),
+        })
+    }
+
+    /// Where its kubelet listens.
+    ///
+    /// # Errors
+    /// The layout has no such node.
+    pub fn address(&self) -> anyhow::Result<Ipv4Addr> {
+        Ok(self.layout.network.address(place(&self.layout, self.name)?))
     }
 
     /// The kubelet's summary of its pods and their volumes. The kubelet renews it every few
@@ -100,7 +120,8 @@ impl Node {
     /// # Errors
     /// It does not say.
     pub async fn summary(&self) -> anyhow::Result<Value> {
-        let mut config = kube::Config::new(format!("https://127.0.0.1:{}", self.port).parse()?);
+        let address = self.address()?;
+        let mut config = kube::Config::new(format!("https://{address}:{}", self.port).parse()?);
         // It has made its certificate by itself.
         config.accept_invalid_certs = true;
         let request = http::Request::get("/stats/summary").body(Vec::new())?;
@@ -112,12 +133,28 @@ impl Node {
         PathBuf::from(format!("/proc/{}/root{path}", self.space.pid()))
     }
 
+    /// Gives the node one more image, for pods that do not pull theirs.
+    ///
+    /// # Errors
+    /// containerd does not take it.
+    pub async fn import(&self, ground: &Ground, image: &std::path::Path) -> anyhow::Result<()> {
+        let socket = ground.dir().join(self.name).join("containerd.sock");
+        import(&socket.display().to_string(), &self.space, image).await
+    }
+
     /// One more driver, which the kubelet calls without csi-edge. It is the caller's to stop.
     ///
     /// # Errors
     /// It does not start; the error holds the end of its log.
-    pub async fn straight(&self, ground: &Ground, name: &'static str) -> anyhow::Result<Driver> {
-        driver(&Place { ground, node: self.name }, &self.space, name, "plugins").await
+    pub async fn straight(
+        &self,
+        ground: &Ground,
+        files: Option<&Files>,
+        name: &'static str,
+    ) -> anyhow::Result<Driver> {
+        let place = place(&self.layout, self.name)?;
+        let at = Place { ground, node: self.name, place, network: self.layout.network, files };
+        driver(&at, &self.space, name, "plugins").await
     }
 
     /// All programs of it, the first to stop first.
@@ -134,10 +171,23 @@ impl Node {
     }
 }
 
+/// What a node is made on.
+pub(super) struct Machine<'a> {
+    pub(super) ground: &'a Ground,
+    /// The image of all containers.
+    pub(super) image: &'a std::path::Path,
+    pub(super) layout: Layout,
+    /// The file server, if there is one.
+    pub(super) files: Option<&'a Files>,
+}
+
 /// Paths of a node.
 struct Place<'a> {
     ground: &'a Ground,
     node: &'a str,
+    place: u8,
+    network: Network,
+    files: Option<&'a Files>,
 }
 
 impl Place<'_> {
@@ -164,11 +214,8 @@ async fn containerd(
     space: &Arc<Space>,
     image: &std::path::Path,
 ) -> anyhow::Result<Program> {
-    // Without a network a node is never Ready.
-    at.write(
-        "cni/10-loopback.conflist",
-        r#"{"cniVersion": "0.4.0", "name": "loopback", "plugins": [{"type": "loopback"}]}"#,
-    )?;
+    let network = at.network.cni(at.place, &at.text("addresses"));
+    at.write("cni/10-stand.conflist", &network.to_string())?;
     let dir = at.text("containerd");
     let cni = at.text("cni");
     let socket = at.text("containerd.sock");
@@ -191,11 +238,15 @@ async fn containerd(
     let program = Program::within(space, &at.log("containerd"), &at.ground.logs(), launch).await?;
     let answers = || async { space.run("ctr", &["--address", &socket, "version"]).await.map(drop) };
     program.until("answer", READY, answers).await?;
+    import(&socket, space, image).await?;
+    Ok(program)
+}
+
+async fn import(socket: &str, space: &Space, image: &std::path::Path) -> anyhow::Result<()> {
     let image = image.to_str().context("the directory's path is no text")?;
     let args =
-        ["--address", &socket, "-n", "k8s.io", "image", "import", "--snapshotter", "native", image];
-    space.run("ctr", &args).await?;
-    Ok(program)
+        ["--address", socket, "-n", "k8s.io", "image", "import", "--snapshotter", "native", image];
+    space.run("ctr", &args).await.map(drop)
 }
 
 /// A driver and its registrar, which registers the socket with the kubelet of this directory.
@@ -214,8 +265,7 @@ async fn driver(
         format!("--state={}", state.display()),
         format!("--name={name}"),
     ];
-    let more = OPTIONS.iter().filter(|(driver, _)| *driver == name).flat_map(|(_, more)| *more);
-    args.extend(more.map(|option| (*option).to_owned()));
+    args.extend(options(name, at.files));
     let launch = Launch::new(at.ground.program("hostdir"), args);
     let program = Program::within(space, &at.log(name), &logs, launch).await?;
     let serves = || async { Ok(tokio::net::UnixStream::connect(&socket).await.map(drop)?) };
@@ -228,6 +278,9 @@ async fn driver(
     let launch = Launch::new(at.ground.tool("registrar"), args);
     let registrar =
         Program::within(space, &at.log(&format!("registrar-{name}")), &logs, launch).await?;
+    // What is mounted there is seen in the node's namespace only.
+    let files = at.files.filter(|_| is_shared(name));
+    let state = files.map_or(state, |files| files.dir.clone());
     Ok(Driver { name, program, registrar, socket, state })
 }
 
@@ -254,7 +307,7 @@ async fn edge(
         format!("--config={config}"),
     ];
     let socket = |name| at.text(&format!("plugins/{name}.sock"));
-    args.extend(plan.drivers.iter().map(|name| format!("--driver={name}={}", socket(name))));
+    args.extend(here(plan.drivers).iter().map(|name| format!("--driver={name}={}", socket(name))));
     let launch = Launch::new(at.ground.program("csi-edge"), args);
     let program = Program::within(space, &at.log("csi-edge"), &at.ground.logs(), launch).await?;
     let linked = || async {
@@ -282,7 +335,7 @@ async fn kubelet(
         "containerRuntimeEndpoint": format!("unix://{}", at.text("containerd.sock")),
         "authentication": {"anonymous": {"enabled": true}, "webhook": {"enabled": false}},
         "authorization": {"mode": "AlwaysAllow"},
-        "address": "127.0.0.1",
+        "address": at.network.address(at.place),
         "port": port,
         "healthzPort": 0,
         "readOnlyPort": 0,
@@ -307,13 +360,16 @@ async fn kubelet(
     let config = at.write("kubelet.json", &serde_json::to_string_pretty(&config)?)?;
     let user = format!("system:node:{}", at.node);
     let kubeconfig = access.user(&format!("kubelet-{}", at.node), &user, Some("system:nodes"))?;
-    let args = [
+    let mut args = vec![
         format!("--config={config}"),
         format!("--kubeconfig={}", kubeconfig.display()),
         format!("--root-dir={}", at.text("kubelet")),
         format!("--hostname-override={}", at.node),
         format!("--cert-dir={}", at.text("kubelet-pki")),
     ];
+    if at.network == Network::Own {
+        args.push(format!("--node-ip={}", at.network.address(at.place)));
+    }
     let launch = Launch::new(at.ground.tool("kubelet"), args);
     Program::within(space, &at.log("kubelet"), &at.ground.logs(), launch).await
 }

@@ -7,6 +7,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
+use harness::stand::without_proxies;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::{Child, Command};
 use tokio::sync::Mutex;
@@ -166,6 +167,7 @@ impl Program {
         let filter =
             std::env::var("RUST_LOG").unwrap_or_else(|_| "info,kube_client=off".to_owned());
         command.env("RUST_LOG", filter);
+        without_proxies(&mut command);
         command.envs(launch.env.iter().map(|(name, value)| (name, value)));
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).kill_on_drop(true);
         command.spawn().with_context(|| format!("{} cannot be started", self.name))
@@ -264,6 +266,7 @@ impl Program {
         state.wanted = false;
         let pid = self.pid_of(&state)?;
         kill_process(pid, signal).with_context(|| format!("cannot signal {}", self.name))?;
+        self.outer_goes_on(&state)?;
         let mut child = state.child.take().with_context(|| format!("{} has ended", self.name))?;
         if tokio::time::timeout(STOP, child.wait()).await.is_ok() {
             return Ok(());
@@ -277,6 +280,21 @@ impl Program {
         )
     }
 
+    /// Waits for its end, which somebody else has caused. It is not started again by itself.
+    ///
+    /// # Errors
+    /// It does not end.
+    pub async fn lost(&self) -> anyhow::Result<()> {
+        let mut state = self.state.lock().await;
+        state.wanted = false;
+        // It may have ended just now.
+        let _ = self.outer_goes_on(&state);
+        let Some(mut child) = state.child.take() else { return Ok(()) };
+        let ended = tokio::time::timeout(STOP, child.wait()).await;
+        ended.with_context(|| format!("{} does not end", self.name))?.map(drop)?;
+        Ok(())
+    }
+
     /// Lets it stand still, or go on.
     ///
     /// # Errors
@@ -284,13 +302,17 @@ impl Program {
     pub async fn signal(&self, signal: Signal) -> anyhow::Result<()> {
         let cannot = || format!("cannot signal {}", self.name);
         kill_process(self.pid().await?, signal).with_context(cannot)?;
-        // The one that went inside stands still with its child, and would not see its end.
         let state = self.state.lock().await;
+        if signal == Signal::CONT { self.outer_goes_on(&state) } else { Ok(()) }
+    }
+
+    /// The one that went inside stands still with its child, and would not see its end.
+    fn outer_goes_on(&self, state: &ProgramState) -> anyhow::Result<()> {
         let outer = state.child.as_ref().and_then(Child::id).and_then(|id| i32::try_from(id).ok());
-        match outer.and_then(Pid::from_raw).filter(|_| signal == Signal::CONT) {
-            Some(outer) => kill_process(outer, signal).with_context(cannot),
-            None => Ok(()),
-        }
+        let Some(outer) = outer.and_then(Pid::from_raw).filter(|_| self.space.is_some()) else {
+            return Ok(());
+        };
+        kill_process(outer, Signal::CONT).with_context(|| format!("cannot signal {}", self.name))
     }
 
     /// Its resident memory, in bytes.

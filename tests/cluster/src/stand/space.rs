@@ -2,10 +2,13 @@
 //! first process, which ends with this one, even after a SIGKILL. So nothing is left behind.
 
 use std::process::Stdio;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, ensure};
+use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
+use tokio::sync::Mutex;
 
 use harness::wait::START;
 
@@ -17,12 +20,12 @@ const HOLD: &str = "mount --make-rshared / && mount -t tmpfs node /run && mount 
     && mkdir -p /var/lib/kubelet && mount -t tmpfs node /var/lib/kubelet && echo ready && \
     exec 3<&0 && { cat <&3 >/dev/null & wait $!; }";
 
-/// See the module.
+/// See the module. Its namespaces can end and be made anew, as a node is switched off and on.
 pub struct Space {
-    /// Ends when its stdin does.
-    holder: Child,
+    /// Ends when its stdin does; none while the node is off.
+    holder: Mutex<Option<Child>>,
     /// Process 1, as we see it.
-    pid: u32,
+    pid: AtomicU32,
 }
 
 impl Space {
@@ -31,6 +34,11 @@ impl Space {
     /// # Errors
     /// We are not root, or the machine has no `unshare`.
     pub async fn new() -> anyhow::Result<Self> {
+        let (holder, pid) = Self::hold().await?;
+        Ok(Self { holder: Mutex::new(Some(holder)), pid: AtomicU32::new(pid) })
+    }
+
+    async fn hold() -> anyhow::Result<(Child, u32)> {
         ensure!(rustix::process::geteuid().is_root(), "a node's namespaces need root");
         let mut command = Command::new("unshare");
         command.args(["--mount", "--pid", "--fork", "--kill-child=KILL", "--mount-proc"]);
@@ -43,18 +51,18 @@ impl Space {
         let ready = tokio::time::timeout(START, lines.next_line()).await;
         let ready = ready.context("the namespace does not get ready")??;
         ensure!(ready.is_some(), "no namespaces for a node: are they allowed here?");
-        Ok(Self { holder, pid: only_child(parent)? })
+        Ok((holder, only_child(parent)?))
     }
 
     /// Process 1 of it, as we see it; `/proc/PID/root` is the node's view of files.
     pub fn pid(&self) -> u32 {
-        self.pid
+        self.pid.load(Ordering::Relaxed)
     }
 
     /// The command that enters the namespaces and runs its arguments, of which the first are for
     /// `setpriv`.
     pub(super) fn command(&self) -> Command {
-        let of = |kind: &str| format!("/proc/{}/ns/{kind}", self.pid);
+        let of = |kind: &str| format!("/proc/{}/ns/{kind}", self.pid());
         let mut command = Command::new("nsenter");
         command.arg(format!("--mount={}", of("mnt"))).arg(format!("--pid={}", of("pid")));
         command.args(["--", "setpriv"]);
@@ -76,12 +84,45 @@ impl Space {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// Ends everything inside, and waits for that.
+    /// Ends everything inside at once with SIGKILL, and does not wait for it. Mounts end with the
+    /// last process that is in the mount namespace: the one that went inside for a program.
+    ///
+    /// # Errors
+    /// It has ended.
+    pub(super) fn kill(&self) -> anyhow::Result<()> {
+        let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw);
+        kill_process(pid.context("no process 1")?, Signal::KILL).context("cannot end a namespace")
+    }
+
+    /// The same, and waits for it. Process 1 ends after all others inside, which their parents
+    /// outside must have reaped.
     ///
     /// # Errors
     /// The system's.
-    pub async fn end(mut self) -> anyhow::Result<()> {
-        self.holder.kill().await.context("cannot end a node's namespace")
+    pub async fn end(&self) -> anyhow::Result<()> {
+        let mut holder = self.holder.lock().await;
+        let Some(mut child) = holder.take() else { return Ok(()) };
+        // It may have been killed.
+        let _ = self.kill();
+        let ended = tokio::time::timeout(START, child.wait()).await;
+        ended.context("a node's namespace does not end")??;
+        Ok(())
+    }
+
+    /// New namespaces after the old ones have ended, with another boot id, which is the content of
+    /// a file. Nothing happens if they have not.
+    ///
+    /// # Errors
+    /// As for [`Space::new`].
+    pub async fn boot(&self, id: &str) -> anyhow::Result<()> {
+        let mut holder = self.holder.lock().await;
+        if holder.is_some() {
+            return Ok(());
+        }
+        let (child, pid) = Self::hold().await?;
+        *holder = Some(child);
+        self.pid.store(pid, Ordering::Relaxed);
+        self.run("mount", &["--bind", id, "/proc/sys/kernel/random/boot_id"]).await.map(drop)
     }
 }
 
