@@ -332,10 +332,7 @@ impl Fleet {
         self.lock().cloud_stops.clone()
     }
 
-    /// A sidecar's connection to the cloud's socket; refused while there is no cloud.
-    ///
-    /// # Errors
-    /// There is no cloud.
+    /// A sidecar's connection to the cloud's socket; an error while there is no cloud.
     pub fn front(&self, caller: CancellationToken) -> io::Result<DuplexStream> {
         let state = self.lock();
         let CloudRun { process, front, fronts, .. } =
@@ -403,6 +400,7 @@ impl Fleet {
             leases: Arc::default(),
             not_taken: tokio::sync::watch::channel(None).1,
             expands: false,
+            metadata: Arc::default(),
             linked: tokio::sync::watch::Sender::default(),
             keep_alive: KeepAlive::default(),
             connect: self.net.way(node, process.end.clone()),

@@ -41,8 +41,19 @@ impl Trace {
 
     /// The moments of the lines with this text.
     pub(super) fn moments(&self, text: &str) -> Vec<Instant> {
+        self.moments_of(|line| line.contains(text))
+    }
+
+    /// The moments of the lines with this text that the product logged about a node.
+    pub(super) fn moments_at(&self, node: &str, text: &str) -> Vec<Instant> {
+        let field = format!("node={node}");
+        let is_at = |line: &str| line.split_whitespace().any(|word| word == field);
+        self.moments_of(|line| line.contains(text) && is_at(line))
+    }
+
+    fn moments_of(&self, is: impl Fn(&str) -> bool) -> Vec<Instant> {
         let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
-        let of = lines.iter().filter(|line| line.contains(text));
+        let of = lines.iter().filter(|line| is(line));
         let seconds = of.filter_map(|line| line.split_whitespace().next()?.parse::<f64>().ok());
         let moments = seconds.filter_map(|s| Duration::try_from_secs_f64(s).ok());
         moments.map(|since| self.began + since).collect()

@@ -39,7 +39,7 @@ struct Args {
 }
 
 /// A seed that takes longer by the real clock goes round in circles.
-const STUCK: Duration = Duration::from_secs(60);
+const STUCK: Duration = Duration::from_secs(300);
 const PROGRESS: Duration = Duration::from_secs(5);
 
 /// The seed of each thread.

@@ -1,6 +1,8 @@
 //! Which calls may come to the liar: its own, questions to all nodes, and deletes of what has no
 //! home. No other, and no secrets but with its own.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use cloud::state::policy::Scope;
 use cloud::state::record::Change;
@@ -20,6 +22,10 @@ const QUESTIONS: [&str; 4] =
     ["ListVolumes", "ListSnapshots", "ValidateVolumeCapabilities", "GetVolumeGroupSnapshot"];
 /// How long before its create a node must have been set apart.
 const MARGIN: u64 = 1_000;
+
+/// How long after its last end a driver may count as down: it fails three times, and then must not
+/// fail for 30 s.
+const UNSTEADY: Duration = Duration::from_secs(60);
 
 /// A call that came to the liar.
 pub(super) struct HeardCall {
@@ -112,7 +118,9 @@ fn had_no_home(world: &World, id: &Id, number: usize) -> bool {
 /// Checks a create of this name and topology.
 ///
 /// A node that no cloud knew has no place yet that the liar could not claim. So only nodes that
-/// were known count (docs/security.md, "What nothing stops").
+/// were known count (docs/security.md, "What nothing stops"). A node is passed over while its
+/// driver is down, or when it is away for longer than its grace (docs/architecture.md), whoever is
+/// next.
 fn check_create(world: &World, name: &str, topology: &[Segments]) -> Result<(), String> {
     // An earlier attempt may have made it there, whatever the caller wants by now.
     if world.liar.has_name(name) {
@@ -121,23 +129,35 @@ fn check_create(world: &World, name: &str, topology: &[Segments]) -> Result<(), 
     let Some(intended) = intended(world, name) else { return Err("there is no intent".into()) };
     let wanted = topology.iter().filter_map(|segments| segments.get(TOPOLOGY_KEY));
     for wanted in wanted.take_while(|wanted| *wanted != LIAR) {
-        if was_known(world, wanted, intended) {
+        if was_known(world, wanted, intended)
+            && was_steady(world, wanted, intended)
+            && was_linked(world, wanted, intended)
+        {
             return Err(format!("{name} is for {wanted}"));
         }
     }
     check_apart(world, name)
 }
 
-/// When the liar's last intent of this name became durable.
+/// When the liar's last intent of this name became durable, at its first attempt. Later ones go to
+/// the same node, whoever is there by then.
 fn intended(world: &World, name: &str) -> Option<Instant> {
     world.fleet.read_noted(|noted| {
-        let intents = noted.iter().filter(|(_, change)| match change {
-            Change::Intent(_, Id::Name(_, of), Some(intent)) => {
-                of == name && intent.node.as_str() == LIAR
-            }
-            _ => false,
+        let of_name = noted.iter().filter_map(|(at, change)| match change {
+            Change::Intent(_, Id::Name(_, of), intent) if of == name => Some((*at, intent)),
+            _ => None,
         });
-        intents.last().map(|(at, _)| *at)
+        let mut first = None;
+        let mut last = None;
+        for (at, intent) in of_name {
+            let placed = intent.as_ref().filter(|intent| intent.node.as_str() == LIAR);
+            first = placed.map(|intent| match first {
+                Some((since, first)) if since == intent.since => (since, first),
+                _ => (intent.since, at),
+            });
+            last = first.or(last);
+        }
+        last.map(|(_, at)| at)
     })
 }
 
@@ -154,6 +174,30 @@ fn was_known(world: &World, node: &str, moment: Instant) -> bool {
                 _ => false,
             })
         })
+}
+
+/// Whether the driver of a node cannot have counted as down at a moment.
+fn was_steady(world: &World, node: &str, moment: Instant) -> bool {
+    let moments = |what: &str| world.trace.moments(&format!("the driver of {node} {what}"));
+    let Some(killed) = last(moments("is killed"), moment) else { return true };
+    last(moments("starts"), moment) > Some(killed) && moment.duration_since(killed) > UNSTEADY
+}
+
+/// Whether a node had a link at a moment. One that its edge lets go counts as none, also while the
+/// edge has another one.
+fn was_linked(world: &World, node: &str, moment: Instant) -> bool {
+    let moments = |what: &str| world.trace.moments_at(node, what);
+    let lost = [
+        moments("unlinked"),
+        moments("the edge lets this link go"),
+        world.trace.moments("the cloud is killed"),
+    ];
+    last(moments("links: linked"), moment) > last(lost.into_iter().flatten(), moment)
+}
+
+/// The last of these moments, up to one.
+fn last(moments: impl IntoIterator<Item = Instant>, until: Instant) -> Option<Instant> {
+    moments.into_iter().filter(|at| *at <= until).max()
 }
 
 /// A node that is set apart gets nothing new.

@@ -17,6 +17,7 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use proto::control::hello::{Hello, Message, PROTOCOL};
 use proto::control::lease::{self, Outcome, Step};
+use proto::control::metadata::Position;
 use proto::csi::{Method, frame};
 use proto::host::tasks::Tasks;
 use proto::http2::body::Body;
@@ -181,6 +182,7 @@ impl Liar {
             leases: dice.chance(80),
             not_taken: dice.chance(80),
             expands: false,
+            metadata: dice.chance(50).then(|| position(&mut dice)),
             trust: None,
         })
     }
@@ -189,13 +191,14 @@ impl Liar {
     fn message(&self) -> Option<Message> {
         let mut dice = self.dice();
         let nodes = self.world.fleet.drivers.len();
-        match dice.below(8) {
+        match dice.below(9) {
             0..3 => {
                 let drivers = hello::drivers(&mut dice, nodes, self.manner.hellos);
                 Some(Message::Drivers(drivers))
             }
             3 => Some(Message::Leaving),
             4..7 => self.lease(&mut dice),
+            7 => Some(Message::MetadataTaken(position(&mut dice))),
             _ => None,
         }
     }
@@ -299,4 +302,10 @@ impl Liar {
             }
         }
     }
+}
+
+/// How far it has metadata, or says so.
+fn position(dice: &mut Dice) -> Position {
+    let any = [0, 1, u64::MAX];
+    Position { epoch: dice.pick(&any), revision: dice.pick(&any) }
 }
