@@ -9,7 +9,7 @@ export PATH := $(CURDIR)/target/tools/bin:$(PATH)
 
 DIRECT := $(CARGO) test --workspace --test direct --locked --quiet -- --ignored --test-threads 2
 
-.PHONY: figures fuzz help build demo direct guest test check sanity sim mutants chaos powercut release bench badnet scale hostile hop size sbom tools stand stand-down e2e
+.PHONY: figures fuzz help build demo direct guest test check sanity sim mutants chaos powercut release bench badnet scale hostile hop size sbom tools stand stand-down e2e conformance
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -25,7 +25,7 @@ test: $(GO_BIN)/.done build ## All tests; tiers whose tools are missing are name
 	$(CARGO) test --workspace --lib --test '*' --locked --quiet -- --skip waiting::
 	$(CARGO) test --workspace --test programs --locked --quiet -- --test-threads 4 waiting::
 	target/debug/conformance chaos --seconds 15 --quiet
-	@if [ "$$(id -u)" = 0 ]; then $(CARGO) test --workspace --lib --locked --quiet -- --ignored hostdir:: && $(DIRECT); else \
+	@if [ "$$(id -u)" = 0 ]; then $(CARGO) test --workspace --lib --locked --quiet -- --ignored hostdir:: leftovers:: && $(DIRECT); else \
 	  echo "tier skipped: mounts of hostdir, direct volumes: they need root"; [ "$$CI" != true ]; fi
 	@if [ ! -x $(GO_BIN)/csi-sanity ]; then \
 	  echo "tier skipped: csi-sanity: Go is not installed; get it from your distribution or go.dev"; [ "$$CI" != true ]; \
@@ -59,8 +59,8 @@ fuzz: tools ## Each parser of bytes from outside under cargo-fuzz; SECONDS=n for
 chaos: build ## Kill, stop and cut everything at random under load, and look for what was lost; SECONDS=n SEED=n
 	target/debug/conformance chaos $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED))
 
-powercut: build ## Power cuts of a node that is cut off: every volume is back with its data, none twice, nothing left over (root); SEEDS=n SEED=n VOLUMES=n
-	target/debug/conformance powercut $(if $(SEEDS),--seeds $(SEEDS)) $(if $(SEED),--seed $(SEED)) $(if $(VOLUMES),--volumes $(VOLUMES))
+powercut: build $(if $(WHOLE),$(GO_BIN)/kubernetes.done) ## Power cuts of a node that is cut off: every volume is back with its data, none twice, nothing left over (root); SEEDS=n SEED=n VOLUMES=n, or WHOLE=n of a whole node with its kubelet: SEED=n
+	$(if $(WHOLE),$(QUIET) WHOLE=$(WHOLE) SEED=$(SEED) target/debug/cluster e2e --row power-cut,target/debug/conformance powercut $(if $(SEEDS),--seeds $(SEEDS)) $(if $(SEED),--seed $(SEED)) $(if $(VOLUMES),--volumes $(VOLUMES)))
 
 stand: $(GO_BIN)/kubernetes.done build ## A whole Kubernetes with three edges that stays up; prints its kubeconfig
 	$(QUIET) target/debug/cluster up
@@ -70,6 +70,9 @@ stand-down: ## End it
 
 e2e: $(GO_BIN)/kubernetes.done $(GO_BIN)/bundles.done $(if $(FIGURES),figures,build) ## A whole Kubernetes, and what must work in it; ROWS='name …' for some of it, LONG=1 with long outages, FIGURES=1 for times and memory (release build)
 	$(QUIET) LONG=$(LONG) target/$(if $(FIGURES),measure,debug)/cluster e2e $(foreach row,$(if $(FIGURES),figures,$(ROWS)),--row $(row))
+
+conformance: $(GO_BIN)/kubernetes.done $(GO_BIN)/conformance.done build ## Kubernetes' own storage suite on a whole Kubernetes, with us and without us (root); FOCUS='regular expression', AT_ONCE=n, ONLY=suite or disruptive, SHORT=1 for some quick tests
+	$(QUIET) target/debug/cluster conformance $(if $(SHORT),--short) $(if $(ONLY),--only $(ONLY)) $(if $(FOCUS),--focus '$(FOCUS)') $(if $(AT_ONCE),--at-once $(AT_ONCE))
 
 # The tests' programs for measurements. Without link-time optimisation: it would be most of the time.
 MEASURE = $(CARGO) build --locked --profile measure --workspace --exclude cloud --exclude edge
@@ -133,6 +136,17 @@ $(GO_BIN)/kubernetes.done: $(wildcard tests/go/kubernetes/go.* tests/go/kubernet
 	cd tests/go/kubernetes && go build -trimpath -p 2 -o ../bin/ tool
 	cp -f "$$(cd tests/go/kubernetes && go list -m -f '{{.Dir}}' $(CRD_MODULE))"/config/crd/*snapshot.storage.k8s.io_*.yaml $(GO_BIN)/crd/
 	@chmod u+w $(GO_BIN)/crd/*
+	@touch $@
+
+# Kubernetes' end-to-end tests, and what they run: minutes when cold. Without vet, which takes as long as the rest.
+# agnhost is for an image without libraries; that it is linked so, the linker warns of.
+$(GO_BIN)/conformance.done: $(wildcard tests/go/conformance/go.* tests/go/conformance/*/*.go)
+	@command -v go >/dev/null || { echo "Kubernetes' storage suite needs Go; get it from your distribution or go.dev" >&2; exit 1; }
+	@mkdir -p $(GO_BIN)
+	cd tests/go/conformance && go test -c -vet=off -trimpath -p 2 -o ../bin/e2e.test k8s.io/kubernetes/test/e2e
+	cd tests/go/conformance && go build -trimpath -p 2 -o ../bin/ tool
+	cd tests/go/conformance && go build -trimpath -p 2 -ldflags '-s -w -linkmode external -extldflags -static' \
+	  -o ../bin/agnhost k8s.io/kubernetes/test/images/agnhost
 	@touch $@
 
 # What kustomize and Helm make of deploy/.

@@ -20,6 +20,10 @@ step dependencies
 need cargo-deny 'make tools'
 cargo deny --log-level error --locked check bans licenses sources
 
+step 'the lock file of tests/fuzz'
+# A workspace of its own, which ordinary builds do not look at.
+cargo metadata --locked --format-version 1 --manifest-path tests/fuzz/Cargo.toml >/dev/null
+
 step 'generated code'
 cargo test --quiet --locked -p proto --test generated >/dev/null
 
@@ -63,6 +67,7 @@ if command -v go >/dev/null; then
     (cd tests/go && go vet ./... && go mod verify >/dev/null)
     (cd tests/go/mockdriver && go vet ./... && go mod tidy -diff)
     (cd tests/go/nri && go vet ./... && go mod tidy -diff)
+    (cd tests/go/conformance && go vet ./...)
 elif [ "${CI:-}" = true ]; then
     echo "check: go is missing; get it from your distribution or go.dev" >&2
     exit 1

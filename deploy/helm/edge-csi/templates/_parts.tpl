@@ -53,6 +53,7 @@ the values.
   {{- $components = $root.Values.drivers -}}
   {{- if $root.Values.direct }}{{ $components = append $components "direct" }}{{ end -}}
   {{- if $root.Values.kubeedge }}{{ $components = append $components "kubeedge" }}{{ end -}}
+  {{- if $root.Values.edge.proxy }}{{ $components = append $components "proxy" }}{{ end -}}
 {{- end -}}
 {{- if $root.Values.join.caHash }}{{ $components = append $components "join" }}{{ end -}}
 {{- range $components -}}
@@ -126,6 +127,12 @@ api = "in-cluster"
 publish_csinode = {{ .Values.publishCSINode | quote }}
 {{- if .Values.join.caHash }}
 join_service_account = {{ printf "%s/csi-edge" .Release.Namespace | quote }}
+{{- end }}
+{{- if .Values.metadata.enabled }}
+metadata = true
+{{- with .Values.metadata.directHandlers }}
+direct_handlers = {{ toJson . }}
+{{- end }}
 {{- end }}
 {{- range $name := $names }}
 
