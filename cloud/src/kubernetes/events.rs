@@ -243,7 +243,7 @@ fn trouble_of(state: &State, id: &Id, home: &Home) -> Option<(&'static str, Stri
 }
 
 /// The claim and the PersistentVolume of a volume, as far as they are known.
-fn claimants(home: &Home) -> Vec<About> {
+pub(super) fn claimants(home: &Home) -> Vec<About> {
     let not_empty = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
     let name = home.name.as_deref();
     let mut claimants = Vec::new();

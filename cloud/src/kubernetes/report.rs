@@ -1,5 +1,5 @@
-//! Publishes Events. They are about claims that wait, volumes that are lost or claimed twice, and
-//! volumes that were colocated with their source. Pods get one for direct volumes that no runtime
+//! Publishes Events. They are about claims that wait, calls that take long, volumes that are lost or
+//! claimed twice, and volumes that were colocated with their source. Pods get one for direct volumes that no runtime
 //! took, and nodes one when they are set apart or a driver is down there.
 
 use std::time::Duration;
@@ -36,6 +36,9 @@ impl Keeper {
     /// Reports as much as this round allows; the next round goes on.
     pub(super) async fn report(&mut self) -> Result<(), Away> {
         for notice in self.waiting_claims() {
+            self.publish_event(notice).await?;
+        }
+        for notice in self.slow_calls() {
             self.publish_event(notice).await?;
         }
         for notice in self.nodes_set_apart() {

@@ -1,0 +1,168 @@
+//! Events about calls that take long: a driver does not answer, or the node's link is lost.
+//!
+//! A sidecar says nothing before its own deadline, which is minutes. The user looks earlier.
+
+use std::time::Duration;
+
+use kube::runtime::events::EventType;
+use proto::admin::cells::age;
+use proto::csi::Id;
+use proto::names::{DriverName, NodeName};
+
+use crate::kubernetes::claims::Pending;
+use crate::kubernetes::events::{About, Notice, claimants};
+use crate::kubernetes::keeper::Keeper;
+use crate::state::known::State;
+use crate::telemetry::calls::{Running, Stage};
+
+/// A call that takes longer is told of. It is shorter than every sidecar's deadline in `deploy/`.
+const LONG: Duration = Duration::from_secs(20);
+
+/// A call that takes long.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct SlowCall {
+    rpc: &'static str,
+    driver: DriverName,
+    node: NodeName,
+    stage: Stage,
+    lasts: Duration,
+    /// The id or name that it is about.
+    subject: String,
+}
+
+impl SlowCall {
+    /// A call that is at a node, or waits for one, for long.
+    fn of(call: &Running) -> Option<Self> {
+        let progress = call.progress();
+        let lasts = call.begun.elapsed();
+        let is_slow = lasts >= LONG && progress.stage != Stage::Front;
+        Some(Self {
+            rpc: call.rpc,
+            driver: call.driver.clone(),
+            node: progress.node.filter(|_| is_slow)?,
+            stage: progress.stage,
+            lasts,
+            subject: progress.subject,
+        })
+    }
+
+    fn notice(&self, about: About) -> Notice {
+        let Self { rpc, driver, node, lasts, .. } = self;
+        let lasts = age(*lasts);
+        let (reason, note) = match self.stage {
+            Stage::Waiting => (
+                "EdgeAway",
+                format!(
+                    "node {node}: its link was lost during {rpc}, which began {lasts} ago; it goes \
+                     on when the node is back"
+                ),
+            ),
+            Stage::Front | Stage::Sent => (
+                "CallHangs",
+                format!(
+                    "node {node}: driver {driver} has not answered {rpc} for {lasts}; look at its \
+                     log there"
+                ),
+            ),
+        };
+        Notice { about, type_: EventType::Warning, reason, note }
+    }
+}
+
+impl Keeper {
+    /// What is told of the calls that take long now.
+    pub(super) fn slow_calls(&self) -> Vec<Notice> {
+        let running = self.facts.calls.running();
+        let slow: Vec<_> = running.iter().filter_map(|(_, call)| SlowCall::of(call)).collect();
+        if slow.is_empty() {
+            return Vec::new();
+        }
+        let objects = self.mirror.objects();
+        let pending = objects.claims.items();
+        self.facts.store.read(|state| {
+            let notices = |call: &SlowCall| {
+                let about = concerned(state, pending.iter(), call);
+                about.into_iter().map(|about| call.notice(about)).collect::<Vec<_>>()
+            };
+            slow.iter().flat_map(notices).collect()
+        })
+    }
+}
+
+/// The objects that wait for a call: the claim of a create, or claim and volume of what exists.
+fn concerned<'a>(
+    state: &State,
+    mut pending: impl Iterator<Item = (&'a String, &'a Pending)>,
+    call: &SlowCall,
+) -> Vec<About> {
+    let home = state.driver(&call.driver).and_then(|of| of.home(&Id::Volume(call.subject.clone())));
+    if let Some(home) = home {
+        return claimants(home);
+    }
+    // The name that external-provisioner gives by default; it can be told another prefix.
+    let Some(uid) = call.subject.strip_prefix("pvc-") else { return Vec::new() };
+    let claim = pending.find(|(_, claim)| claim.uid == uid && claim.driver == call.driver);
+    let about = claim.and_then(|(key, _)| {
+        let (namespace, name) = key.split_once('/')?;
+        let uid = Some(uid.to_owned());
+        Some(About::Claim { namespace: namespace.into(), name: name.into(), uid })
+    });
+    about.into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::record::{Change, Claim, Home};
+
+    fn slow(subject: &str, stage: Stage) -> SlowCall {
+        SlowCall {
+            rpc: "CreateVolume",
+            driver: "d.example".parse().unwrap(),
+            node: "n1".parse().unwrap(),
+            stage,
+            lasts: Duration::from_secs(30),
+            subject: subject.into(),
+        }
+    }
+
+    #[test]
+    fn the_claim_of_a_create_and_the_users_of_a_volume_are_told() {
+        let call = slow("pvc-u1", Stage::Sent);
+        let claim = Pending {
+            uid: "u1".into(),
+            driver: call.driver.clone(),
+            node: Some(call.node.clone()),
+        };
+        let other = Pending { uid: "u2".into(), ..claim.clone() };
+        let keys = ["shop/other".to_owned(), "shop/data".to_owned()];
+        let pending = [(&keys[0], &other), (&keys[1], &claim)];
+        let made_for =
+            Claim { namespace: "shop".into(), name: "old".into(), volume: "pv-7".into() };
+        let home = Home { claim: Some(made_for.into()), ..Home::at(call.node.clone(), 1) };
+        let change = Change::Home(call.driver.clone(), Id::Volume("v1".into()), Some(home));
+        let state = State::of([change]);
+        let about =
+            |subject: &str| concerned(&state, pending.into_iter(), &slow(subject, Stage::Sent));
+        let uid = Some("u1".to_owned());
+        assert_eq!(
+            about("pvc-u1"),
+            [About::Claim { namespace: "shop".into(), name: "data".into(), uid }]
+        );
+        assert_eq!(about("v1").len(), 2, "claim and volume");
+        assert_eq!(about("v2"), []);
+        assert_eq!(about("pvc-u9"), []);
+    }
+
+    #[test]
+    fn a_lost_link_and_a_silent_driver_are_told_apart() {
+        let notice = |stage| slow("v", stage).notice(About::Volume("pv".into()));
+        assert_eq!(notice(Stage::Waiting).reason, "EdgeAway");
+        let silent = notice(Stage::Sent);
+        assert_eq!(silent.reason, "CallHangs");
+        assert_eq!(
+            silent.note,
+            "node n1: driver d.example has not answered CreateVolume for 30s; look at its log there"
+        );
+    }
+}
