@@ -46,6 +46,7 @@ pub mod cli;
 pub mod config;
 pub mod csi;
 pub mod error;
+pub mod explain;
 pub mod kubernetes;
 pub mod lease;
 pub mod metadata;

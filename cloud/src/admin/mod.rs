@@ -3,7 +3,7 @@
 //! Each command is one file with its path, its JSON and its work, and one line in `server`'s table.
 //! Field names are a promise to scripts (`docs/operations.md`): they do not change.
 //! `health` serves `/livez`, `/readyz` and `/metrics`.
-//! May use: telemetry, state, pki, nodes, lease, csi, kubernetes.
+//! May use: telemetry, state, pki, nodes, lease, csi, kubernetes, explain.
 
 pub mod admin_state;
 pub mod adopt_volume;
@@ -14,6 +14,7 @@ pub mod done;
 pub mod driver_health;
 pub mod driver_profile;
 pub mod drivers;
+pub mod explain;
 pub mod forget_volume;
 pub mod health;
 pub mod intents;

@@ -18,8 +18,8 @@ use serde::de::DeserializeOwned;
 use crate::admin::admin_state::AdminState;
 use crate::admin::refused::CommandError;
 use crate::admin::{
-    adopt_volume, ca_rotation, calls, doctor, driver_profile, drivers, forget_volume, intents,
-    leases, node_purge, node_removal, nodes, rebuild_homes, release_volume, resolve_intent,
+    adopt_volume, ca_rotation, calls, doctor, driver_profile, drivers, explain, forget_volume,
+    intents, leases, node_purge, node_removal, nodes, rebuild_homes, release_volume, resolve_intent,
     revocation, tokens, top, volumes,
 };
 
@@ -56,6 +56,7 @@ pub(super) async fn answer(
         nodes::PATH => json(&state.nodes(&read(body)?)),
         drivers::PATH => json(&state.drivers()),
         doctor::KUBEEDGE => json(&state.doctor_kubeedge().await?),
+        explain::PATH => json(&state.explain(&read(body)?).await),
         volumes::PATH => json(&state.volumes(&read(body)?)),
         leases::PATH => json(&state.leases(&read(body)?)),
         intents::PATH => json(&state.intents(&read(body)?)),

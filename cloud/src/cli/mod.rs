@@ -8,6 +8,7 @@ pub mod calls;
 pub mod cells;
 mod doctor;
 pub mod drivers;
+mod explain;
 pub mod homes;
 pub mod intents;
 pub mod leases;

@@ -19,7 +19,7 @@ use crate::admin::{
 };
 use crate::cli::output::change;
 use crate::cli::{
-    ca, calls, doctor, drivers, homes, intents, leases, nodes, rotation, store, tokens, top,
+    ca, calls, doctor, drivers, explain, homes, intents, leases, nodes, rotation, store, tokens, top,
     volumes,
 };
 use crate::config::admin_arguments::{
@@ -57,6 +57,7 @@ async fn ask(command: Ask) -> anyhow::Result<()> {
         Ask::Nodes(show) => nodes::run(&show).await,
         Ask::Drivers(show) => drivers::run(&show).await,
         Ask::Doctor(command) => doctor::run(&command).await,
+        Ask::Explain(command) => explain::run(command).await,
         Ask::Volumes { driver, node, all, show } => volumes::run(driver, node, all, &show).await,
         Ask::Owners { driver, node, show } => leases::run(driver, node, &show).await,
         Ask::Intents(list) | Ask::Intent(IntentCommand::List(list)) => intents::run(list).await,

@@ -13,6 +13,7 @@ use proto::names::{DriverName, FrontName, NodeName};
 
 use crate::admin::tokens::{LONGEST, SHORTEST};
 use crate::config::duration::duration;
+use crate::explain::subject::Namespaced;
 use crate::state::trust::TokenId;
 
 /// The commands that ask a running csi-cloud.
@@ -25,6 +26,12 @@ pub enum Ask {
     /// Look for what keeps an installation from working, and say what to do.
     #[command(subcommand)]
     Doctor(DoctorCommand),
+    /// Say why a pod, claim, volume, node or driver waits, and what to do next.
+    ///
+    /// It follows the chain to the node: claim, class, the scheduler's choice, volume, attachment,
+    /// link, driver. The last line is the verdict. It reads only.
+    #[command(subcommand)]
+    Explain(ExplainCommand),
     /// Show where volumes live.
     Volumes {
         /// Of this driver only
@@ -97,6 +104,63 @@ pub enum DoctorCommand {
     /// It reads only. The exit code is 0 if all is well, and 1 if there is a problem or something
     /// cannot be seen. Its rights are those of deploy/kustomize/components/kubeedge.
     Kubeedge(Show),
+}
+
+/// What can be explained.
+#[derive(Debug, Subcommand)]
+pub enum ExplainCommand {
+    /// A PersistentVolumeClaim
+    Pvc {
+        /// Its namespace and name
+        #[arg(value_name = "NAMESPACE/NAME")]
+        name: Namespaced,
+        /// How to show it
+        #[command(flatten)]
+        show: Show,
+    },
+    /// A PersistentVolume
+    Pv {
+        /// Its name
+        name: String,
+        /// How to show it
+        #[command(flatten)]
+        show: Show,
+    },
+    /// A Pod, with all its claims
+    Pod {
+        /// Its namespace and name
+        #[arg(value_name = "NAMESPACE/NAME")]
+        name: Namespaced,
+        /// How to show it
+        #[command(flatten)]
+        show: Show,
+    },
+    /// A volume, by the driver's id
+    Volume {
+        /// Its driver
+        driver: DriverName,
+        /// Its id
+        id: String,
+        /// How to show it
+        #[command(flatten)]
+        show: Show,
+    },
+    /// A node, with its drivers
+    Node {
+        /// Its name
+        node: NodeName,
+        /// How to show it
+        #[command(flatten)]
+        show: Show,
+    },
+    /// A driver, with the nodes at which it cannot make volumes
+    Driver {
+        /// Its name
+        driver: DriverName,
+        /// How to show it
+        #[command(flatten)]
+        show: Show,
+    },
 }
 
 /// The flags of every command that shows something.

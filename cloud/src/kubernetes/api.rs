@@ -9,13 +9,16 @@
 //! | (core) | nodes | get, list, watch, patch | labels of segments, the annotation with ids |
 //! | (core) | persistentvolumeclaims | get, list, watch | claims that wait for a node |
 //! | (core) | persistentvolumes | get, list | whose volume is lost, and where one may be used |
-//! | (core) | pods | get | whose direct volume was not taken |
+//! | (core) | pods | get | whose direct volume was not taken, and which does not start |
 //! | (core) | pods | list, watch | metadata of nodes, in a role of its own |
 //! | (core) | persistentvolumes | watch | the same |
 //! | storage.k8s.io | volumeattachments | list, watch | the same |
 //! | node.k8s.io | runtimeclasses | list, watch | the same |
 //! | authentication.k8s.io | tokenreviews | create | nodes that join, in a role of its own |
 //! | events.k8s.io | events | create, patch | Events |
+//! | (core) | events | list | warnings about what `csi-cloud explain` is asked for |
+//! | storage.k8s.io | storageclasses | get | the same |
+//! | storage.k8s.io | volumeattachments | get | the same |
 //!
 //! What only `csi-cloud doctor` reads is in `deploy/kustomize/components/kubeedge/rights.yaml`.
 

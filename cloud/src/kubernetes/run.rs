@@ -12,6 +12,7 @@ use crate::kubernetes::doctor::examine::Doctor;
 use crate::kubernetes::keeper::{Away, Facts, Keeper};
 use crate::kubernetes::metadata;
 use crate::kubernetes::mirror::Mirror;
+use crate::kubernetes::objects::Objects;
 use crate::kubernetes::published::Published;
 use crate::kubernetes::settings::Kubernetes;
 use crate::kubernetes::watch::watch_all;
@@ -53,6 +54,7 @@ pub async fn start(
         store: facts.store.clone(),
         drivers: facts.policies.keys().cloned().collect(),
         publish: settings.publish,
+        objects: Objects { server: server.clone() },
     };
     let keeper = Keeper::new(settings, facts, server, mirror, published);
     tasks.spawn_until_stop("kubernetes", keeper.keep());

@@ -74,6 +74,15 @@ impl NotTakenReports {
         by_node.iter().map(total).filter(|(_, total)| *total > 0).collect()
     }
 
+    /// The volumes of a pod that its node reports, each with its driver, for people.
+    pub fn of_pod(&self, node: &NodeName, namespace: &str, name: &str) -> Vec<String> {
+        let by_node = self.by_node();
+        let Some(reported) = by_node.get(node) else { return Vec::new() };
+        let is_it = |pod: &Pod| pod.namespace == namespace && pod.name == name;
+        let of_it = pods(&reported.report).into_iter().filter(|(pod, _)| is_it(pod));
+        of_it.flat_map(|(_, volumes)| volumes).collect()
+    }
+
     /// Some pods of each node that were not told of all their volumes.
     pub fn untold(&self) -> Vec<Untold> {
         let by_node = self.by_node();

@@ -19,6 +19,7 @@ use crate::kubernetes::doctor::nodes::EdgeNode;
 use crate::kubernetes::doctor::{attachments, cluster, daemon_set, expansion, nodes};
 use crate::kubernetes::front_topology;
 use crate::kubernetes::mirror::{KnownCsiNode, KnownNode, Mirror};
+use crate::kubernetes::objects::Objects;
 use crate::kubernetes::settings::Publish;
 use crate::nodes::links::Links;
 use crate::state::capabilities::capability_names;
@@ -36,6 +37,8 @@ pub struct Doctor {
     /// The drivers that have a front.
     pub(in crate::kubernetes) drivers: BTreeSet<DriverName>,
     pub(in crate::kubernetes) publish: Publish,
+    /// Single objects.
+    pub objects: Objects,
 }
 
 /// A node that KubeEdge labels, as the API server has it.

@@ -31,6 +31,7 @@ mod affinity;
 mod doctor;
 mod edges;
 mod expansion;
+mod explain;
 mod labels;
 mod metadata;
 mod not_taken;
@@ -165,7 +166,7 @@ impl Plane {
             json!({"apiGroups": [group], "resources": [cells[1]], "verbs": verbs})
         });
         let rules: Vec<_> = rules.collect();
-        ensure!(rules.len() == 12, "{rules:?}");
+        ensure!(rules.len() == 15, "{rules:?}");
         let role = json!({"metadata": {"name": "edge-csi"}, "rules": rules});
         self.make::<ClusterRole>(role, "admin").await?;
         let binding = json!({

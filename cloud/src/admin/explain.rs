@@ -1,0 +1,23 @@
+//! `csi-cloud explain`: why something waits.
+
+use crate::admin::admin_state::AdminState;
+use crate::explain::answer::Explanation;
+use crate::explain::explainer::Explainer;
+use crate::explain::subject::Subject;
+
+/// The path of the command.
+pub(crate) const PATH: &str = "/explain";
+
+impl AdminState {
+    /// Says why something waits.
+    pub(super) async fn explain(&self, subject: &Subject) -> Explanation {
+        let explainer = Explainer {
+            store: &self.store,
+            links: &self.links,
+            calls: &self.calls,
+            drivers: self.policies.keys().cloned().collect(),
+            objects: self.doctor.as_ref().map(|doctor| &doctor.objects),
+        };
+        explainer.explain(subject).await
+    }
+}

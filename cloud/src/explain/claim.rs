@@ -1,0 +1,335 @@
+//! Claims and PersistentVolumes.
+
+use proto::csi::{Id, Method, Resource};
+use proto::names::{DriverName, NodeName};
+
+use super::answer::{Cause, Chain, Explanation, Verdict};
+use super::explainer::Explainer;
+use super::node::Need;
+use super::subject::Namespaced;
+use crate::kubernetes::object_facts::{ClaimFacts, ClassFacts};
+use crate::kubernetes::objects::{Objects, Seen};
+
+/// The way to the sidecars' pods.
+const SIDECARS: &str = "`kubectl -n edge-csi get pods`, and the log of the driver's \
+                        external-provisioner";
+
+/// A claim's volume.
+pub(super) struct ClaimVolume {
+    /// Its driver.
+    pub(super) driver: DriverName,
+    /// Its id.
+    pub(super) id: String,
+    /// The node that has it.
+    pub(super) node: Option<NodeName>,
+}
+
+impl Explainer<'_> {
+    /// A claim by itself.
+    pub(super) async fn claim(&self, claim: &Namespaced) -> Explanation {
+        let mut chain = Chain::default();
+        self.follow_claim(&mut chain, claim).await;
+        chain.end(|| Verdict::fine(format!("nothing is wrong with claim {claim}")))
+    }
+
+    /// A PersistentVolume by itself.
+    pub(super) async fn persistent_volume(&self, name: &str) -> Explanation {
+        let mut chain = Chain::default();
+        self.follow_persistent_volume(&mut chain, name).await;
+        chain.end(|| Verdict::fine(format!("nothing is wrong with PersistentVolume {name}")))
+    }
+
+    /// Follows the chain from a claim to its node. Returns its volume, if it has one of ours.
+    pub(super) async fn follow_claim(
+        &self,
+        chain: &mut Chain,
+        claim: &Namespaced,
+    ) -> Option<ClaimVolume> {
+        let Some(objects) = self.objects else {
+            return self.follow_known_claim(chain, claim);
+        };
+        let object = format!("claim {claim}");
+        let facts = match objects.claim(&claim.namespace, &claim.name).await {
+            Ok(Some(facts)) => facts,
+            Ok(None) => {
+                chain.judge(Some(missing(&object)));
+                return None;
+            }
+            Err(why) => {
+                chain.not_visible(object, &why);
+                return self.follow_known_claim(chain, claim);
+            }
+        };
+        chain.step(&object, &facts.phase, bound_to(&facts));
+        if let Some(volume) = &facts.volume {
+            let volume = self.follow_persistent_volume(chain, volume).await;
+            self.follow_warning(chain, objects, "PersistentVolumeClaim", claim).await;
+            return volume;
+        }
+        let class = self.class(chain, objects, &facts).await;
+        self.follow_create(chain, claim, &facts, &class);
+        self.follow_warning(chain, objects, "PersistentVolumeClaim", claim).await;
+        chain.judge(Some(idle(claim, &facts, &class)));
+        None
+    }
+
+    /// A claim of which only csi-cloud's own records are seen.
+    fn follow_known_claim(&self, chain: &mut Chain, claim: &Namespaced) -> Option<ClaimVolume> {
+        if let Some((driver, id)) = self.volume_of(claim) {
+            let node = self.follow_volume(chain, &driver, &id);
+            return Some(ClaimVolume { driver, id, node });
+        }
+        if let Some((driver, node, name)) = self.create_of(claim) {
+            chain.step(format!("create of {name}"), "sent", format!("to node {node}"));
+            self.follow_node(chain, &node, Some(&driver), Need::Use);
+            self.follow_calls(chain, &driver, &name);
+            return None;
+        }
+        chain.judge(Some(Verdict::of(
+            Cause::NotVisible,
+            format!("csi-cloud has no record of claim {claim}, and does not see Kubernetes"),
+            "`kubectl describe pvc` shows what its provisioner said",
+        )));
+        None
+    }
+
+    /// Follows the chain from a PersistentVolume to its node. Returns its volume, if it is ours.
+    pub(super) async fn follow_persistent_volume(
+        &self,
+        chain: &mut Chain,
+        name: &str,
+    ) -> Option<ClaimVolume> {
+        let object = format!("PersistentVolume {name}");
+        let seen = match self.objects {
+            Some(objects) => objects.persistent_volume(name).await,
+            None => Err("this csi-cloud knows no Kubernetes".into()),
+        };
+        let (driver, id) = match seen {
+            Ok(Some(facts)) => {
+                let claim = facts.claim.map(|(space, name)| format!("of claim {space}/{name}"));
+                let state = if facts.is_ending { "Terminating" } else { &facts.phase };
+                chain.step(&object, state, claim.unwrap_or_default());
+                let (driver, id) = facts.volume?;
+                (driver.parse::<DriverName>().ok()?, id)
+            }
+            Ok(None) => {
+                chain.judge(Some(missing(&object)));
+                return None;
+            }
+            Err(why) => {
+                chain.not_visible(&object, &why);
+                let known = self.volume_named(name);
+                if known.is_none() {
+                    chain.judge(Some(Verdict::of(
+                        Cause::NotVisible,
+                        format!("csi-cloud has no record of {object}, and does not see it"),
+                        "`kubectl describe pv` shows it",
+                    )));
+                }
+                known?
+            }
+        };
+        if !self.has_front(chain, &driver) {
+            return None;
+        }
+        let node = self.follow_volume(chain, &driver, &id);
+        Some(ClaimVolume { driver, id, node })
+    }
+
+    /// The class of a claim.
+    async fn class(
+        &self,
+        chain: &mut Chain,
+        objects: &Objects,
+        facts: &ClaimFacts,
+    ) -> Seen<ClassFacts> {
+        let Some(name) = &facts.class else { return Ok(None) };
+        let class = objects.class(name).await;
+        let object = format!("StorageClass {name}");
+        match &class {
+            Ok(Some(class)) => chain.step(object, "there", format!("driver {}", class.provisioner)),
+            Ok(None) => chain.step(object, "missing", ""),
+            Err(why) => chain.not_visible(object, why),
+        }
+        class
+    }
+
+    /// The create for a claim that has no volume yet.
+    fn follow_create(
+        &self,
+        chain: &mut Chain,
+        claim: &Namespaced,
+        facts: &ClaimFacts,
+        class: &Seen<ClassFacts>,
+    ) {
+        chain.judge(without_class(claim, facts, class));
+        let of_class = class.as_ref().ok().and_then(Option::as_ref).map(|class| &class.provisioner);
+        let driver = facts.provisioner.as_ref().or(of_class);
+        let Some(driver) = driver.and_then(|name| name.parse::<DriverName>().ok()) else { return };
+        if !self.has_front(chain, &driver) {
+            return;
+        }
+        // The name that external-provisioner gives by default; it can be told another prefix.
+        let name = format!("pvc-{}", facts.uid);
+        let sent = self.store.read(|state| {
+            let id = Id::Name(Method::creating(Resource::Volume), name.clone());
+            Some(state.driver(&driver)?.intent(&id)?.node.clone())
+        });
+        let selected = facts.selected_node.as_ref().and_then(|node| node.parse().ok());
+        match (sent, selected) {
+            (Some(node), _) => {
+                chain.step(format!("create of {name}"), "sent", format!("to node {node}"));
+                self.follow_node(chain, &node, Some(&driver), Need::Use);
+            }
+            (None, Some(node)) => {
+                chain.step("scheduler", "chose", format!("node {node}"));
+                self.follow_node(chain, &node, Some(&driver), Need::NewVolumes);
+            }
+            (None, None) => {}
+        }
+        self.follow_calls(chain, &driver, &name);
+    }
+
+    /// The newest warning of Kubernetes about an object. It is the cause if there is no other.
+    pub(super) async fn follow_warning(
+        &self,
+        chain: &mut Chain,
+        objects: &Objects,
+        kind: &str,
+        object: &Namespaced,
+    ) {
+        if chain.is_judged() {
+            return;
+        }
+        match objects.warning(kind, &object.namespace, &object.name).await {
+            Ok(Some(warning)) => {
+                chain.step(format!("Event of {kind} {object}"), "Warning", &warning);
+                chain.judge(failed(kind, object, &warning));
+            }
+            Ok(None) => {}
+            Err(why) => chain.not_visible(format!("Events of {kind} {object}"), &why),
+        }
+    }
+}
+
+fn bound_to(facts: &ClaimFacts) -> String {
+    let ending = facts.is_ending.then(|| "being deleted".to_owned());
+    let class = facts.class.as_ref().map(|class| format!("class {class}"));
+    let selected = facts.selected_node.as_ref().map(|node| format!("selected node {node}"));
+    let found = ending.into_iter().chain(class).chain(selected);
+    found.collect::<Vec<_>>().join(", ")
+}
+
+/// There is no such object.
+pub(super) fn missing(object: &str) -> Verdict {
+    Verdict::of(
+        Cause::NotFound,
+        format!("there is no {object}"),
+        "look at the name and the namespace",
+    )
+}
+
+fn without_class(
+    claim: &Namespaced,
+    facts: &ClaimFacts,
+    class: &Seen<ClassFacts>,
+) -> Option<Verdict> {
+    match (&facts.class, class) {
+        (None, _) if facts.provisioner.is_none() => Some(Verdict::of(
+            Cause::NoClass,
+            format!("claim {claim} has no StorageClass, and no default one was there"),
+            "make the claim again with storageClassName",
+        )),
+        (Some(name), Ok(None)) => Some(Verdict::of(
+            Cause::NoClass,
+            format!("claim {claim} names StorageClass {name}, which is not there"),
+            "make that class, or make the claim again with another one",
+        )),
+        _ => None,
+    }
+}
+
+/// Nothing is seen to be wrong, and there is no volume.
+fn idle(claim: &Namespaced, facts: &ClaimFacts, class: &Seen<ClassFacts>) -> Verdict {
+    let waits_for_pod = matches!(class, Ok(Some(class)) if class.waits_for_pod);
+    if waits_for_pod && facts.selected_node.is_none() {
+        return Verdict::of(
+            Cause::NoPod,
+            format!("claim {claim} waits for a pod: none uses it, or the scheduler finds no node"),
+            "`csi-cloud explain pod` says what the scheduler says of the pod",
+        );
+    }
+    Verdict::of(
+        Cause::NoCall,
+        format!("no CreateVolume for claim {claim} is known to csi-cloud"),
+        format!("look whether its provisioner runs: {SIDECARS}"),
+    )
+}
+
+/// What a warning of Kubernetes says of an object.
+fn failed(kind: &str, object: &Namespaced, warning: &str) -> Option<Verdict> {
+    let cause = match warning.split(':').next() {
+        Some("ProvisioningFailed" | "VolumeResizeFailed" | "VolumeModifyFailed") => {
+            Cause::CallFailed
+        }
+        Some("FailedScheduling") => Cause::Unschedulable,
+        Some("FailedAttachVolume") => Cause::NotAttached,
+        Some("FailedMount" | "FailedMapVolume" | "FileSystemResizeFailed") => Cause::NotMounted,
+        _ => return None,
+    };
+    let what = if kind == "Pod" { "pod" } else { "claim" };
+    Some(Verdict::of(
+        cause,
+        format!("{what} {object}: {warning}"),
+        "mend that; it is tried again by itself",
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn claim() -> Namespaced {
+        "shop/data".parse().unwrap()
+    }
+
+    fn pending(class: Option<&str>, selected: Option<&str>) -> ClaimFacts {
+        ClaimFacts {
+            phase: "Pending".into(),
+            class: class.map(str::to_owned),
+            selected_node: selected.map(str::to_owned),
+            ..ClaimFacts::default()
+        }
+    }
+
+    fn class(waits_for_pod: bool) -> Seen<ClassFacts> {
+        Ok(Some(ClassFacts { provisioner: "d.example".into(), waits_for_pod }))
+    }
+
+    #[test]
+    fn a_claim_without_a_class_is_told_so() {
+        let cause = |facts: &ClaimFacts, class: &Seen<ClassFacts>| {
+            without_class(&claim(), facts, class).map(|verdict| verdict.cause)
+        };
+        assert_eq!(cause(&pending(None, None), &Ok(None)), Some(Cause::NoClass));
+        assert_eq!(cause(&pending(Some("c"), None), &Ok(None)), Some(Cause::NoClass));
+        assert_eq!(cause(&pending(Some("c"), None), &class(true)), None);
+        assert_eq!(cause(&pending(Some("c"), None), &Err("forbidden".into())), None);
+    }
+
+    #[test]
+    fn an_idle_claim_waits_for_a_pod_or_for_its_sidecar() {
+        let cause = |facts: &ClaimFacts, waits| idle(&claim(), facts, &class(waits)).cause;
+        assert_eq!(cause(&pending(Some("c"), None), true), Cause::NoPod);
+        assert_eq!(cause(&pending(Some("c"), Some("n1")), true), Cause::NoCall);
+        assert_eq!(cause(&pending(Some("c"), None), false), Cause::NoCall);
+    }
+
+    #[test]
+    fn a_warning_about_storage_is_a_cause_and_others_are_not() {
+        let cause = |warning: &str| failed("Pod", &claim(), warning).map(|of| of.cause);
+        assert_eq!(cause("ProvisioningFailed: rpc error"), Some(Cause::CallFailed));
+        assert_eq!(cause("FailedMount: no"), Some(Cause::NotMounted));
+        assert_eq!(cause("BackOff: restarting"), None);
+    }
+}

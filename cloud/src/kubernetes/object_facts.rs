@@ -1,0 +1,274 @@
+//! The facts of single objects that say why a pod does not start. Pure.
+
+use k8s_openapi::api::core::v1::{
+    Event, PersistentVolume, PersistentVolumeClaim, Pod, PodCondition, PodSpec,
+};
+use k8s_openapi::api::storage::v1::{StorageClass, VolumeAttachment};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use proto::host::plain;
+
+use crate::kubernetes::claims::{PROVISIONERS, SELECTED};
+
+/// A PersistentVolumeClaim.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClaimFacts {
+    /// Its uid, of which its volume's name is made.
+    pub uid: String,
+    /// `Pending`, `Bound` or `Lost`.
+    pub phase: String,
+    /// The name of its StorageClass.
+    pub class: Option<String>,
+    /// The driver that Kubernetes asks for the volume.
+    pub provisioner: Option<String>,
+    /// The node that the scheduler selected.
+    pub selected_node: Option<String>,
+    /// The name of its PersistentVolume.
+    pub volume: Option<String>,
+    /// Whether it is being deleted.
+    pub is_ending: bool,
+}
+
+/// A StorageClass.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClassFacts {
+    /// Its driver.
+    pub provisioner: String,
+    /// Whether a volume is made only when a pod needs it.
+    pub waits_for_pod: bool,
+}
+
+/// A PersistentVolume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PersistentVolumeFacts {
+    /// `Available`, `Bound`, `Released` or `Failed`.
+    pub phase: String,
+    /// The driver and the volume's id; none if it is no CSI volume.
+    pub volume: Option<(String, String)>,
+    /// The namespace and name of its claim.
+    pub claim: Option<(String, String)>,
+    /// Whether it is being deleted.
+    pub is_ending: bool,
+}
+
+/// A Pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PodFacts {
+    /// `Pending`, `Running`, `Succeeded` or `Failed`.
+    pub phase: String,
+    /// Whether all its containers are ready.
+    pub is_ready: bool,
+    /// The node at which it runs or shall run.
+    pub node: Option<String>,
+    /// What the scheduler says while it finds no node.
+    pub unschedulable: Option<String>,
+    /// The names of its claims.
+    pub claims: Vec<String>,
+    /// Whether it is being deleted.
+    pub is_ending: bool,
+}
+
+/// A VolumeAttachment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AttachmentFacts {
+    /// Whether the volume is attached.
+    pub is_attached: bool,
+    /// The last error of attaching or detaching.
+    pub error: Option<String>,
+    /// Whether it is being deleted: the volume is being detached.
+    pub is_ending: bool,
+}
+
+fn is_ending(metadata: &ObjectMeta) -> bool {
+    metadata.deletion_timestamp.is_some()
+}
+
+impl ClaimFacts {
+    /// Reads a claim.
+    pub fn of(claim: &PersistentVolumeClaim) -> Self {
+        let metadata = &claim.metadata;
+        let annotation = |key: &str| metadata.annotations.as_ref()?.get(key).cloned();
+        let spec = claim.spec.as_ref();
+        let not_empty = |text: String| Some(text).filter(|text| !text.is_empty());
+        Self {
+            uid: metadata.uid.clone().unwrap_or_default(),
+            phase: claim.status.as_ref().and_then(|of| of.phase.clone()).unwrap_or_default(),
+            class: spec.and_then(|spec| spec.storage_class_name.clone()).and_then(not_empty),
+            provisioner: PROVISIONERS.into_iter().find_map(annotation),
+            selected_node: annotation(SELECTED),
+            volume: spec.and_then(|spec| spec.volume_name.clone()).and_then(not_empty),
+            is_ending: is_ending(metadata),
+        }
+    }
+}
+
+impl ClassFacts {
+    /// Reads a class.
+    pub fn of(class: &StorageClass) -> Self {
+        let mode = class.volume_binding_mode.as_deref();
+        Self {
+            provisioner: class.provisioner.clone(),
+            waits_for_pod: mode == Some("WaitForFirstConsumer"),
+        }
+    }
+}
+
+impl PersistentVolumeFacts {
+    /// Reads a PersistentVolume.
+    pub fn of(volume: &PersistentVolume) -> Self {
+        let spec = volume.spec.as_ref();
+        let csi = spec.and_then(|spec| spec.csi.as_ref());
+        let claim = spec.and_then(|spec| spec.claim_ref.as_ref());
+        let named = claim.and_then(|claim| Some((claim.namespace.clone()?, claim.name.clone()?)));
+        Self {
+            phase: volume.status.as_ref().and_then(|of| of.phase.clone()).unwrap_or_default(),
+            volume: csi.map(|csi| (csi.driver.clone(), csi.volume_handle.clone())),
+            claim: named,
+            is_ending: is_ending(&volume.metadata),
+        }
+    }
+}
+
+impl PodFacts {
+    /// Reads a pod.
+    pub fn of(pod: &Pod) -> Self {
+        let status = pod.status.as_ref();
+        let conditions = status.and_then(|status| status.conditions.as_ref());
+        let condition = |kind: &str| conditions.into_iter().flatten().find(|of| of.type_ == kind);
+        let spec = pod.spec.as_ref();
+        let is_true = |of: &PodCondition| of.status == "True";
+        let unscheduled = condition("PodScheduled").filter(|of| !is_true(of));
+        Self {
+            phase: status.and_then(|status| status.phase.clone()).unwrap_or_default(),
+            is_ready: condition("Ready").is_some_and(is_true),
+            node: spec.and_then(|spec| spec.node_name.clone()),
+            unschedulable: unscheduled.map(|of| plain(of.message.as_deref().unwrap_or_default())),
+            claims: spec.map(|spec| claims(pod, spec)).unwrap_or_default(),
+            is_ending: is_ending(&pod.metadata),
+        }
+    }
+}
+
+/// The claims of a pod. One of a generic ephemeral volume is named after pod and volume.
+fn claims(pod: &Pod, spec: &PodSpec) -> Vec<String> {
+    let volumes = spec.volumes.iter().flatten();
+    let names = volumes.filter_map(|volume| {
+        let named = volume.persistent_volume_claim.as_ref().map(|of| of.claim_name.clone());
+        let pod = pod.metadata.name.as_deref().unwrap_or_default();
+        named.or_else(|| volume.ephemeral.as_ref().map(|_| format!("{pod}-{}", volume.name)))
+    });
+    names.collect()
+}
+
+impl AttachmentFacts {
+    /// Reads an attachment.
+    pub fn of(attachment: &VolumeAttachment) -> Self {
+        let status = attachment.status.as_ref();
+        let errors = status.map(|of| (of.attach_error.as_ref(), of.detach_error.as_ref()));
+        let error = errors.and_then(|(attach, detach)| detach.or(attach)?.message.as_deref());
+        Self {
+            is_attached: status.is_some_and(|status| status.attached),
+            error: error.map(plain),
+            is_ending: is_ending(&attachment.metadata),
+        }
+    }
+}
+
+/// The reason and message of the newest of some Events.
+pub(super) fn newest_warning(events: Vec<Event>) -> Option<String> {
+    let newest = events.into_iter().max_by_key(|event| {
+        let series = event.series.as_ref().and_then(|series| series.last_observed_time.as_ref());
+        let at = [series, event.event_time.as_ref()].into_iter().flatten().map(|time| time.0).max();
+        let seen = event.last_timestamp.as_ref().map(|time| time.0);
+        let made = event.metadata.creation_timestamp.as_ref().map(|time| time.0);
+        at.max(seen).or(made)
+    })?;
+    let reason = newest.reason.unwrap_or_default();
+    Some(format!("{reason}: {}", newest.message.unwrap_or_default()))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::de::DeserializeOwned;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn object<K: DeserializeOwned>(value: Value) -> K {
+        serde_json::from_value(value).unwrap()
+    }
+
+    #[test]
+    fn a_claim_says_how_far_it_is() {
+        let claim = ClaimFacts::of(&object(json!({
+            "metadata": { "uid": "u1", "deletionTimestamp": "2026-01-01T00:00:00Z", "annotations": {
+                "volume.kubernetes.io/storage-provisioner": "d.example",
+                "volume.kubernetes.io/selected-node": "n1",
+            } },
+            "spec": { "storageClassName": "fast", "volumeName": "" },
+            "status": { "phase": "Pending" },
+        })));
+        let expected = ClaimFacts {
+            uid: "u1".into(),
+            phase: "Pending".into(),
+            class: Some("fast".into()),
+            provisioner: Some("d.example".into()),
+            selected_node: Some("n1".into()),
+            volume: None,
+            is_ending: true,
+        };
+        assert_eq!(claim, expected);
+    }
+
+    #[test]
+    fn a_pod_says_its_claims_and_why_it_has_no_node() {
+        let pod = PodFacts::of(&object(json!({
+            "metadata": { "name": "web" },
+            "spec": { "containers": [], "volumes": [
+                { "name": "a", "persistentVolumeClaim": { "claimName": "data" } },
+                { "name": "b", "ephemeral": {} },
+                { "name": "c", "emptyDir": {} },
+            ] },
+            "status": { "phase": "Pending", "conditions": [
+                { "type": "PodScheduled", "status": "False", "message": "0/3 nodes\u{1b}" },
+            ] },
+        })));
+        assert_eq!(pod.claims, ["data", "web-b"]);
+        assert_eq!(pod.unschedulable.as_deref(), Some("0/3 nodes\\u{1b}"));
+        assert!(!pod.is_ready && pod.node.is_none());
+    }
+
+    #[test]
+    fn an_attachment_that_is_being_ended_says_why_it_is_not() {
+        let facts = AttachmentFacts::of(&object(json!({
+            "metadata": { "deletionTimestamp": "2026-01-01T00:00:00Z" },
+            "spec": { "attacher": "d", "nodeName": "n", "source": {} },
+            "status": { "attached": true, "attachError": { "message": "old" },
+                "detachError": { "message": "node n1 has no link" } },
+        })));
+        let error = Some("node n1 has no link".to_owned());
+        assert_eq!(facts, AttachmentFacts { is_attached: true, error, is_ending: true });
+    }
+
+    #[test]
+    fn the_newest_warning_counts_by_whichever_time_it_has() {
+        let event = |message: &str, times: Value| -> Event {
+            let mut event = json!({ "metadata": {}, "involvedObject": {}, "reason": "R" });
+            event["message"] = message.into();
+            for (key, value) in times.as_object().unwrap() {
+                event[key] = value.clone();
+            }
+            object(event)
+        };
+        let events = vec![
+            event("old", json!({ "lastTimestamp": "2026-01-01T00:00:00Z" })),
+            event(
+                "new",
+                json!({ "eventTime": "2026-01-01T00:00:01.000000Z", "series":
+                { "count": 2, "lastObservedTime": "2026-01-03T00:00:00.000000Z" } }),
+            ),
+            event("middle", json!({ "lastTimestamp": "2026-01-02T00:00:00Z" })),
+        ];
+        assert_eq!(newest_warning(events).as_deref(), Some("R: new"));
+        assert_eq!(newest_warning(Vec::new()), None);
+    }
+}

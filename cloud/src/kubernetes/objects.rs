@@ -1,0 +1,149 @@
+//! Single objects of Kubernetes, each read when it is asked for. `csi-cloud explain` follows them.
+//!
+//! What our role does not let us read is said, and does not end the search.
+
+use std::fmt::Debug;
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::core::v1::{Event, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::storage::v1::{CSINode, StorageClass, VolumeAttachment};
+use kube::api::ListParams;
+use kube::{Api, Resource};
+use proto::host::{chain, plain};
+use proto::names::{DriverName, NodeName};
+use ring::digest::{Context, SHA256};
+use serde::de::DeserializeOwned;
+
+use crate::kubernetes::api::{ApiError, Server};
+use crate::kubernetes::object_facts::{
+    AttachmentFacts, ClaimFacts, ClassFacts, PersistentVolumeFacts, PodFacts, newest_warning,
+};
+
+/// Events of one object that are looked at.
+const EVENTS: u32 = 100;
+
+/// What reading an object gave: none if there is none, or why it cannot be seen.
+pub type Seen<T> = Result<Option<T>, String>;
+
+/// Reads objects.
+pub struct Objects {
+    pub(in crate::kubernetes) server: Arc<Server>,
+}
+
+impl Objects {
+    /// A PersistentVolumeClaim.
+    pub async fn claim(&self, namespace: &str, name: &str) -> Seen<ClaimFacts> {
+        let claim =
+            self.namespaced::<PersistentVolumeClaim>("PersistentVolumeClaim get", namespace);
+        claim.read(name, |claim| ClaimFacts::of(&claim)).await
+    }
+
+    /// A Pod.
+    pub async fn pod(&self, namespace: &str, name: &str) -> Seen<PodFacts> {
+        let pods = self.namespaced::<Pod>("Pod get", namespace);
+        pods.read(name, |pod| PodFacts::of(&pod)).await
+    }
+
+    /// A StorageClass.
+    pub async fn class(&self, name: &str) -> Seen<ClassFacts> {
+        let classes = self.cluster::<StorageClass>("StorageClass get");
+        classes.read(name, |class| ClassFacts::of(&class)).await
+    }
+
+    /// A PersistentVolume.
+    pub async fn persistent_volume(&self, name: &str) -> Seen<PersistentVolumeFacts> {
+        let volumes = self.cluster::<PersistentVolume>("PersistentVolume get");
+        volumes.read(name, |volume| PersistentVolumeFacts::of(&volume)).await
+    }
+
+    /// The VolumeAttachment of a volume at a node.
+    pub async fn attachment(
+        &self,
+        driver: &DriverName,
+        id: &str,
+        node: &str,
+    ) -> Seen<AttachmentFacts> {
+        let attachments = self.cluster::<VolumeAttachment>("VolumeAttachment get");
+        let name = attachment_name(driver.as_str(), id, node);
+        attachments.read(&name, |attachment| AttachmentFacts::of(&attachment)).await
+    }
+
+    /// Whether a node's CSINode has a driver. None if there is no such CSINode.
+    pub async fn registered(&self, node: &NodeName, driver: &DriverName) -> Seen<bool> {
+        let nodes = self.cluster::<CSINode>("CSINode get");
+        let has = |csinode: CSINode| {
+            csinode.spec.drivers.iter().any(|entry| entry.name == driver.as_str())
+        };
+        nodes.read(node.as_str(), has).await
+    }
+
+    /// The newest warning among the Events of an object in a namespace: its reason and message.
+    pub async fn warning(&self, kind: &str, namespace: &str, name: &str) -> Seen<String> {
+        let api: Api<Event> = Api::namespaced(self.server.client.clone(), namespace);
+        let fields = format!("involvedObject.kind={kind},involvedObject.name={name},type=Warning");
+        let wanted = ListParams::default().fields(&fields).limit(EVENTS);
+        match self.server.ask("Event list", api.list(&wanted)).await {
+            Ok(events) => Ok(newest_warning(events.items).map(|text| plain(&text))),
+            Err(error) => Err(chain(&error)),
+        }
+    }
+
+    fn namespaced<K>(&self, what: &'static str, namespace: &str) -> Kind<'_, K>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+    {
+        let api = Api::namespaced(self.server.client.clone(), namespace);
+        Kind { server: &self.server, what, api }
+    }
+
+    fn cluster<K: Resource<DynamicType = ()>>(&self, what: &'static str) -> Kind<'_, K> {
+        Kind { server: &self.server, what, api: Api::all(self.server.client.clone()) }
+    }
+}
+
+/// The objects of one kind.
+struct Kind<'a, K> {
+    server: &'a Server,
+    /// The name of the request in the metrics.
+    what: &'static str,
+    api: Api<K>,
+}
+
+impl<K: Clone + DeserializeOwned + Debug> Kind<'_, K> {
+    async fn read<T>(&self, name: &str, facts: impl FnOnce(K) -> T) -> Seen<T> {
+        match self.server.ask(self.what, self.api.get(name)).await {
+            Ok(object) => Ok(Some(facts(object))),
+            Err(ApiError::Missing) => Ok(None),
+            Err(error) => Err(chain(&error)),
+        }
+    }
+}
+
+/// The name that Kubernetes gives the attachment of a volume (`getAttachmentName` of its CSI
+/// plugin).
+fn attachment_name(driver: &str, id: &str, node: &str) -> String {
+    let mut hash = Context::new(&SHA256);
+    for part in [id, driver, node] {
+        hash.update(part.as_bytes());
+    }
+    let mut name = "csi-".to_owned();
+    for byte in hash.finish().as_ref() {
+        // Writing to a String cannot fail.
+        let _ = write!(name, "{byte:02x}");
+    }
+    name
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_attachment_is_named_as_by_kubernetes() {
+        // printf v1d.examplen1 | sha256sum
+        let name = attachment_name("d.example", "v1", "n1");
+        assert_eq!(name, "csi-e98b043887a605463d13ce6cd41ebad6172c192e4f1bde2e928f43926e4c9d8e");
+    }
+}
