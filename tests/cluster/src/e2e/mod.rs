@@ -6,6 +6,7 @@ pub mod command;
 mod dead_drivers;
 mod direct;
 mod edges;
+mod exam;
 mod examples;
 mod expansion;
 mod faults;
@@ -137,6 +138,7 @@ pub const ROWS: &[Row] = &[
     },
     Row { name: "create-forgotten", alone: true, run: |scene| faults::forgotten(scene).boxed() },
     Row { name: "edge-away", alone: true, run: |scene| outages::edge_away(scene).boxed() },
+    Row { name: "exam", alone: true, run: |scene| exam::states(scene).boxed() },
     Row { name: "edge-removed", alone: true, run: |scene| outages::edge_removed(scene).boxed() },
     Row { name: "api-away", alone: true, run: |scene| outages::api_away(scene).boxed() },
     Row { name: "offline-front", alone: true, run: |scene| kubeedge::offline_front(scene).boxed() },
