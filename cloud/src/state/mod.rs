@@ -8,7 +8,6 @@ pub mod authority;
 pub mod capabilities;
 pub mod check;
 pub mod claims;
-pub mod clock;
 pub mod colocated;
 mod contest;
 pub mod create_journal;
@@ -40,3 +39,5 @@ pub mod store;
 pub mod trust;
 pub mod txn;
 pub mod usage;
+
+pub use proto::host::clock;

@@ -4,6 +4,7 @@
 //! Every task has a name and an owner, and every wait for one ends. May use: names.
 
 pub mod chain;
+pub mod clock;
 pub mod files;
 pub mod plain;
 pub mod private;
