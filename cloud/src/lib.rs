@@ -37,6 +37,7 @@ use crate::relay::listen::RelayListener;
 use crate::state::listed;
 use crate::state::policy::Policy;
 use crate::state::store::measured::Measured;
+use crate::state::store::ring;
 use crate::state::store::url::StoreAt;
 use crate::state::store::writer::Store;
 use crate::telemetry::calls::Calls;
@@ -88,6 +89,7 @@ pub async fn serve(mut config: Config) -> anyhow::Result<()> {
     serve_http(config.http, &health, &groups.watching).await?;
     let calls = Arc::new(Calls::default());
     let store = open(config.store.clone(), &calls, &groups.keeping).await?;
+    keep_ended(config.store.clone(), &calls, &groups.keeping).await?;
     let store = store.with_quotas(config.quotas);
     // The operator says that the store may be older than what nodes have made.
     if !config.new_leases {
@@ -243,6 +245,16 @@ async fn open(at: StoreAt, calls: &Arc<Calls>, tasks: &Tasks) -> anyhow::Result<
     let tasks = tasks.clone();
     let opening = move || Store::open(Box::new(Measured::new(at.open()?, commits)), &tasks);
     Ok(tokio::task::spawn_blocking(opening).await.context("the store was not opened")??)
+}
+
+/// Takes the calls that ended before the last stop, and keeps those that end from now on.
+async fn keep_ended(at: StoreAt, calls: &Arc<Calls>, tasks: &Tasks) -> anyhow::Result<()> {
+    // After the store is open, so that this file is no other csi-cloud's.
+    let opened = tokio::task::spawn_blocking(move || at.ring()).await;
+    let Some((ring, ended)) = opened.context("the history was not opened")? else { return Ok(()) };
+    calls.ended.restore(ended);
+    tasks.spawn("history", ring::keep(calls.clone(), ring, tasks.clone()));
+    Ok(())
 }
 
 /// The drivers, with the sockets of their fronts if there are to be any.

@@ -14,6 +14,7 @@ pub mod done;
 pub mod driver_health;
 pub mod driver_profile;
 pub mod drivers;
+pub mod ended_calls;
 pub mod explain;
 pub mod forget_volume;
 pub mod health;

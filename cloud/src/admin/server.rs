@@ -18,9 +18,9 @@ use serde::de::DeserializeOwned;
 use crate::admin::admin_state::AdminState;
 use crate::admin::refused::CommandError;
 use crate::admin::{
-    adopt_volume, ca_rotation, calls, doctor, driver_profile, drivers, explain, forget_volume,
-    intents, leases, node_purge, node_removal, nodes, rebuild_homes, release_volume, resolve_intent,
-    revocation, tokens, top, volumes,
+    adopt_volume, ca_rotation, calls, doctor, driver_profile, drivers, ended_calls, explain,
+    forget_volume, intents, leases, node_purge, node_removal, nodes, rebuild_homes, release_volume,
+    resolve_intent, revocation, tokens, top, volumes,
 };
 
 /// Connections at a time.
@@ -61,6 +61,7 @@ pub(super) async fn answer(
         leases::PATH => json(&state.leases(&read(body)?)),
         intents::PATH => json(&state.intents(&read(body)?)),
         calls::PATH => json(&state.calls()),
+        ended_calls::PATH => json(&state.ended_calls(&read(body)?)),
         top::PATH => json(&state.top()),
         node_removal::REMOVE => json(&state.remove_node(read(body)?).await?),
         node_removal::ADMIT => json(&state.admit_node(read(body)?).await?),

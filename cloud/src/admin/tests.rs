@@ -354,7 +354,7 @@ async fn a_create_is_resolved_either_way_and_only_while_it_is_open() {
 async fn a_create_that_is_in_flight_is_not_resolved() {
     let tasks = Tasks::default();
     let admin = filled(&tasks, 1).await;
-    let ongoing = admin.calls.clone().begin("CreateVolume", &driver());
+    let ongoing = admin.calls.clone().begin("CreateVolume", &driver(), 1.into());
     let key =
         Key::Create { name: "open".into(), source: None, topology: Vec::new(), required: false };
     ongoing.running().is_about(&key);

@@ -3,24 +3,32 @@
 use tokio::time::Duration;
 
 use crate::admin::calls::{CallView, PATH};
-use crate::cli::cells::{age, optional, short};
-use crate::cli::output::whole;
-use crate::config::admin_arguments::Show;
+use crate::admin::ended_calls;
+use crate::admin::ended_calls::{EndedQuery, EndedView};
+use crate::cli::cells::{age, optional, short, since};
+use crate::cli::output::{answered, whole};
+use crate::config::admin_arguments::Calls;
 
 /// The headers of a table of calls.
 pub(super) const HEADERS: &[&str] = &["RPC", "DRIVER", "NODE", "SUBJECT", "AGE", "STAGE"];
 
-/// Prints the calls in flight.
-pub(super) async fn run(show: &Show) -> anyhow::Result<()> {
-    whole(show, PATH, HEADERS, row).await.map(drop)
+/// The headers of a table of calls that ended.
+const ENDED: &[&str] =
+    &["AGE", "RPC", "DRIVER", "NODE", "SUBJECT", "CODE", "TOOK", "TRIES", "MESSAGE"];
+
+/// Prints the calls in flight, or those that ended.
+pub(super) async fn run(list: Calls) -> anyhow::Result<()> {
+    let Calls { ended, driver, node, subject, failed, limit, show } = list;
+    if !ended {
+        return whole(&show, PATH, HEADERS, row).await.map(drop);
+    }
+    let query = EndedQuery { driver, node, subject, failed, limit: Some(limit) };
+    answered(&show, ended_calls::PATH, &query, ENDED, ended_row).await.map(drop)
 }
 
 /// A call's row.
 pub(super) fn row(call: &CallView) -> Vec<String> {
-    let age = match call.age_ms {
-        ms @ 0..1000 => format!("{ms}ms"),
-        ms => age(Duration::from_millis(ms)),
-    };
+    let age = lasted(call.age_ms);
     let stage = match call.stage.as_str() {
         "waiting" => "waiting for link",
         stage => stage,
@@ -33,4 +41,26 @@ pub(super) fn row(call: &CallView) -> Vec<String> {
         age,
         stage.to_owned(),
     ]
+}
+
+fn ended_row(call: &EndedView) -> Vec<String> {
+    vec![
+        since(call.at_ms),
+        call.rpc.clone(),
+        call.driver.to_string(),
+        optional(call.node.as_ref()),
+        short(&call.subject),
+        call.code.clone(),
+        lasted(call.took_ms),
+        call.attempts.to_string(),
+        short(&call.message),
+    ]
+}
+
+/// A duration, which may be short.
+fn lasted(ms: u64) -> String {
+    match ms {
+        0..1000 => format!("{ms}ms"),
+        _ => age(Duration::from_millis(ms)),
+    }
 }

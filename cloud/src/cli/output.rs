@@ -52,8 +52,19 @@ pub(super) async fn whole<T: DeserializeOwned + Serialize>(
     headers: &'static [&'static str],
     row: fn(&T) -> Vec<String>,
 ) -> anyhow::Result<Vec<T>> {
+    answered(show, path, &no_parameters(), headers, row).await
+}
+
+/// The same of a list that is asked for with parameters.
+pub(super) async fn answered<T: DeserializeOwned + Serialize>(
+    show: &Show,
+    path: &'static str,
+    query: &impl Serialize,
+    headers: &'static [&'static str],
+    row: fn(&T) -> Vec<String>,
+) -> anyhow::Result<Vec<T>> {
     let mut client = Client::connect(PROGRAM, &show.reach.socket()).await?;
-    let items: Vec<T> = client.ask(path, &no_parameters()).await?;
+    let items: Vec<T> = client.ask(path, query).await?;
     print(show, &items, headers, row)?;
     Ok(items)
 }

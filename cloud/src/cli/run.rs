@@ -61,7 +61,7 @@ async fn ask(command: Ask) -> anyhow::Result<()> {
         Ask::Volumes { driver, node, all, show } => volumes::run(driver, node, all, &show).await,
         Ask::Owners { driver, node, show } => leases::run(driver, node, &show).await,
         Ask::Intents(list) | Ask::Intent(IntentCommand::List(list)) => intents::run(list).await,
-        Ask::Calls(show) => calls::run(&show).await,
+        Ask::Calls(list) => calls::run(list).await,
         Ask::Top { interval, count, show } => top::run(&show, interval, count).await,
         Ask::Node(NodeCommand::Remove { node, yes, reach }) => {
             change(&reach, node_removal::REMOVE, &RemoveNode { node, yes }).await

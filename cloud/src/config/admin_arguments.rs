@@ -11,6 +11,7 @@ use proto::csi::{Method, Resource};
 use proto::link::endpoint::Endpoint;
 use proto::names::{DriverName, FrontName, NodeName};
 
+use crate::admin::ended_calls::MOST;
 use crate::admin::tokens::{LONGEST, SHORTEST};
 use crate::config::duration::duration;
 use crate::explain::subject::Namespaced;
@@ -61,8 +62,8 @@ pub enum Ask {
     },
     /// Show creates with an unknown outcome.
     Intents(Intents),
-    /// Show the calls in flight.
-    Calls(Show),
+    /// Show the calls in flight, or the last ones that ended.
+    Calls(Calls),
     /// Show everything at a glance, again and again, until ctrl-c.
     Top {
         /// How often, in seconds
@@ -201,6 +202,32 @@ pub struct Intents {
     /// Creates with a known outcome as well
     #[arg(long)]
     pub all: bool,
+    /// How to show it
+    #[command(flatten)]
+    pub show: Show,
+}
+
+/// The flags of `calls`.
+#[derive(Debug, Args)]
+pub struct Calls {
+    /// The last calls that ended, the newest first, instead of those in flight
+    #[arg(long)]
+    pub ended: bool,
+    /// Of this driver only
+    #[arg(long, value_name = "NAME", requires = "ended")]
+    pub driver: Option<DriverName>,
+    /// Last sent to this node only
+    #[arg(long, value_name = "NODE", requires = "ended")]
+    pub node: Option<NodeName>,
+    /// With this text in the volume's id or name only
+    #[arg(long, value_name = "TEXT", requires = "ended")]
+    pub subject: Option<String>,
+    /// Without those that were carried out
+    #[arg(long, requires = "ended")]
+    pub failed: bool,
+    /// The most calls that are shown
+    #[arg(long, value_name = "N", requires = "ended", default_value_t = MOST)]
+    pub limit: usize,
     /// How to show it
     #[command(flatten)]
     pub show: Show,

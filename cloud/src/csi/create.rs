@@ -151,7 +151,7 @@ impl Creates<'_> {
         let claimed = claim.as_deref().map(|claim| format!("{}/{}", claim.namespace, claim.name));
         let name = name.text();
         info!(
-            %driver, %node, name, claim = claimed, made_from, requested,
+            call = %call.running.id, %driver, %node, name, claim = claimed, made_from, requested,
             "made beside its source"
         );
         Some(Colocated {
@@ -167,6 +167,7 @@ impl Creates<'_> {
         let Some(range) = call.range else { return };
         let Some(size) = created::other_size(range, answer) else { return };
         warn!(
+            call = %call.running.id,
             driver = %self.sender.driver,
             %node,
             size,
@@ -195,6 +196,7 @@ fn facts(call: &IncomingCall, direct: Option<bool>) -> CreateFacts {
     let left = call.deadline.map_or(HOLD, |end| end.saturating_duration_since(Instant::now()));
     let parameters = &call.extracted.parameters;
     CreateFacts {
+        call: Some(call.running.id),
         direct,
         until: clock::after(left),
         claim: call.extracted.claim.clone(),

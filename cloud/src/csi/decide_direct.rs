@@ -45,7 +45,11 @@ impl Creates<'_> {
         })?;
         let claim = claim.map(|claim| format!("{}/{}", claim.namespace, claim.name));
         let name = name.text();
-        info!(%driver, name, claim, is_direct, "the RuntimeClass of the pods has decided");
+        let id = call.running.id;
+        info!(
+            call = %id, %driver, name, claim, is_direct,
+            "the RuntimeClass of the pods has decided"
+        );
         Ok(is_direct)
     }
 }

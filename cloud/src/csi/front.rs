@@ -5,23 +5,24 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::request::Parts;
 use http::{Request, Response};
 use hyper::body::Incoming;
 use proto::csi::frame;
-use proto::csi::status::ToStatus;
 use proto::csi::{Id, Method};
 use proto::host::socket::Socket;
 use proto::host::tasks::Tasks;
 use proto::http2::body::Body;
+use proto::http2::call_id::CallId;
 use proto::http2::forward::{self, CALL_ID};
 use proto::http2::serve;
 use proto::names::{DriverName, NodeName};
 use tokio::sync::Semaphore;
-use tokio::time::Instant;
-use tracing::{debug, warn};
+use tracing::debug;
 
 use super::capacity::Capacities;
 use super::dispatch::{Dispatcher, MAX_CALLS};
+use super::failure_log::log;
 use super::lists::merged::Lists;
 use super::request::{IncomingCall, RawRequest, bad_request, prepare};
 use crate::error::Error;
@@ -157,40 +158,37 @@ impl Front {
         request: Request<Incoming>,
         origin: Origin,
     ) -> Result<Response<Body>, Error> {
-        let begun = Instant::now();
         let driver = &self.dispatcher.queries.driver;
-        let path = request.uri().path().to_owned();
-        let method = Method::of_path(&path).ok_or_else(|| Error::UnknownMethod(path.clone()));
-        let name = method.as_ref().map_or(UNKNOWN, |method| method.name());
-        let ongoing = self.calls.clone().begin(name, driver);
-        let result = match method {
-            Ok(method) => self.call(method, request, ongoing.running(), origin).await,
-            Err(error) => Err(error),
-        };
-        ongoing.ended(result.as_ref().map_or_else(Error::code, calls::code));
-        let ms = begun.elapsed().as_millis();
-        match &result {
-            Ok(_) => debug!(rpc = path, %driver, ms, "answered"),
-            Err(error) => {
-                let code = error.code();
-                warn!(rpc = path, %driver, ?code, ms, error = error.chain(), "not carried out");
-            }
+        let (mut parts, body) = request.into_parts();
+        if origin == Origin::Socket {
+            // Only a socket relay may set a call id.
+            parts.headers.remove(CALL_ID);
         }
+        let id = CallId::arriving(&mut parts.headers);
+        let method = Method::of_path(parts.uri.path());
+        let name = method.as_ref().map_or(UNKNOWN, |method| method.name());
+        let ongoing = self.calls.clone().begin(name, driver, id);
+        let running = ongoing.running();
+        let result = match method {
+            Some(method) => self.call(method, parts, body, running.clone(), origin).await,
+            None => Err(Error::UnknownMethod(parts.uri.path().to_owned())),
+        };
+        let outcome = calls::outcome(&result);
+        if let Some(failed) = ongoing.ended(&outcome) {
+            log(&self.dispatcher.store, &failed, &running, &outcome, result.is_err());
+        }
+        debug!(call = %id, rpc = name, %driver, code = ?outcome.code, "answered");
         result
     }
 
     async fn call(
         &self,
         method: Method,
-        request: Request<Incoming>,
+        parts: Parts,
+        body: Incoming,
         running: Arc<Running>,
         origin: Origin,
     ) -> Result<Response<Body>, Error> {
-        let (mut parts, body) = request.into_parts();
-        if origin == Origin::Socket {
-            // Only a socket relay may set a call id.
-            parts.headers.remove(CALL_ID);
-        }
         let deadline =
             forward::deadline(&parts.headers).map_err(|error| bad_request(method, error))?;
         let answered = async {

@@ -7,6 +7,7 @@ pub mod capacity;
 pub mod create;
 mod decide_direct;
 pub mod dispatch;
+mod failure_log;
 pub mod front;
 pub mod identity;
 pub mod lists;

@@ -69,11 +69,14 @@ pub(crate) fn prepare(
     let message = frame::message(&body).map_err(|error| bad_request(method, error.into()))?;
     let key = method.key(&message).map_err(|error| bad_request(method, error.into()))?;
     running.is_about(&key);
+    let (mut for_driver, extracted) =
+        message::extract(method, &message).map_err(|error| malformed(method, error))?;
+    if let Some(claim) = &extracted.claim {
+        running.is_for(&claim.namespace, &claim.name);
+    }
     // An older version may have sent it, so a final code could lose a volume.
     class::check(method, &message)
         .or_else(|error| method.subjects(&key).iter().any(was_sent).then_some(()).ok_or(error))?;
-    let (mut for_driver, extracted) =
-        message::extract(method, &message).map_err(|error| malformed(method, error))?;
     let mut is_direct = false;
     let mut range = None;
     if method.direct() == Some(DirectCall::Create) {

@@ -127,7 +127,7 @@ impl VolumeCalls<'_> {
         let recorded = match call.method.learn() {
             Learn::Nothing | Learn::Made(_) => Ok(()),
             Learn::Gone => {
-                self.record_gone(id).await;
+                self.record_gone(id, call).await;
                 Ok(())
             }
             Learn::Attached(_) => {
@@ -151,10 +151,11 @@ impl VolumeCalls<'_> {
     }
 
     /// Removes a home. A failure is only logged: a home that stays costs one more delete.
-    async fn record_gone(&self, id: &Id) {
+    async fn record_gone(&self, id: &Id, call: &IncomingCall) {
         if let Err(error) = ingest::deleted(self.store, self.sender.driver, id).await {
             let driver = self.sender.driver;
-            warn!(%driver, error = chain(&error), "what is gone is not forgotten");
+            let call = call.running.id;
+            warn!(%call, %driver, error = chain(&error), "what is gone is not forgotten");
         }
     }
 }

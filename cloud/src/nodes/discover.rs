@@ -16,10 +16,13 @@ use proto::csi::volume_capability::access_mode::Mode;
 use proto::csi::volume_capability::{AccessMode, AccessType, MountVolume};
 use proto::csi::{Id, List, Method};
 use proto::host::chain;
+use proto::http2::call_id;
+use proto::http2::call_id::CallId;
 use proto::http2::forward::{Answer, Call};
 use proto::names::NodeName;
 use tokio::time::{Instant, timeout_at};
 use tonic::Code;
+use tracing::field::display;
 use tracing::warn;
 
 use crate::error::Error;
@@ -182,7 +185,10 @@ impl Discovery<'_> {
                 Ok(answer) if answer.ok().is_some() => deleted = Some(answer),
                 Ok(answer) => refused = Some((answer, node)),
                 Err(error) => {
-                    warn!(%node, rpc = method.name(), error = error.chain(), "could not be told");
+                    let id = CallId::of(&call.headers, call_id::ours(&call.headers));
+                    let id = id.map(display);
+                    let rpc = method.name();
+                    warn!(call = id, %node, rpc, error = error.chain(), "could not be told");
                     silent.push(node);
                 }
             }

@@ -6,18 +6,18 @@
 
 use std::sync::Arc;
 
+use http::Response;
 use http::uri::Authority;
-use http::{HeaderValue, Response};
 use proto::csi::{Id, Method};
 use proto::host::chain;
 use proto::http2::body::Body;
+use proto::http2::call_id;
 use proto::http2::forward;
 use proto::http2::forward::{Answer, CALL_ID, Call};
 use proto::link::StreamKind;
 use proto::names::{DriverName, NodeName};
 use tokio::time::Instant;
 use tracing::info;
-use uuid::Uuid;
 
 use crate::error::Error;
 use crate::nodes::handle::Handle;
@@ -105,8 +105,8 @@ impl NodeCall<'_> {
     async fn answer(&self, call: &mut Call, sends: &mut usize) -> Result<Answer, Error> {
         let mut link = self.link()?;
         let sent = self.call.as_ref().map(|call| call.sent(self.node));
-        // A socket relay has set the id already, and repeats it to the next csi-cloud.
-        call.headers.entry(CALL_ID).or_insert_with(call_id);
+        // A caller's call has one since it arrived; csi-cloud's own queries get theirs here.
+        call.headers.entry(CALL_ID).or_insert_with(call_id::made);
         // Maybe only the byte stream broke: an intact link is tried once more.
         let mut once_more = true;
         loop {
@@ -122,11 +122,15 @@ impl NodeCall<'_> {
             let node = self.node;
             let rpc = self.method.name();
             let reason = chain(lost.as_ref());
-            info!(%node, rpc, reason, "lost the link with a call on it; waiting for the next");
+            let id = self.call.as_ref().map(|call| call.id.to_string());
+            info!(
+                call = id, %node, rpc, reason,
+                "lost the link with a call on it; waiting for the next"
+            );
             let waiting = sent.as_ref().map(Sent::waiting);
             link = self.next(&link).await.ok_or_else(|| self.given_up(lost))?;
             drop(waiting);
-            info!(%node, rpc, "sending the call again");
+            info!(call = id, %node, rpc, "sending the call again");
             once_more = true;
         }
     }
@@ -139,6 +143,7 @@ impl NodeCall<'_> {
         let link = self.link()?;
         let _sent = self.call.as_ref().map(|call| call.sent(self.node));
         let room = link.passing()?;
+        self.count();
         let upstream =
             link.upstream(StreamKind::Bulk).await.map_err(|error| self.lost(error.into()))?;
         let sent = forward::forward(&upstream, call, self.sender.authority, self.deadline).await;
@@ -151,10 +156,18 @@ impl NodeCall<'_> {
         let _room = link.permit().map_err(Failed::Final)?;
         let upstream = link.upstream(kind).await.map_err(|error| Failed::Lost(error.into()))?;
         *sends += 1;
+        self.count();
         let sent = forward::forward(&upstream, call, self.sender.authority, self.deadline).await;
         Answer::collect(sent.map_err(|error| self.failed(error))?)
             .await
             .map_err(|error| self.failed(error))
+    }
+
+    /// Counts an attempt for what is shown of the caller's call.
+    fn count(&self) {
+        if let Some(call) = &self.call {
+            call.attempt();
+        }
     }
 
     fn failed(&self, error: BoxError) -> Failed {
@@ -192,12 +205,4 @@ impl NodeCall<'_> {
     fn lost(&self, source: BoxError) -> Error {
         Error::LinkLost { node: self.node.clone(), source }
     }
-}
-
-/// A new call id.
-pub(crate) fn call_id() -> HeaderValue {
-    let mut text = Uuid::encode_buffer();
-    let text = Uuid::now_v7().hyphenated().encode_lower(&mut text);
-    // Hexadecimal digits and hyphens are a valid header value.
-    HeaderValue::from_str(text).unwrap_or_else(|_| HeaderValue::from_static(""))
 }

@@ -7,6 +7,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::request::Parts;
 use http::uri::Authority;
 use http::{Request, Response};
 use hyper::body::Incoming;
@@ -14,6 +15,7 @@ use proto::csi::Method;
 use proto::csi::frame;
 use proto::csi::status::{BadRequest, ToStatus};
 use proto::http2::body::{Body, Received};
+use proto::http2::call_id::CallId;
 use proto::http2::forward;
 use proto::http2::forward::{Answer, CALL_ID, Call, failure};
 use proto::http2::limits::MAX_PASSING;
@@ -25,7 +27,6 @@ use tracing::{debug, warn};
 use crate::csi::dispatch::MAX_CALLS;
 use crate::error::Error;
 use crate::nodes::in_doubt::HOLD;
-use crate::nodes::node_call::call_id;
 use crate::relay::last_answers::{LastAnswers, is_local};
 use crate::relay::server::{SendError, Server};
 
@@ -89,24 +90,31 @@ impl RelayFront {
     ) -> Result<Response<Body>, Infallible> {
         let begun = Instant::now();
         let path = request.uri().path().to_owned();
-        let result = self.relay(request).await;
+        let (mut parts, body) = request.into_parts();
+        // Only a socket relay sets it, so that csi-cloud knows a call that is sent again.
+        parts.headers.remove(CALL_ID);
+        let id = CallId::arriving(&mut parts.headers);
+        let result = self.relay(parts, body).await;
         let driver = &self.driver;
         let ms = begun.elapsed().as_millis();
         match result {
             Ok(response) => {
-                debug!(rpc = path, %driver, ms, "answered");
+                debug!(call = %id, rpc = path, %driver, ms, "answered");
                 Ok(response)
             }
             Err(error) => {
                 let code = error.code();
-                warn!(rpc = path, %driver, ?code, ms, error = error.chain(), "not carried out");
+                let error_chain = error.chain();
+                warn!(
+                    call = %id, rpc = path, %driver, ?code, ms, error = error_chain,
+                    "not carried out"
+                );
                 Ok(failure(&error))
             }
         }
     }
 
-    async fn relay(&self, request: Request<Incoming>) -> Result<Response<Body>, Error> {
-        let (parts, body) = request.into_parts();
+    async fn relay(&self, parts: Parts, body: Incoming) -> Result<Response<Body>, Error> {
         let row = Method::of_path(parts.uri.path());
         // csi-cloud refuses unknown methods by name, so they are sent there too.
         let method = row.map_or("an unknown method", Method::name);
@@ -148,8 +156,7 @@ impl RelayFront {
     }
 
     /// A unary call, sent to one csi-cloud after another until one answers.
-    async fn unary(&self, mut call: Call, deadline: Option<Instant>) -> Result<Answer, Error> {
-        call.headers.insert(CALL_ID, call_id());
+    async fn unary(&self, call: Call, deadline: Option<Instant>) -> Result<Answer, Error> {
         let mut last = "there is none at the places of --to".into();
         loop {
             let next = self.server.next();

@@ -10,8 +10,10 @@ use bytes::Bytes;
 use proto::csi::status::is_nothing_done;
 use proto::csi::{Id, Made};
 use proto::host::chain;
+use proto::http2::call_id::CallId;
 use proto::names::{DriverName, NodeName};
 use tonic::Code;
+use tracing::field::display;
 use tracing::{info, warn};
 
 use crate::error::Error;
@@ -24,6 +26,8 @@ use crate::state::txn::Txn;
 /// The facts recorded about a create.
 #[derive(Clone, Default)]
 pub struct CreateFacts {
+    /// The id of the call, for the log; none in tests.
+    pub call: Option<CallId>,
     /// The claim in Kubernetes.
     pub claim: Option<Box<Claim>>,
     /// The parameters for csi-cloud.
@@ -368,7 +372,9 @@ fn record(
     let Made { id, entry, source } = made;
     let is_new = txn.home(driver, &id).is_none();
     let mut home = home(txn.home(driver, &id).cloned(), node, entry, source);
+    let mut call = None;
     if let Some((name, facts)) = requested {
+        call = facts.call.map(display);
         if let Some(intent) = txn.intent(driver, &name).cloned() {
             if let Some(before) = intent.made.as_deref().filter(|before| *before != id.text()) {
                 let now = id.text();
@@ -388,7 +394,8 @@ fn record(
     }
     if let Some(claim) = home.claim.as_deref().filter(|_| is_new) {
         let Claim { namespace, name, .. } = claim;
-        info!(%driver, %node, volume = id.text(), claim = format!("{namespace}/{name}"), "made");
+        let claim = format!("{namespace}/{name}");
+        info!(call, %driver, %node, volume = id.text(), claim, "made");
     }
     let home_node = home.node.clone();
     txn.set_home(driver, &id, Some(home));

@@ -1,27 +1,35 @@
-//! The calls in flight and the totals of those that ended, for operators.
+//! The calls in flight and the totals of those that ended, for operators. Each call goes from here
+//! to [`Ended`] at its end.
 //!
 //! A guard removes its call when it is dropped, however the call ends. The number of calls here is
 //! therefore bounded by what the fronts admit.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use http::Response;
+use http::{HeaderMap, Response};
 use proto::csi::Key;
+use proto::csi::status::ToStatus;
+use proto::host::clock;
 use proto::http2::body::Body;
 use proto::http2::busy_poll;
 use proto::http2::busy_poll::BusyPoll;
+use proto::http2::call_id::CallId;
 use proto::names::{DriverName, NodeName};
 use tokio::time::Instant;
-use tonic::Code;
+use tonic::{Code, Status};
+use tracing::info;
 
+use crate::error::Error;
+use crate::telemetry::ended::{Ended, EndedCall, Facts, Outcome, shown};
 use crate::telemetry::metrics::{Hop, Metrics};
 
 /// The method name of a call that is no CSI RPC.
 pub const UNKNOWN: &str = "unknown";
-/// The number of characters kept of a call's subject; an id may have thousands.
-const SHOWN: usize = 256;
+/// The message kept of a call whose caller left.
+const LEFT: &str = "the caller left before the answer; at its node, the call goes on";
 
 /// All calls in flight.
 #[derive(Default)]
@@ -30,6 +38,8 @@ pub struct Calls {
     pub metrics: Metrics,
     /// Keeps the program polling for the next call.
     pub busy_poll: Arc<BusyPoll>,
+    /// The last calls that ended.
+    pub ended: Ended,
     kept: Mutex<Kept>,
 }
 
@@ -59,8 +69,12 @@ pub struct Running {
     pub rpc: &'static str,
     /// The driver of the front.
     pub driver: DriverName,
+    /// Its id, as in the logs of both programs.
+    pub id: CallId,
     /// The time of arrival.
     pub begun: Instant,
+    /// How often it may have left csi-cloud for a node.
+    attempts: AtomicU32,
     progress: Mutex<Progress>,
 }
 
@@ -69,6 +83,8 @@ pub struct Running {
 pub struct Progress {
     /// The first 256 characters of the call's id or name; empty if it has none.
     pub subject: String,
+    /// The claim that a volume is created for, as namespace and name, if the provisioner named it.
+    pub claim: Option<String>,
     /// The node that the call was last sent to.
     pub node: Option<NodeName>,
     /// The current stage.
@@ -78,7 +94,7 @@ pub struct Progress {
 impl Progress {
     /// True if the first 256 characters of the call's subject and of `text` are equal.
     pub fn is_about(&self, text: &str) -> bool {
-        !self.subject.is_empty() && self.subject.chars().eq(text.chars().take(SHOWN))
+        !self.subject.is_empty() && self.subject == shown(text)
     }
 }
 
@@ -112,28 +128,30 @@ impl Stage {
 pub struct Ongoing {
     number: u64,
     running: Arc<Running>,
-    /// The code sent to the caller. If dropped unset, the caller cancelled.
-    code: Code,
+    /// False until its end is counted. If dropped before, the caller cancelled.
+    is_over: bool,
     _in_flight: busy_poll::InFlight,
 }
 
 impl Calls {
     /// Registers a call that has arrived.
     #[must_use]
-    pub fn begin(self: Arc<Self>, rpc: &'static str, driver: &DriverName) -> Ongoing {
+    pub fn begin(self: Arc<Self>, rpc: &'static str, driver: &DriverName, id: CallId) -> Ongoing {
         let in_flight = self.busy_poll.begin();
         let running = Arc::new(Running {
             calls: self.clone(),
             rpc,
             driver: driver.clone(),
+            id,
             begun: Instant::now(),
+            attempts: AtomicU32::new(0),
             progress: Mutex::default(),
         });
         let mut kept = self.kept();
         let number = kept.next;
         kept.next += 1;
         kept.running.insert(number, running.clone());
-        Ongoing { number, running, code: Code::Cancelled, _in_flight: in_flight }
+        Ongoing { number, running, is_over: false, _in_flight: in_flight }
     }
 
     /// The calls in flight by number, the oldest first.
@@ -144,6 +162,20 @@ impl Calls {
     /// Totals of ended calls by driver.
     pub fn totals(&self) -> BTreeMap<DriverName, Totals> {
         self.kept().totals.clone()
+    }
+
+    /// Removes a call from those in flight, and counts it.
+    fn remove(&self, number: u64, driver: &DriverName, code: Code, time: Duration) {
+        let mut kept = self.kept();
+        kept.running.remove(&number);
+        if !kept.totals.contains_key(driver) {
+            kept.totals.insert(driver.clone(), Totals::default());
+        }
+        if let Some(totals) = kept.totals.get_mut(driver) {
+            totals.calls += 1;
+            totals.failed += u64::from(code != Code::Ok);
+            totals.time += time;
+        }
     }
 
     fn kept(&self) -> MutexGuard<'_, Kept> {
@@ -157,27 +189,45 @@ impl Ongoing {
         self.running.clone()
     }
 
-    /// Sets the code sent to the caller. A stream ends here when its answer begins.
-    pub fn ended(mut self, code: Code) {
-        self.code = code;
+    /// Ends the call with what its caller gets, and returns a failure that the log has not had in
+    /// the last minute. A stream ends here when its answer begins.
+    pub fn ended(mut self, outcome: &Outcome) -> Option<Arc<EndedCall>> {
+        self.end(outcome)
+    }
+
+    fn end(&mut self, outcome: &Outcome) -> Option<Arc<EndedCall>> {
+        self.is_over = true;
+        let Running { calls, rpc, driver, begun, id, attempts, progress } = &*self.running;
+        let now = Instant::now();
+        let duration = now.saturating_duration_since(*begun);
+        calls.metrics.answered(rpc, driver, outcome.code);
+        calls.metrics.passed(Hop::Front, rpc, driver, duration);
+        calls.remove(self.number, driver, outcome.code, duration);
+        let progress = progress.lock().unwrap_or_else(PoisonError::into_inner);
+        calls.ended.add(Facts {
+            at: clock::at(now),
+            id: *id,
+            rpc,
+            driver,
+            node: progress.node.clone(),
+            subject: &progress.subject,
+            outcome,
+            duration,
+            attempts: attempts.load(Ordering::Relaxed),
+        })
     }
 }
 
 impl Drop for Ongoing {
     fn drop(&mut self) {
-        let Running { calls, rpc, driver, begun, .. } = &*self.running;
-        let time = begun.elapsed();
-        calls.metrics.answered(rpc, driver, self.code);
-        calls.metrics.passed(Hop::Front, rpc, driver, time);
-        let mut kept = calls.kept();
-        kept.running.remove(&self.number);
-        if !kept.totals.contains_key(driver) {
-            kept.totals.insert(driver.clone(), Totals::default());
+        if self.is_over {
+            return;
         }
-        if let Some(totals) = kept.totals.get_mut(driver) {
-            totals.calls += 1;
-            totals.failed += u64::from(self.code != Code::Ok);
-            totals.time += time;
+        let left = self.end(&Outcome { code: Code::Cancelled, message: LEFT.into() });
+        if let Some(EndedCall { id, rpc, driver, node, subject, .. }) = left.as_deref() {
+            let node = node.as_ref().map(NodeName::as_str);
+            let claim = self.running.lock().claim.clone();
+            info!(call = %id, rpc, %driver, node, subject = &**subject, claim, "{LEFT}");
         }
     }
 }
@@ -195,7 +245,17 @@ impl Running {
             Key::Home(id) | Key::Delete(id) | Key::Node(Some(id)) => id.text(),
             Key::Local | Key::All | Key::Capacity(_) | Key::Node(None) => return,
         };
-        self.lock().subject = subject.chars().take(SHOWN).collect();
+        self.lock().subject = shown(subject).to_owned();
+    }
+
+    /// Sets the claim that the call creates a volume for.
+    pub(crate) fn is_for(&self, namespace: &str, name: &str) {
+        self.lock().claim = Some(format!("{namespace}/{name}"));
+    }
+
+    /// Counts an attempt, which may leave csi-cloud now.
+    pub(crate) fn attempt(&self) {
+        self.attempts.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Counts a node that the call did not wait for.
@@ -247,15 +307,34 @@ impl Drop for Sent<'_> {
     }
 }
 
-/// The status code of an answer; OK if the answer is still streaming.
-pub(crate) fn code(answer: &Response<Body>) -> Code {
-    const STATUS: &str = "grpc-status";
-    let trailers = match answer.body() {
-        Body::Whole { trailers: Some(trailers), .. } => trailers.get(STATUS),
-        Body::Whole { trailers: None, .. } | Body::Empty | Body::Passing { .. } => None,
+/// What the caller of a call gets. An answer that is still streaming counts as OK.
+pub(crate) fn outcome(result: &Result<Response<Body>, Error>) -> Outcome {
+    match result {
+        Ok(answer) => answered(answer),
+        Err(error) => Outcome { code: error.code(), message: error.chain() },
+    }
+}
+
+fn answered(answer: &Response<Body>) -> Outcome {
+    let code = |headers: &HeaderMap| {
+        headers.get("grpc-status").map(|status| Code::from_bytes(status.as_bytes()))
     };
-    let status = trailers.or_else(|| answer.headers().get(STATUS));
-    status.map_or(Code::Ok, |status| Code::from_bytes(status.as_bytes()))
+    let trailers = match answer.body() {
+        Body::Whole { trailers, .. } => trailers.as_ref(),
+        Body::Empty | Body::Passing { .. } => None,
+    };
+    let found = trailers.into_iter().chain([answer.headers()]).find_map(|headers| {
+        let code = code(headers)?;
+        Some((code, headers))
+    });
+    match found {
+        None | Some((Code::Ok, _)) => Outcome { code: Code::Ok, message: String::new() },
+        Some((code, headers)) => {
+            let status = Status::from_header_map(headers);
+            let message = status.map(|status| status.message().to_owned());
+            Outcome { code, message: message.unwrap_or_default() }
+        }
+    }
 }
 
 #[cfg(test)]
@@ -264,6 +343,8 @@ mod tests {
     use crate::error::Error;
     use proto::csi::Id;
     use proto::http2::forward::Answer;
+
+    const ID: u128 = 7;
 
     fn driver() -> DriverName {
         "d.example".parse().unwrap()
@@ -276,10 +357,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_call_is_seen_from_its_request_to_its_answer() {
         let calls = Arc::new(Calls::default());
-        let ongoing = calls.clone().begin("CreateVolume", &driver());
+        let ongoing = calls.clone().begin("CreateVolume", &driver(), ID.into());
         let running = ongoing.running();
         running.is_about(&Key::Home(Id::Volume("é".repeat(1000))));
-        assert_eq!(running.progress().subject.chars().count(), SHOWN);
+        assert_eq!(running.progress().subject.chars().count(), 256);
         assert_eq!(stage(&calls), Stage::Front);
         let sent = running.sent(&"n1".parse().unwrap());
         assert_eq!(stage(&calls), Stage::Sent);
@@ -291,7 +372,9 @@ mod tests {
         drop(sent);
         assert_eq!(stage(&calls), Stage::Front);
         assert_eq!(running.progress().node.unwrap().as_str(), "n1");
-        ongoing.ended(Code::Ok);
+        running.attempt();
+        running.attempt();
+        assert!(ongoing.ended(&Outcome { code: Code::Ok, message: String::new() }).is_none());
         assert!(calls.running().is_empty());
         let totals = Totals { calls: 1, failed: 0, time: Duration::from_secs(3) };
         assert_eq!(calls.totals(), BTreeMap::from([(driver(), totals)]));
@@ -300,7 +383,7 @@ mod tests {
     #[test]
     fn a_caller_that_leaves_takes_its_call_with_it() {
         let calls = Arc::new(Calls::default());
-        drop(calls.clone().begin("CreateVolume", &driver()));
+        drop(calls.clone().begin("CreateVolume", &driver(), ID.into()));
         assert!(calls.running().is_empty());
         assert_eq!(calls.totals()[&driver()].failed, 1);
     }
@@ -308,26 +391,33 @@ mod tests {
     #[test]
     fn the_oldest_call_comes_first() {
         let calls = Arc::new(Calls::default());
-        let first = calls.clone().begin("CreateVolume", &driver());
-        let _second = calls.clone().begin("DeleteVolume", &driver());
-        let _third = calls.clone().begin("ListVolumes", &driver());
+        let first = calls.clone().begin("CreateVolume", &driver(), ID.into());
+        let _second = calls.clone().begin("DeleteVolume", &driver(), ID.into());
+        let _third = calls.clone().begin("ListVolumes", &driver(), ID.into());
         drop(first);
         let rpcs: Vec<_> = calls.running().iter().map(|(_, call)| call.rpc).collect();
         assert_eq!(rpcs, ["DeleteVolume", "ListVolumes"]);
     }
 
     #[test]
-    fn the_code_is_found_where_it_stands() {
-        assert_eq!(
-            code(&proto::http2::forward::failure(&Error::UnknownMethod("/x".into()))),
-            Code::Unimplemented
-        );
-        assert_eq!(code(&Answer::of(bytes::Bytes::new()).response()), Code::Ok);
-        let mut trailers = http::HeaderMap::new();
+    fn code_and_message_are_found_where_they_stand() {
+        let found = |result: &Result<Response<Body>, Error>| {
+            let Outcome { code, message } = outcome(result);
+            (code, message)
+        };
+        let unknown = || Error::UnknownMethod("/x".into());
+        let message = unknown().chain();
+        let failed = (Code::Unimplemented, message);
+        assert_eq!(found(&Ok(proto::http2::forward::failure(&unknown()))), failed);
+        assert_eq!(found(&Err(unknown())), failed);
+        let ok = (Code::Ok, String::new());
+        assert_eq!(found(&Ok(Answer::of(bytes::Bytes::new()).response())), ok);
+        let mut trailers = HeaderMap::new();
         trailers.insert("grpc-status", http::HeaderValue::from_static("5"));
-        assert_eq!(
-            code(&Response::new(Body::Whole { data: None, trailers: Some(trailers) })),
-            Code::NotFound
-        );
+        let answer = |trailers| Ok(Response::new(Body::Whole { data: None, trailers }));
+        let not_found = |message: &str| (Code::NotFound, message.to_owned());
+        assert_eq!(found(&answer(Some(trailers.clone()))), not_found(""));
+        trailers.insert("grpc-message", http::HeaderValue::from_static("100%25 gone"));
+        assert_eq!(found(&answer(Some(trailers))), not_found("100% gone"));
     }
 }

@@ -1,7 +1,8 @@
-//! What csi-cloud reports about itself: calls in flight and metrics.
+//! What csi-cloud reports about itself: calls in flight, calls that ended, metrics.
 //!
 //! Every room may report here, so this room imports almost no other. No call ever waits for it. May
 //! use: error.
 
 pub mod calls;
+pub mod ended;
 pub mod metrics;

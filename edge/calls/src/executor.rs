@@ -18,8 +18,8 @@ use proto::csi::{DirectCall, Id, Key, Method, Rewrite};
 use proto::host::tasks::Tasks;
 use proto::http2::body::Body;
 use proto::http2::busy_poll::BusyPoll;
-use proto::http2::forward;
-use proto::http2::forward::{Answer, CALL_ID, Call};
+use proto::http2::call_id::{self, CallId};
+use proto::http2::forward::{self, Answer, CALL_ID, Call};
 use proto::http2::limits::MAX_PASSING;
 use proto::http2::serve;
 use proto::http2::serve::Stopping;
@@ -27,6 +27,7 @@ use proto::link::Io;
 use proto::names::{DriverName, NodeName};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
+use tracing::field::display;
 use tracing::{debug, warn};
 use uuid::Uuid;
 
@@ -173,8 +174,7 @@ impl Executor {
     ) -> Result<Response<Body>, Infallible> {
         let authority = request.uri().authority();
         let driver = authority.map(|authority| authority.as_str().to_owned()).unwrap_or_default();
-        let id = request.headers().get(CALL_ID);
-        let id = id.and_then(|id| Uuid::try_parse_ascii(id.as_bytes()).ok());
+        let id = call_id::ours(request.headers());
         self.answer(&driver, Origin { id, replaced, front_of: None }, request).await
     }
 
@@ -189,11 +189,13 @@ impl Executor {
         let _busy_poll = self.busy_poll.begin();
         let rpc = request.uri().path().to_owned();
         let by_link = origin.front_of.is_none();
+        let id = origin.id.or_else(|| call_id::ours(request.headers()));
+        let call = CallId::of(request.headers(), id).map(display);
         let result = self.run(driver, origin, request).await;
         let ms = begun.elapsed().as_millis();
-        Ok(result.inspect(|_| debug!(rpc, driver, ms, "answered")).unwrap_or_else(|error| {
+        Ok(result.inspect(|_| debug!(call, rpc, driver, ms, "answered")).unwrap_or_else(|error| {
             let code = error.code();
-            warn!(rpc, driver, ?code, ms, error = error.chain(), "not carried out");
+            warn!(call, rpc, driver, ?code, ms, error = error.chain(), "not carried out");
             match by_link && error.is_not_dispatched() {
                 true => forward::refusal(&error),
                 false => forward::failure(&error),
@@ -421,6 +423,7 @@ impl DriverCalls {
                 let _ = outcome.await;
             }
         }
+        let id = CallId::of(&call.headers, operation.id);
         match self.runs.begin(operation)? {
             Begin::Done(answer) => Ok(*answer),
             Begin::Wait(outcome) => {
@@ -428,6 +431,7 @@ impl DriverCalls {
                 outcome.await.unwrap_or_else(gone)
             }
             Begin::Run(ticket) => {
+                let tracked = tracked.map(|tracked| tracked.of_call(id));
                 self.run(call, deadline, Run { ticket: Some(ticket), tracked }).await
             }
         }

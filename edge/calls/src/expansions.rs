@@ -17,11 +17,12 @@ use proto::csi::status::{BadRequest, ToStatus, is_nothing_done};
 use proto::csi::topology::Scope;
 use proto::csi::wire;
 use proto::csi::{DirectCall, Method, NodeStep, frame};
+use proto::http2::call_id::CallId;
 use proto::http2::forward::{Answer, Call};
 use proto::names::DriverName;
 use tokio::time::Instant;
 use tonic::Code;
-use tracing::{info, warn};
+use tracing::{Instrument, info, info_span, warn};
 
 use crate::drivers;
 use crate::drivers::Driver;
@@ -81,6 +82,8 @@ enum Step {
 
 /// A call that changes what is known of a volume here.
 pub(crate) struct Tracked {
+    /// The id of the call, for the log.
+    id: Option<CallId>,
     expansions: Arc<Expansions>,
     volume_id: String,
     step: Step,
@@ -154,7 +157,7 @@ impl Expansions {
                     || self.volumes.of(&driver.name, &volume_id).growth.is_some()
             }
         };
-        Ok(concerned.then(|| Tracked { expansions: self.clone(), volume_id, step }))
+        Ok(concerned.then(|| Tracked { id: None, expansions: self.clone(), volume_id, step }))
     }
 
     /// Whether the node's half of an expansion is done here.
@@ -175,6 +178,11 @@ impl Expansions {
 }
 
 impl Tracked {
+    /// The same with the id of its call.
+    pub(crate) fn of_call(self, id: Option<CallId>) -> Self {
+        Self { id, ..self }
+    }
+
     /// Whether the call waits for an expansion of its volume that runs already.
     pub(crate) fn joins(&self) -> bool {
         matches!(self.step, Step::Expand(_))
@@ -186,6 +194,16 @@ impl Tracked {
     /// The driver's, or what follows is not done.
     pub(crate) async fn carry_out(
         self,
+        driver: &Driver,
+        call: &Call,
+        deadline: Option<Instant>,
+    ) -> Result<Answer, Error> {
+        let span = info_span!("call", call = self.id.map(display));
+        self.do_both(driver, call, deadline).instrument(span).await
+    }
+
+    async fn do_both(
+        &self,
         driver: &Driver,
         call: &Call,
         deadline: Option<Instant>,

@@ -4,6 +4,7 @@
 
 pub mod body;
 pub mod busy_poll;
+pub mod call_id;
 pub mod deadline;
 pub mod forward;
 pub mod limits;

@@ -1,7 +1,7 @@
 //! The store: changes are made one after another, many per commit, and are visible once durable.
 //!
 //! Each backend is one file: `file` is redb, `memory` forgets. `url` lists the kinds. All records
-//! are in memory too, so that routing never waits.
+//! are in memory too, so that routing never waits. `ring` is beside the store: what may be lost.
 
 pub mod backend;
 mod codec;
@@ -10,6 +10,7 @@ pub mod file;
 mod key;
 pub mod measured;
 pub mod memory;
+pub mod ring;
 mod table;
 pub mod transfer;
 mod trust_codec;

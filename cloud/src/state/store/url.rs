@@ -11,6 +11,8 @@ use super::backend::{Backend, StoreError};
 use super::file;
 use super::file::File;
 use super::memory::Memory;
+use super::ring::Ring;
+use crate::telemetry::ended::EndedCall;
 
 /// The location of the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,6 +51,15 @@ impl StoreAt {
             Self::File(path) => Box::new(File::open(path)?),
             Self::Memory => Box::new(Memory::default()),
         })
+    }
+
+    /// Opens the file beside the store that keeps the calls that ended, and reads them; none beside
+    /// a store in memory.
+    pub fn ring(&self) -> Option<(Ring, Vec<EndedCall>)> {
+        match self {
+            Self::File(path) => Some(Ring::beside(path)),
+            Self::Memory => None,
+        }
     }
 
     /// The path of a store in a file, for commands that need no csi-cloud.

@@ -13,6 +13,7 @@ use proto::csi::Method;
 use proto::csi::frame;
 use proto::csi::status::{BadRequest, ToStatus};
 use proto::http2::body::Body;
+use proto::http2::call_id::CallId;
 use proto::http2::forward;
 use proto::http2::forward::{Answer, CALL_ID};
 use proto::http2::serve::Stopping;
@@ -47,13 +48,16 @@ pub(super) async fn answer(
     service: Arc<Service>,
     driver: DriverName,
     origin: Origin,
-    request: Request<Incoming>,
+    mut request: Request<Incoming>,
 ) -> Result<Response<Body>, Infallible> {
+    // Only our own programs set it. Here it is for the log, and not for the driver.
+    request.headers_mut().remove(CALL_ID);
+    let id = CallId::arriving(request.headers_mut());
     let method = Method::of_path(request.uri().path());
     let Some(method) = method.filter(|method| request::concerns(*method)) else {
         return service.executor.answer(driver.as_str(), origin, request).await;
     };
-    Ok(node_call(service, driver, method, origin, request).instrument(names::span()).await)
+    Ok(node_call(service, driver, method, origin, request).instrument(names::span(id)).await)
 }
 
 /// Answers a call that may be about a direct volume.

@@ -2,15 +2,16 @@
 //! them.
 
 use edge_calls::metadata::Metadata;
+use proto::http2::call_id::CallId;
 use tracing::Span;
 use tracing::field::Empty;
 
 use super::request::Request;
 use crate::lease::exclusive::pod_in;
 
-/// The span of a call whose names are not known yet.
-pub(super) fn span() -> Span {
-    tracing::info_span!("node call", pod = Empty, claim = Empty)
+/// The span of a call whose other names are not known yet.
+pub(super) fn span(id: CallId) -> Span {
+    tracing::info_span!("node call", call = %id, pod = Empty, claim = Empty)
 }
 
 /// Puts the names of the call into the span that it runs in. A request that cannot be read has

@@ -1,0 +1,142 @@
+//! `csi-cloud calls --ended`: the last calls that ended.
+
+use std::sync::Arc;
+
+use proto::names::{DriverName, NodeName};
+use serde::{Deserialize, Serialize};
+
+use crate::admin::admin_state::AdminState;
+use crate::telemetry::ended::EndedCall;
+use crate::telemetry::metrics::code_name;
+
+/// The path of the command.
+pub(crate) const PATH: &str = "/calls/ended";
+
+/// The most calls that are shown unless more are asked for.
+pub(crate) const MOST: usize = 200;
+
+/// Asks for calls that ended.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct EndedQuery {
+    /// Of this driver only.
+    pub driver: Option<DriverName>,
+    /// Last sent to this node only.
+    pub node: Option<NodeName>,
+    /// With this text in the id or name only.
+    pub subject: Option<String>,
+    /// Without those that were carried out.
+    pub failed: bool,
+    /// The most calls; 200 if that is not said.
+    pub limit: Option<usize>,
+}
+
+/// A call that ended.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EndedView {
+    /// When it ended, in ms since 1970.
+    pub at_ms: u64,
+    /// Its id, as in the logs of csi-cloud and csi-edge.
+    pub id: String,
+    /// Its RPC method.
+    pub rpc: String,
+    /// The driver at whose front it was.
+    pub driver: DriverName,
+    /// The node to which it was sent last.
+    pub node: Option<NodeName>,
+    /// The first 256 characters of the id or name that it was about.
+    pub subject: String,
+    /// The code that its caller got, for example `NOT_FOUND`.
+    pub code: String,
+    /// The message that its caller got, at most 512 bytes.
+    pub message: String,
+    /// How long it took, in ms.
+    pub took_ms: u64,
+    /// How often it may have left csi-cloud for its node.
+    pub attempts: u32,
+}
+
+impl AdminState {
+    /// The last calls about a volume, snapshot or name of a driver, the newest first.
+    pub fn ended_about(&self, driver: &DriverName, subject: &str) -> Vec<Arc<EndedCall>> {
+        self.calls.ended.about(driver, subject)
+    }
+
+    /// The calls of those that are kept that were last sent to a node, the newest first.
+    pub fn ended_at(&self, node: &NodeName) -> Vec<Arc<EndedCall>> {
+        self.calls.ended.latest(|call| call.node.as_ref() == Some(node))
+    }
+
+    /// The calls that ended, the newest first.
+    pub(super) fn ended_calls(&self, query: &EndedQuery) -> Vec<EndedView> {
+        let EndedQuery { driver, node, subject, failed, limit } = query;
+        let wanted = |call: &EndedCall| {
+            driver.as_ref().is_none_or(|driver| call.driver == *driver)
+                && node.as_ref().is_none_or(|node| call.node.as_ref() == Some(node))
+                && subject.as_ref().is_none_or(|text| call.subject.contains(text.as_str()))
+                && (!failed || call.failed())
+        };
+        let latest = self.calls.ended.latest(wanted);
+        latest.iter().take(limit.unwrap_or(MOST)).map(|call| view(call)).collect()
+    }
+}
+
+fn view(call: &EndedCall) -> EndedView {
+    EndedView {
+        at_ms: call.at,
+        id: call.id.to_string(),
+        rpc: call.rpc.into(),
+        driver: call.driver.clone(),
+        node: call.node.clone(),
+        subject: call.subject.to_string(),
+        code: code_name(call.code).into(),
+        message: call.message.to_string(),
+        took_ms: u64::try_from(call.duration.as_millis()).unwrap_or(u64::MAX),
+        attempts: call.attempts,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::admin::tests::admin_state;
+    use crate::telemetry::ended::Outcome;
+    use proto::csi::{Id, Key};
+    use proto::host::tasks::Tasks;
+    use tonic::Code;
+
+    #[tokio::test]
+    async fn the_newest_of_the_wanted_calls_come_first() {
+        let tasks = Tasks::default();
+        let admin = admin_state(&tasks);
+        let driver: DriverName = "d.example".parse().unwrap();
+        for (volume, code) in [("v1", Code::Ok), ("v2", Code::Internal), ("v1", Code::NotFound)] {
+            let ongoing = admin.calls.clone().begin("DeleteVolume", &driver, 255.into());
+            ongoing.running().is_about(&Key::Delete(Id::Volume(volume.into())));
+            drop(ongoing.running().sent(&"n1".parse().unwrap()));
+            ongoing.ended(&Outcome { code, message: "said".into() });
+        }
+        let shown = |query: EndedQuery| {
+            let shown = admin.ended_calls(&query);
+            shown.into_iter().map(|call| (call.subject, call.code)).collect::<Vec<_>>()
+        };
+        let call = |subject: &str, code: &str| (subject.to_owned(), code.to_owned());
+        let all = [call("v1", "NOT_FOUND"), call("v2", "INTERNAL"), call("v1", "OK")];
+        assert_eq!(shown(EndedQuery::default()), all);
+        assert_eq!(shown(EndedQuery { failed: true, ..EndedQuery::default() }), all[..2]);
+        let of = |text: &str| EndedQuery { subject: Some(text.into()), ..EndedQuery::default() };
+        assert_eq!(shown(of("2")), all[1..2]);
+        let at = |node: &str| EndedQuery { node: node.parse().ok(), ..EndedQuery::default() };
+        assert_eq!((shown(at("n1")).len(), shown(at("n2")).len()), (3, 0));
+        let other = "e.example".parse().ok();
+        assert!(shown(EndedQuery { driver: other, ..EndedQuery::default() }).is_empty());
+        let newest = admin.ended_calls(&EndedQuery { limit: Some(1), ..EndedQuery::default() });
+        assert_eq!(newest.len(), 1);
+        assert_eq!(
+            (newest[0].id.as_str(), &*newest[0].message),
+            (&*format!("{:032x}", 255), "said")
+        );
+        assert_eq!(admin.ended_about(&driver, "v1").len(), 2);
+        assert_eq!(admin.ended_at(&"n1".parse().unwrap()).len(), 3);
+    }
+}
