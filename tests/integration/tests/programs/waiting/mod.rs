@@ -9,6 +9,7 @@ mod discovery;
 mod edge_topology;
 mod endpoints;
 mod expansion;
+mod history;
 mod hostile;
 mod hung_program;
 mod kube;

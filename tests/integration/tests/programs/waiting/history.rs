@@ -1,0 +1,155 @@
+//! The calls that ended: shown to operators, found in both logs by their ids, kept over restarts.
+
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use bytes::Bytes;
+use drivers::testdriver::{Fault, Times};
+use harness::raw::RawAnswer;
+use harness::requests::{capability, controller};
+use harness::stand::Stand;
+use harness::wait::{STOP, until};
+use harness::world::{DRIVER, NODE, TRANSPORTS, World};
+use prost::Message;
+use proto::csi;
+use proto::csi::frame;
+use serde_json::Value;
+use tonic::Code;
+
+/// What a caller names in its traceparent.
+const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
+
+/// A create for the claim shop/NAME.
+fn create(name: &str) -> Bytes {
+    let parameters = [("pvc/namespace", "shop"), ("pvc/name", name), ("pv/name", "pv")];
+    let parameters = parameters.map(|(key, value)| (format!("csi.storage.k8s.io/{key}"), value));
+    let request = csi::CreateVolumeRequest {
+        name: name.into(),
+        volume_capabilities: vec![capability()],
+        parameters: parameters.map(|(key, value)| (key, value.to_owned())).into(),
+        ..Default::default()
+    };
+    frame::frame(&request.encode_to_vec())
+}
+
+async fn send(world: &World, name: &str, trace: Option<&str>) -> anyhow::Result<RawAnswer> {
+    let trace = trace.map(|trace| ("traceparent", trace));
+    let headers: Vec<_> = trace.into_iter().collect();
+    world.front().await?.send(&controller("CreateVolume"), create(name), &headers).await
+}
+
+async fn ask(stand: &Stand, more: &[&str]) -> anyhow::Result<Value> {
+    let admin = stand.at("cloud/_admin.sock");
+    let command = ["calls", "--ended", "--admin", &admin, "-o", "json"];
+    Ok(serde_json::from_str(&stand.run("csi-cloud", &[&command, more].concat()).await?)?)
+}
+
+/// Subject, node, code and message of each call.
+fn shown(calls: &Value) -> Vec<[&str; 4]> {
+    let calls = calls.as_array().map(Vec::as_slice).unwrap_or_default();
+    let fields = ["subject", "node", "code", "message"];
+    calls.iter().map(|call| fields.map(|key| call[key].as_str().unwrap_or_default())).collect()
+}
+
+async fn world(transport: &str) -> anyhow::Result<World> {
+    let mut stand = Stand::new().await?;
+    stand.log("info");
+    World::on(stand, transport, &[]).await
+}
+
+#[tokio::test]
+async fn calls_that_ended_are_shown_and_found_in_both_logs() -> anyhow::Result<()> {
+    for transport in TRANSPORTS {
+        let world = world(transport).await?;
+        let traced = format!("00-{TRACE}-00f067aa0ba902b7-01");
+        assert_eq!(send(&world, "pvc-yes", Some(&traced)).await?.code(), Code::Ok);
+        let received = world.driver.calls_of("CreateVolume");
+        assert_eq!(received[0].headers["traceparent"], traced.as_str());
+        let refused = Fault::error(Code::ResourceExhausted, "no room \u{1b}[31m");
+        world.driver.inject("CreateVolume", refused, Times::Next(1));
+        assert_eq!(send(&world, "pvc-no", None).await?.code(), Code::ResourceExhausted);
+        let received = world.driver.calls_of("CreateVolume");
+        assert!(!received[1].headers.contains_key("traceparent"), "the caller sent none");
+        world.driver.inject("CreateVolume", Fault::Die, Times::Next(1));
+        assert_eq!(send(&world, "pvc-down", Some(&traced)).await?.code(), Code::Unavailable);
+
+        let calls = ask(&world.stand, &[]).await?;
+        let seen = shown(&calls);
+        assert_eq!(seen[1], ["pvc-no", NODE, "RESOURCE_EXHAUSTED", "no room \u{1b}[31m"]);
+        assert_eq!(seen[2], ["pvc-yes", NODE, "OK", ""]);
+        assert_eq!((seen[0][0], seen[0][1], seen[0][2]), ("pvc-down", NODE, "UNAVAILABLE"));
+        assert_eq!((&calls[2]["id"], &calls[2]["rpc"]), (&TRACE.into(), &"CreateVolume".into()));
+        for call in calls.as_array().context("no list")? {
+            assert_eq!(call["attempts"], 1, "{call}");
+            assert!(call["took_ms"].is_u64() && call["at_ms"].is_u64(), "{call}");
+        }
+        assert_eq!(shown(&ask(&world.stand, &["--failed"]).await?), seen[..2]);
+        assert_eq!(shown(&ask(&world.stand, &["--subject", "yes"]).await?), seen[2..]);
+        assert_eq!(shown(&ask(&world.stand, &["--limit", "1"]).await?), seen[..1]);
+        let admin = world.stand.at("cloud/_admin.sock");
+        let command = ["calls", "--ended", "--node", NODE, "--admin", &admin];
+        let table = world.stand.run("csi-cloud", &command).await?;
+        assert!(table.contains("TRIES") && table.contains("no room"), "{table}");
+        assert!(!table.contains('\u{1b}'), "{table}");
+
+        // One line at csi-cloud names all that an operator looks for.
+        let id = calls[1]["id"].as_str().context("no id")?;
+        let cloud = String::from_utf8_lossy(&world.cloud.process.log()).into_owned();
+        let line = cloud.lines().find(|line| line.contains(&format!("call={id}")));
+        let line = line.with_context(|| cloud.clone())?;
+        for part in [NODE, DRIVER, "pvc-no", "shop/pvc-no", "ResourceExhausted", "no room"] {
+            assert!(line.contains(part), "{part} is not in {line}");
+        }
+        let down = format!("call={TRACE}");
+        let edge = String::from_utf8_lossy(&world.edge.log()).into_owned();
+        for (log, what) in [(&edge, "not carried out"), (&cloud, "pvc-down")] {
+            let is_in = log.lines().any(|line| line.contains(&down) && line.contains(what));
+            assert!(is_in, "{down} {what} is not in {log}");
+        }
+        world.stop().await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn calls_that_ended_are_kept_over_restarts() -> anyhow::Result<()> {
+    let world = world(TRANSPORTS[0]).await?;
+    let url = world.url().to_owned();
+    assert_eq!(send(&world, "pvc-yes", None).await?.code(), Code::Ok);
+    let refused = Fault::error(Code::Internal, "broken");
+    world.driver.inject("CreateVolume", refused, Times::Next(1));
+    assert_eq!(send(&world, "pvc-no", None).await?.code(), Code::Internal);
+    let before = ask(&world.stand, &[]).await?;
+    assert_eq!(before.as_array().map(Vec::len), Some(2));
+
+    let World { stand, cloud, edge, driver, serving } = world;
+    cloud.process.stop(STOP).await?;
+    let cloud = stand.cloud(&[&url], &[DRIVER], &[]).await?;
+    assert_eq!(ask(&stand, &[]).await?, before, "after a stop nothing is lost");
+
+    let world = World { stand, cloud, edge, driver, serving };
+    until("the edge is back", || async {
+        let answer = send(&world, "pvc-killed", None).await?;
+        ensure!(answer.code() == Code::Ok, "{}", answer.status());
+        Ok(())
+    })
+    .await?;
+    let before = ask(&world.stand, &["--subject", "pvc-killed"]).await?;
+    let file = world.stand.at("cloud.redb.calls");
+    until("it is written", || async {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let written = std::fs::read(&file)?;
+        let is_there = written.windows(10).any(|bytes| bytes == b"pvc-killed");
+        ensure!(is_there, "it is not in the file");
+        Ok(())
+    })
+    .await?;
+    let World { stand, cloud, edge, .. } = world;
+    cloud.process.kill().await?;
+    let cloud = stand.cloud(&[&url], &[DRIVER], &[]).await?;
+    let after = ask(&stand, &["--subject", "pvc-killed"]).await?;
+    assert_eq!(after[0], before[0], "what ended 10 s before a kill is kept");
+    assert_eq!(ask(&stand, &["--subject", "pvc-no"]).await?.as_array().map(Vec::len), Some(1));
+    edge.stop(STOP).await?;
+    cloud.process.stop(STOP).await
+}
