@@ -19,8 +19,8 @@ use crate::admin::{
 };
 use crate::cli::output::change;
 use crate::cli::{
-    ca, calls, doctor, drivers, explain, homes, intents, leases, nodes, rotation, store, tokens, top,
-    volumes,
+    ca, calls, doctor, drivers, explain, homes, intents, leases, nodes, rotation, store, tokens,
+    top, volumes,
 };
 use crate::config::admin_arguments::{
     Ask, DriverCommand, HomesCommand, IntentCommand, NodeCommand, VolumeCommand,

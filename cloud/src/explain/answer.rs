@@ -130,6 +130,8 @@ impl Verdict {
 pub(super) struct Chain {
     steps: Vec<Step>,
     verdict: Option<Verdict>,
+    /// The verdict if no cause is found.
+    weak: Option<Verdict>,
     /// The drivers that were met.
     drivers: BTreeSet<DriverName>,
 }
@@ -155,6 +157,11 @@ impl Chain {
         }
     }
 
+    /// Notes a cause that counts only if no other is found later: it says what did not happen.
+    pub(super) fn judge_weakly(&mut self, verdict: Verdict) {
+        self.weak.get_or_insert(verdict);
+    }
+
     /// Notes what cannot be seen. It is no cause.
     pub(super) fn not_visible(&mut self, object: impl Display, why: &str) {
         self.step(object, "not visible", why);
@@ -177,7 +184,7 @@ impl Chain {
 
     /// Ends the chain. `fine` is the verdict without a cause.
     pub(super) fn end(self, fine: impl FnOnce() -> Verdict) -> Explanation {
-        Explanation { steps: self.steps, verdict: self.verdict.unwrap_or_else(fine) }
+        Explanation { steps: self.steps, verdict: self.verdict.or(self.weak).unwrap_or_else(fine) }
     }
 }
 
@@ -191,11 +198,15 @@ mod tests {
         chain.step("claim a/b", "Pending", "");
         chain.step("claim a/b", "Pending", "");
         chain.judge(None);
+        chain.judge_weakly(Verdict::of(Cause::NoPod, "no pod", ""));
         chain.judge(Some(Verdict::of(Cause::NodeAway, "node n1 is away", "look there")));
         chain.judge(Some(Verdict::of(Cause::NotMounted, "it is not mounted", "wait")));
         let ended = chain.end(|| Verdict::fine("all is well"));
         assert_eq!(ended.steps.len(), 1);
         assert_eq!(ended.verdict.sentence(), "node n1 is away; look there");
+        let mut weak = Chain::default();
+        weak.judge_weakly(Verdict::of(Cause::NoPod, "no pod", ""));
+        assert_eq!(weak.end(|| Verdict::fine("all is well")).verdict.cause, Cause::NoPod);
         let fine = Chain::default().end(|| Verdict::fine("all is well"));
         assert_eq!(fine.verdict.sentence(), "all is well");
     }

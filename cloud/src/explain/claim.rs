@@ -69,7 +69,7 @@ impl Explainer<'_> {
         let class = self.class(chain, objects, &facts).await;
         self.follow_create(chain, claim, &facts, &class);
         self.follow_warning(chain, objects, "PersistentVolumeClaim", claim).await;
-        chain.judge(Some(idle(claim, &facts, &class)));
+        chain.judge_weakly(idle(claim, &facts, &class));
         None
     }
 

@@ -41,13 +41,12 @@ pub(super) async fn states(scene: &Scene<'_>) -> anyhow::Result<()> {
         scene.apply(&claim("class-gone", "no-such-class")).await?;
         scene.apply(&claim("misspelt", "misspelt")).await?;
         scene.apply(&claim("no-pod", "late")).await?;
-        for (name, node) in [("stopped", stopped), ("dead", dead), ("away", away)] {
+        for (name, node) in [("stopped", stopped), ("away", away)] {
             scene.apply(&at_node(name, node)).await?;
         }
         let large = sized(&claim("large", "late"), "999Ti");
         scene.apply(&(large + &pod("large", "large", WRITE, READ))).await?;
         told_of(scene, "away", "EdgeAway").await?;
-        told_of(scene, "dead", "DriverDown").await?;
         told_of(scene, "misspelt", "direct-kind").await?;
         told_of(scene, "stopped", "DriverDown").await?;
         for (kind, name, cause, node) in [
@@ -56,12 +55,12 @@ pub(super) async fn states(scene: &Scene<'_>) -> anyhow::Result<()> {
             ("pvc", "no-pod", "no-pod", None),
             ("pod", "large", "unschedulable", None),
             ("pod", "away", "node-away", Some("n3")),
-            ("pvc", "dead", "driver-down", Some("n2")),
             ("pod", "stopped", "driver-down", Some("n1")),
         ] {
             let subject = format!("{}/{name}", scene.namespace());
             explains(scene, &[kind, &subject], cause, node).await?;
         }
+        explains(scene, &["node", "n2"], "driver-down", Some("n2")).await?;
         explains(scene, &["node", "n3"], "node-away", Some("n3")).await?;
         explains(scene, &["driver", DRIVER], "driver-down", Some("n1")).await
     };
@@ -72,7 +71,7 @@ pub(super) async fn states(scene: &Scene<'_>) -> anyhow::Result<()> {
     away.relay.mend();
     examined?;
     scene.cluster.ready().await?;
-    scene.ready(&["stopped", "dead", "away"]).await?;
+    scene.ready(&["stopped", "away"]).await?;
     let subject = format!("{}/away", scene.namespace());
     explains(scene, &["pod", &subject], "fine", None).await
 }
