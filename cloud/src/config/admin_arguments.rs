@@ -14,7 +14,7 @@ use proto::names::{DriverName, FrontName, NodeName};
 use crate::admin::ended_calls::MOST;
 use crate::admin::tokens::{LONGEST, SHORTEST};
 use crate::config::duration::duration;
-use crate::explain::subject::Namespaced;
+use crate::config::explain_arguments::ExplainCommand;
 use crate::state::trust::TokenId;
 
 /// The commands that ask a running csi-cloud.
@@ -105,63 +105,6 @@ pub enum DoctorCommand {
     /// It reads only. The exit code is 0 if all is well, and 1 if there is a problem or something
     /// cannot be seen. Its rights are those of deploy/kustomize/components/kubeedge.
     Kubeedge(Show),
-}
-
-/// What can be explained.
-#[derive(Debug, Subcommand)]
-pub enum ExplainCommand {
-    /// A PersistentVolumeClaim
-    Pvc {
-        /// Its namespace and name
-        #[arg(value_name = "NAMESPACE/NAME")]
-        name: Namespaced,
-        /// How to show it
-        #[command(flatten)]
-        show: Show,
-    },
-    /// A PersistentVolume
-    Pv {
-        /// Its name
-        name: String,
-        /// How to show it
-        #[command(flatten)]
-        show: Show,
-    },
-    /// A Pod, with all its claims
-    Pod {
-        /// Its namespace and name
-        #[arg(value_name = "NAMESPACE/NAME")]
-        name: Namespaced,
-        /// How to show it
-        #[command(flatten)]
-        show: Show,
-    },
-    /// A volume, by the driver's id
-    Volume {
-        /// Its driver
-        driver: DriverName,
-        /// Its id
-        id: String,
-        /// How to show it
-        #[command(flatten)]
-        show: Show,
-    },
-    /// A node, with its drivers
-    Node {
-        /// Its name
-        node: NodeName,
-        /// How to show it
-        #[command(flatten)]
-        show: Show,
-    },
-    /// A driver, with the nodes at which it cannot make volumes
-    Driver {
-        /// Its name
-        driver: DriverName,
-        /// How to show it
-        #[command(flatten)]
-        show: Show,
-    },
 }
 
 /// The flags of every command that shows something.

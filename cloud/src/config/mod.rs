@@ -6,6 +6,7 @@
 pub mod admin_arguments;
 pub mod arguments;
 mod duration;
+pub mod explain_arguments;
 pub mod file;
 pub mod serve_arguments;
 
