@@ -1,6 +1,6 @@
-//! Publishes Events. They are about claims that wait, calls that take long, volumes that are lost or
-//! claimed twice, and volumes that were colocated with their source. Pods get one for direct volumes that no runtime
-//! took, and nodes one when they are set apart or a driver is down there.
+//! Publishes Events. They are about claims that wait, calls that take long, volumes that are lost
+//! or claimed twice, and volumes that were colocated with their source. Pods get one for direct
+//! volumes that no runtime took, and nodes one when they are set apart or a driver is down there.
 
 use std::time::Duration;
 
