@@ -9,7 +9,8 @@ use proto::admin::output::Output;
 
 use crate::admin::doctor::KUBEEDGE;
 use crate::cli::output::{PROGRAM, no_parameters, print};
-use crate::config::admin_arguments::{DoctorCommand, Show};
+use crate::config::admin_arguments::DoctorCommand;
+use crate::config::show_arguments::Show;
 use crate::kubernetes::doctor::finding::{Finding, Verdict};
 
 const HEADERS: &[&str] = &["CHECK", "OBJECT", "STATE", "FOUND"];

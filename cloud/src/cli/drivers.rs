@@ -8,7 +8,7 @@ use proto::admin::output::Output;
 use crate::admin::drivers::{DriverView, PATH};
 use crate::cli::cells::health;
 use crate::cli::output::whole;
-use crate::config::admin_arguments::Show;
+use crate::config::show_arguments::Show;
 
 const HEADERS: &[&str] = &[
     "NAME",

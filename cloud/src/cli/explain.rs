@@ -9,8 +9,8 @@ use proto::admin::output::{ListWriter, Output};
 
 use crate::admin::explain::PATH;
 use crate::cli::output::PROGRAM;
-use crate::config::admin_arguments::Show;
 use crate::config::explain_arguments::ExplainCommand;
+use crate::config::show_arguments::Show;
 use crate::explain::answer::{Explanation, Step};
 use crate::explain::subject::Subject;
 

@@ -7,7 +7,7 @@ use proto::names::DriverName;
 
 use crate::admin::rebuild_homes::{GivenHome, PATH, RebuildHomes};
 use crate::cli::output::change;
-use crate::config::admin_arguments::Reach;
+use crate::config::show_arguments::Reach;
 
 /// Homes in one request.
 const CHUNK: usize = 1000;

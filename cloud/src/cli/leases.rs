@@ -5,7 +5,7 @@ use proto::names::{DriverName, NodeName};
 use crate::admin::leases::{LeaseView, LeasesQuery, PATH};
 use crate::cli::cells::{optional, short, since};
 use crate::cli::output::pages;
-use crate::config::admin_arguments::Show;
+use crate::config::show_arguments::Show;
 
 const HEADERS: &[&str] = &[
     "ID",

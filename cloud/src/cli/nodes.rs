@@ -7,7 +7,7 @@ use crate::admin::driver_health::HealthView;
 use crate::admin::nodes::{NodeView, NodesQuery, PATH, SetApartView};
 use crate::cli::cells::{age, health, joined, optional, since, until};
 use crate::cli::output::pages;
-use crate::config::admin_arguments::Show;
+use crate::config::show_arguments::Show;
 
 const HEADERS: &[&str] = &[
     "NAME",

@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 
 use crate::admin::done::Done;
 use crate::admin::page::Page;
-use crate::config::admin_arguments::{Reach, Show};
+use crate::config::show_arguments::{Reach, Show};
 
 /// Who is asked.
 pub(super) const PROGRAM: &str = "csi-cloud";

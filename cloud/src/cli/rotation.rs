@@ -13,7 +13,8 @@ use crate::admin::ca_rotation::{
     CURRENT, FINISH, FinishRotation, NodeCaView, RotationView, START, STATUS, StartRotation,
 };
 use crate::cli::output::{PROGRAM, change, no_parameters};
-use crate::config::admin_arguments::{RotateCommand, Show};
+use crate::config::admin_arguments::RotateCommand;
+use crate::config::show_arguments::Show;
 
 const HEADERS: &[&str] = &["NODE", "LINK", "CA"];
 

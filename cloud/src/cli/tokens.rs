@@ -11,7 +11,8 @@ use crate::admin::tokens::{
 };
 use crate::cli::cells::{age, optional, since};
 use crate::cli::output::{PROGRAM, change, whole};
-use crate::config::admin_arguments::{Show, TokenCommand};
+use crate::config::admin_arguments::TokenCommand;
+use crate::config::show_arguments::Show;
 use crate::state::clock::now;
 use tokio::time::Duration;
 

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use crate::admin::top::{PATH, TopDriver, TopView};
 use crate::cli::calls;
 use crate::cli::output::{PROGRAM, no_parameters};
-use crate::config::admin_arguments::Show;
+use crate::config::show_arguments::Show;
 
 /// Cursor to the corner, and nothing below it.
 const CLEAR: &str = "\x1b[H\x1b[2J";

@@ -5,7 +5,7 @@ use proto::names::{DriverName, NodeName};
 use crate::admin::volumes::{PATH, VolumeView, VolumesQuery};
 use crate::cli::cells::{claim, joined, optional, short, since, size};
 use crate::cli::output::pages;
-use crate::config::admin_arguments::Show;
+use crate::config::show_arguments::Show;
 
 const HEADERS: &[&str] =
     &["ID", "KIND", "DRIVER", "NODE", "SIZE", "PUBLISHED", "CLAIM", "AGE", "STATE", "HOLDER"];

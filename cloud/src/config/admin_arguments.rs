@@ -5,8 +5,6 @@ use std::time::Duration;
 
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
-use proto::admin::output::Output;
-use proto::config::admin_socket;
 use proto::csi::{Method, Resource};
 use proto::link::endpoint::Endpoint;
 use proto::names::{DriverName, FrontName, NodeName};
@@ -15,6 +13,7 @@ use crate::admin::ended_calls::MOST;
 use crate::admin::tokens::{LONGEST, SHORTEST};
 use crate::config::duration::duration;
 use crate::config::explain_arguments::ExplainCommand;
+use crate::config::show_arguments::{Reach, Show};
 use crate::state::trust::TokenId;
 
 /// The commands that ask a running csi-cloud.
@@ -105,35 +104,6 @@ pub enum DoctorCommand {
     /// It reads only. The exit code is 0 if all is well, and 1 if there is a problem or something
     /// cannot be seen. Its rights are those of deploy/kustomize/components/kubeedge.
     Kubeedge(Show),
-}
-
-/// The flags of every command that shows something.
-#[derive(Debug, Args)]
-pub struct Show {
-    /// Which csi-cloud
-    #[command(flatten)]
-    pub reach: Reach,
-    /// As a table or as JSON, whose field names do not change
-    #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = Output::Table)]
-    pub output: Output,
-}
-
-/// The flags that say which csi-cloud is asked.
-#[derive(Debug, Args)]
-pub struct Reach {
-    /// The admin socket [default: what --config says, else /run/edge-csi/_admin.sock]
-    #[arg(long, value_name = "PATH")]
-    pub admin: Option<PathBuf>,
-    /// The configuration of csi-cloud, which names the admin socket
-    #[arg(long, value_name = "FILE")]
-    pub config: Option<PathBuf>,
-}
-
-impl Reach {
-    /// The admin socket.
-    pub fn socket(&self) -> PathBuf {
-        admin_socket(self.admin.clone(), self.config.as_deref())
-    }
 }
 
 /// The flags of `intents`.

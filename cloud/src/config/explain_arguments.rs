@@ -3,7 +3,7 @@
 use clap::Subcommand;
 use proto::names::{DriverName, NodeName};
 
-use crate::config::admin_arguments::Show;
+use crate::config::show_arguments::Show;
 use crate::explain::subject::Namespaced;
 
 /// What can be explained.

@@ -9,6 +9,7 @@ mod duration;
 pub mod explain_arguments;
 pub mod file;
 pub mod serve_arguments;
+pub mod show_arguments;
 
 #[cfg(test)]
 mod tests;
