@@ -20,8 +20,8 @@ use tokio::net::UnixStream;
 use tokio::time::Instant;
 use tonic::Code;
 
-/// The longest time for small calls.
-const SOON: Duration = Duration::from_secs(1);
+/// The longest time for small calls on a machine that does much else. What hangs takes longer.
+const SOON: Duration = Duration::from_secs(2);
 
 async fn call(front: &RawClient, method: &str, request: &[u8]) -> anyhow::Result<RawAnswer> {
     front.send(&controller(method), frame(request), &[("grpc-timeout", "20S")]).await
@@ -71,7 +71,7 @@ async fn hung_calls_leave_others_alone() -> anyhow::Result<()> {
                 let body: Bytes = frame(request);
                 let front = front.clone();
                 async move {
-                    front.send(&controller("CreateVolume"), body, &[("grpc-timeout", "3S")]).await
+                    front.send(&controller("CreateVolume"), body, &[("grpc-timeout", "5S")]).await
                 }
             }));
         let others = async {
