@@ -144,6 +144,19 @@ func (p plane) apply(component string) {
 	}
 }
 
+// awaitRefusal asks as csi-cloud until a policy refuses: each one counts some time after it was made.
+func (p plane) awaitRefusal(method, path, kind string, body func() string) {
+	p.t.Helper()
+	for end := time.Now().Add(30 * time.Second); ; time.Sleep(100 * time.Millisecond) {
+		code, text := p.ask(method, path, account, kind, body())
+		if code == http.StatusUnprocessableEntity {
+			return
+		} else if time.Now().After(end) {
+			p.t.Fatalf("no policy refuses %s %s: %d %s", method, path, code, text)
+		}
+	}
+}
+
 const everything = `{"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
 	"metadata": {"name": "all"}, "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole",
 	"name": "cluster-admin"}, "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "` + account + `"}]}`
@@ -163,14 +176,10 @@ func TestThePoliciesLetCsiCloudWriteItsOwnKeysOnly(t *testing.T) {
 	spec := func() string {
 		return fmt.Sprintf(`{"spec": {"taints": [{"key": "a", "value": "t%d", "effect": "NoSchedule"}]}}`, time.Now().UnixNano())
 	}
-	// A policy counts some time after it was made.
-	for end := time.Now().Add(30 * time.Second); ; time.Sleep(100 * time.Millisecond) {
-		if code, _ := p.ask("PATCH", node, account, merge, spec()); code == http.StatusUnprocessableEntity {
-			break
-		} else if time.Now().After(end) {
-			t.Fatal("the policy does not refuse a change of a node's spec")
-		}
-	}
+	p.awaitRefusal("PATCH", node, merge, spec)
+	p.awaitRefusal("POST", drivers+"?dryRun=All", "application/json", func() string {
+		return csidriver("other.example", "{}")
+	})
 	ours := `{"app.kubernetes.io/managed-by": "edge-csi"}`
 	for _, step := range []struct {
 		method, path, body string
