@@ -20,7 +20,7 @@ use proto::names::NodeName;
 use proto::names::certificate::Identity;
 use tokio::net::{TcpListener, TcpSocket, TcpStream, lookup_host};
 use tokio::time::timeout;
-use tracing::{debug, warn};
+use tracing::{debug, info, warn};
 
 use crate::nodes::admission::{Admission, Limits, Pending};
 use crate::nodes::join;
@@ -215,6 +215,7 @@ impl Acceptor {
             }),
             Ok(Arrival::Asker(asker)) => join::answer(&self.links, from, *asker).await,
             Ok(Arrival::Bulk) => {}
+            Err(error @ LinkError::Checked(_)) => info!(%from, "{error}"),
             Err(error) => warn!(%from, error = chain(&error), "refused a connection"),
         }
     }

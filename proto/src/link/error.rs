@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::control::hello::MessageError;
 use crate::control::join::JoinError;
-use crate::names::IdentityError;
+use crate::names::{IdentityError, NodeName};
 
 /// How long dialing and authenticating may take.
 pub const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -60,6 +60,9 @@ pub enum LinkError {
     /// The cloud was asked for a certificate, and said nothing for this time.
     #[error("csi-cloud did not answer within {0:?}")]
     Unanswered(Duration),
+    /// The other side is `csi-edge doctor` of this node, which asks for no link.
+    #[error("csi-edge doctor of node {0} has looked whether it can link")]
+    Checked(NodeName),
     /// The link ended.
     #[error("the link ended: {0}")]
     Closed(String),

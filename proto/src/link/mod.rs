@@ -5,12 +5,14 @@
 //! scheme in `endpoint.rs` and an arm of `dial` in `transport.rs`. May use: names, host, control.
 
 pub mod budget;
+pub mod check;
 pub mod end;
 pub mod endpoint;
 pub mod error;
 pub mod keep_alive;
 pub mod proxy;
 pub mod quic;
+pub mod steps;
 pub mod tls;
 pub mod transport;
 pub mod ws;

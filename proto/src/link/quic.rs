@@ -32,6 +32,8 @@ use crate::link::tls;
 use crate::names::NodeName;
 use crate::names::certificate::{Identity, Validity};
 
+pub(in crate::link) mod check;
+
 /// The application protocol in the TLS handshake.
 pub const ALPN: &[u8] = b"edge-csi";
 /// The receive buffer, in bytes. With the kernel's default, a storm of dials loses packets.
@@ -174,10 +176,20 @@ pub async fn authenticate(incoming: Incoming) -> Result<(Identity<NodeName>, Qui
         // A stream is invisible until its opener writes, so this waits for the hello's first bytes.
         let asked = timeout(ASKING, connection.accept_bi()).await;
         let opened = asked.map_err(|_| LinkError::NotAsked)?;
-        let (send, recv) = opened.map_err(|e| failed(&e))?;
+        let (send, recv) = opened.map_err(|e| match is_check(&e) {
+            true => LinkError::Checked(identity.name.clone()),
+            false => failed(&e),
+        })?;
         Ok((identity, QuicLink::new(connection, send, recv)))
     })
     .await
+}
+
+/// The code with which `csi-edge doctor` closes a connection that it wanted no link of.
+const CHECKED: VarInt = VarInt::from_u32(1);
+
+fn is_check(error: &ConnectionError) -> bool {
+    matches!(error, ConnectionError::ApplicationClosed(close) if close.error_code == CHECKED)
 }
 
 /// The other side's certificate.
@@ -211,16 +223,21 @@ pub async fn dial(
     keep_alive: KeepAlive,
 ) -> Result<QuicLink, LinkError> {
     within_handshake(async {
-        let at = format!("{}:{}", endpoint.host, endpoint.port);
-        let unreachable = |error| LinkError::Unreachable(at.clone(), error);
-        let addr = tokio::net::lookup_host(&at).await.map_err(unreachable)?.next();
-        let addr = addr.ok_or_else(|| unreachable(std::io::ErrorKind::NotFound.into()))?;
-        let outgoing = Outgoing::bind(addr).map_err(unreachable)?;
+        let (outgoing, addr) = reach(endpoint).await?;
         let mut link = connect(&outgoing, endpoint, addr, tls, keep_alive).await?;
         link.socket = Some(outgoing.0);
         Ok(link)
     })
     .await
+}
+
+/// The address of an endpoint, and a new socket that can reach it.
+async fn reach(endpoint: &Endpoint) -> Result<(Outgoing, SocketAddr), LinkError> {
+    let at = format!("{}:{}", endpoint.host, endpoint.port);
+    let unreachable = |error| LinkError::Unreachable(at.clone(), error);
+    let addr = tokio::net::lookup_host(&at).await.map_err(unreachable)?.next();
+    let addr = addr.ok_or_else(|| unreachable(std::io::ErrorKind::NotFound.into()))?;
+    Ok((Outgoing::bind(addr).map_err(unreachable)?, addr))
 }
 
 /// Dials the endpoint at `addr` from a socket that other links share.
@@ -246,6 +263,20 @@ async fn connect(
     tls: Arc<rustls::ClientConfig>,
     keep_alive: KeepAlive,
 ) -> Result<QuicLink, LinkError> {
+    let connection = handshake(outgoing, endpoint, addr, tls, keep_alive).await?;
+    let (send, recv) = connection.open_bi().await.map_err(|e| failed(&e))?;
+    let mut link = QuicLink::new(connection, send, recv);
+    link.opened = Some(accept_stream(link.connection.clone()).boxed());
+    Ok(link)
+}
+
+async fn handshake(
+    outgoing: &Outgoing,
+    endpoint: &Endpoint,
+    addr: SocketAddr,
+    tls: Arc<rustls::ClientConfig>,
+    keep_alive: KeepAlive,
+) -> Result<Connection, LinkError> {
     let crypto = QuicClientConfig::try_from(tls).map_err(|e| LinkError::Tls(e.to_string()))?;
     let mut config = quinn::ClientConfig::new(Arc::new(crypto));
     // The cloud opens the calls and the bulk stream; while it replaces one, there may be a third.
@@ -255,11 +286,7 @@ async fn connect(
         .0
         .connect_with(config, addr, name)
         .map_err(|e| LinkError::Transport(e.to_string()))?;
-    let connection = connecting.await.map_err(|e| failed(&e))?;
-    let (send, recv) = connection.open_bi().await.map_err(|e| failed(&e))?;
-    let mut link = QuicLink::new(connection, send, recv);
-    link.opened = Some(accept_stream(link.connection.clone()).boxed());
-    Ok(link)
+    connecting.await.map_err(|e| failed(&e))
 }
 
 /// A UDP socket with a receive buffer as large as the system allows.

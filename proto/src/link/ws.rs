@@ -11,19 +11,20 @@ use std::time::{Duration, SystemTime};
 
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
-use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::pki_types::CertificateDer;
 use socket2::SockRef;
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
-use tokio_rustls::{LazyConfigAcceptor, StartHandshake, TlsConnector, TlsStream};
-use tokio_tungstenite::tungstenite::ClientRequestBuilder;
+use tokio_rustls::{LazyConfigAcceptor, StartHandshake, TlsStream};
+use tokio_tungstenite::accept_hdr_async_with_config;
 use tokio_tungstenite::tungstenite::handshake::server::{ErrorResponse, Request, Response};
 use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
-use tokio_tungstenite::{accept_hdr_async_with_config, client_async_with_config};
 use tracing::warn;
 use uuid::Uuid;
 
+use self::dialer::BULK_PATH;
+pub use self::dialer::Dialer;
 use self::join::Asker;
 use self::metered::Metered;
 use self::socket::{Control, Outgoing, Socket};
@@ -31,12 +32,14 @@ use self::stream::{Ws, config, failed, tls_failed};
 use crate::control::hello::Message;
 use crate::host::chain::chain;
 use crate::link::end::{Connect, End, Event, Io, Opening, StreamKind};
-use crate::link::endpoint::{Endpoint, Transport};
+use crate::link::endpoint::Transport;
 use crate::link::error::{ASKING, GREETING, LinkError, within_handshake};
 use crate::link::keep_alive::KeepAlive;
 use crate::names::NodeName;
 use crate::names::certificate::{Identity, Validity};
 
+mod check;
+mod dialer;
 pub mod join;
 mod metered;
 mod socket;
@@ -49,7 +52,6 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 /// The time for the other side to take the end of the link.
 const GOODBYE: Duration = Duration::from_secs(3);
 const LINK_PATH: &str = "/link";
-const BULK_PATH: &str = "/bulk/";
 
 /// One end of a link over WebSocket.
 pub struct WsLink {
@@ -159,7 +161,7 @@ impl Acceptor {
             Some(tls) => {
                 let stream = encrypted(start, tls).await?;
                 let known = |asked: &str| asked == join::PATH;
-                let (ws, _) = upgrade(stream, join::limits(), known).await?;
+                let (ws, _) = upgrade(stream, join::limits(), known, None).await?;
                 Ok(Accepted::Asker(Box::new(Asker::read(ws).await?)))
             }
             None => self.linked(encrypted(start, self.tls.clone()).await?).await,
@@ -170,8 +172,8 @@ impl Acceptor {
         let certificates = stream.get_ref().1.peer_certificates().unwrap_or_default();
         let identity = Identity::of_node(certificates.first().ok_or(LinkError::TimedOut)?)?;
         let known = |asked: &str| asked == LINK_PATH || asked.starts_with(BULK_PATH);
-        let (ws, path) = upgrade(stream, config(), known).await?;
         let node = &identity.name;
+        let (ws, path) = upgrade(stream, config(), known, Some(node)).await?;
         if path == LINK_PATH {
             let side = Side::Cloud { waiting: self.waiting.clone(), node: node.clone() };
             let link = WsLink::new(ws, self.keep_alive, side);
@@ -209,25 +211,26 @@ async fn encrypted(
     Ok(Box::new(TlsStream::from(stream)))
 }
 
-/// Answers the upgrade of a path that is known, and returns the path.
+/// Answers the upgrade of a path that is known, and returns the path. The peer is this node, unless
+/// it joins.
 async fn upgrade(
     stream: Box<TlsStream<Metered>>,
     limits: WebSocketConfig,
     known: impl Fn(&str) -> bool + Unpin,
+    node: Option<&NodeName>,
 ) -> Result<(Ws, String), LinkError> {
     let mut path = String::new();
     #[expect(clippy::result_large_err, reason = "the library's signature")]
     let answer = |request: &Request, response: Response| {
-        let asked = request.uri().path();
-        if known(asked) {
-            asked.clone_into(&mut path);
-            return Ok(response);
-        }
-        Err(no_path(asked))
+        request.uri().path().clone_into(&mut path);
+        if known(&path) { Ok(response) } else { Err(no_path(&path)) }
     };
     let accepting = accept_hdr_async_with_config(stream, answer, Some(limits));
     let accepted = timeout(ASKING, accepting).await.map_err(|_| LinkError::NotAsked)?;
-    let ws = accepted.map_err(|e| failed(&e))?;
+    let ws = accepted.map_err(|e| match node.filter(|_| path == check::PATH) {
+        Some(node) => LinkError::Checked(node.clone()),
+        None => failed(&e),
+    })?;
     Ok((ws, path))
 }
 
@@ -235,19 +238,8 @@ fn no_path(asked: &str) -> ErrorResponse {
     let text = format!("no link at {asked}; csi-edge asks for {LINK_PATH}\n");
     let mut refusal = ErrorResponse::new(Some(text));
     *refusal.status_mut() = http::StatusCode::NOT_FOUND;
+    check::date(&mut refusal);
     refusal
-}
-
-/// Dials the cloud.
-pub struct Dialer {
-    /// The cloud's address.
-    pub endpoint: Endpoint,
-    /// With ALPN `http/1.1`.
-    pub tls: Arc<rustls::ClientConfig>,
-    /// How the liveness of the link is watched.
-    pub keep_alive: KeepAlive,
-    /// Connects to the address.
-    pub connect: Connect,
 }
 
 /// Makes a link to the cloud.
@@ -258,35 +250,6 @@ pub async fn dial(dialer: Arc<Dialer>) -> Result<WsLink, LinkError> {
     let ws = within_handshake(dialer.connect(LINK_PATH)).await?;
     let keep_alive = dialer.keep_alive;
     Ok(WsLink::new(ws, keep_alive, Side::Edge { dialer, bulk: None }))
-}
-
-impl Dialer {
-    async fn connect(&self, path: &str) -> Result<Ws, LinkError> {
-        let Endpoint { host, port, .. } = &self.endpoint;
-        let at = format!("{host}:{port}");
-        let io = (self.connect)(at.clone()).await.map_err(|e| LinkError::Unreachable(at, e))?;
-        let name = ServerName::try_from(host.trim_matches(['[', ']']).to_owned());
-        let name = name.map_err(|_| {
-            LinkError::Tls(format!("{host:?} is no name that a certificate can have"))
-        })?;
-        let tls = TlsConnector::from(self.tls.clone());
-        let stream =
-            tls.connect(name, Metered::new(io)).await.map_err(|error| tls_failed(&error))?;
-        let stream = Box::new(TlsStream::from(stream));
-        let uri = format!("wss://{host}:{port}{path}");
-        let uri = uri.parse().map_err(|_| LinkError::Transport(format!("{uri} is no URL")))?;
-        let request = ClientRequestBuilder::new(uri);
-        let (ws, _) = client_async_with_config(request, stream, Some(config()))
-            .await
-            .map_err(|e| failed(&e))?;
-        Ok(ws)
-    }
-
-    async fn bulk(self: Arc<Self>, ticket: Uuid) -> Result<Io, LinkError> {
-        let ws = within_handshake(self.connect(&format!("{BULK_PATH}{ticket}"))).await?;
-        let (socket, _) = Socket::new(ws, self.keep_alive);
-        Ok(Box::new(socket))
-    }
 }
 
 impl WsLink {

@@ -1,7 +1,7 @@
 //! The configuration of TLS on both sides. What it verifies by can be replaced while it is in use.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use rustls::client::danger::{ServerCertVerified, ServerCertVerifier};
 use rustls::client::{ResolvesClientCert, Resumption, WebPkiServerVerifier};
@@ -68,13 +68,33 @@ pub fn client_config(
     credentials: &Credentials,
     alpn: &[u8],
 ) -> Result<Arc<ClientConfig>, LinkError> {
-    let shown = Arc::new(Shown(credentials.clone()));
+    verifying_by(Arc::new(Shown(credentials.clone())), credentials, alpn)
+}
+
+/// The edge's side of a handshake that notes which certificate it is shown, trusted or not.
+///
+/// # Errors
+/// As for [`server_config`].
+pub fn checking_config(
+    credentials: &Credentials,
+    alpn: &[u8],
+    seen: &Seen,
+) -> Result<Arc<ClientConfig>, LinkError> {
+    let shown = Shown(credentials.clone());
+    verifying_by(Arc::new(Noting { shown, seen: seen.clone() }), credentials, alpn)
+}
+
+fn verifying_by(
+    verifier: Arc<dyn ServerCertVerifier>,
+    credentials: &Credentials,
+    alpn: &[u8],
+) -> Result<Arc<ClientConfig>, LinkError> {
     let config = ClientConfig::builder_with_provider(provider().clone())
         .with_protocol_versions(TLS13)
         .map_err(|error| LinkError::Tls(error.to_string()))?
         .dangerous()
-        .with_custom_certificate_verifier(shown.clone())
-        .with_client_cert_resolver(shown);
+        .with_custom_certificate_verifier(verifier)
+        .with_client_cert_resolver(Arc::new(Shown(credentials.clone())));
     Ok(without_resumption(config, alpn))
 }
 
@@ -155,6 +175,40 @@ impl ServerCertVerifier for Shown {
             .build()
             .map_err(|error| rustls::Error::General(error.to_string()))?
             .verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)
+    }
+
+    signatures!();
+}
+
+/// The certificate that the other side showed. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub struct Seen(Arc<OnceLock<CertificateDer<'static>>>);
+
+impl Seen {
+    /// The certificate; none if none was shown. It counts only if the handshake succeeded.
+    pub fn certificate(&self) -> Option<CertificateDer<'static>> {
+        self.0.get().cloned()
+    }
+}
+
+/// Verifies as [`Shown`] does, and notes what it was shown.
+#[derive(Debug)]
+struct Noting {
+    shown: Shown,
+    seen: Seen,
+}
+
+impl ServerCertVerifier for Noting {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        let _ = self.seen.0.set(end_entity.clone().into_owned());
+        self.shown.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)
     }
 
     signatures!();

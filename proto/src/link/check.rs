@@ -1,0 +1,56 @@
+//! Looks how far a dial to the cloud comes, step by step, and asks for no link.
+//!
+//! It goes the way of a link: the same proxy, the same TLS, the same certificate. Over WebSocket it
+//! asks for a path at which there is no link, and over QUIC it opens no stream. So it takes no
+//! link, and no place of one, away from the node.
+
+use std::time::Duration;
+
+use super::end::Connect;
+use super::endpoint::{Endpoint, Transport};
+use super::error::LinkError;
+use super::keep_alive::KeepAlive;
+use super::steps::{Steps, step};
+use super::tls::{Credentials, Seen, checking_config};
+use super::{quic, ws};
+
+/// Looks at an endpoint as the owner of these credentials. Each step may take this long.
+pub async fn check(
+    endpoint: &Endpoint,
+    credentials: &Credentials,
+    connect: &Connect,
+    patience: Duration,
+) -> Steps {
+    let mut steps = Steps::default();
+    let seen = Seen::default();
+    let looked = match endpoint.transport {
+        Transport::Ws => match checking_config(credentials, ws::ALPN, &seen) {
+            Ok(tls) => {
+                let connect = connect.clone();
+                let keep_alive = KeepAlive::default();
+                let dialer = ws::Dialer { endpoint: endpoint.clone(), tls, keep_alive, connect };
+                dialer.check(patience, &mut steps).await
+            }
+            Err(error) => Err(error),
+        },
+        Transport::Quic => match checking_config(credentials, quic::ALPN, &seen) {
+            Ok(tls) => quic::check::check(endpoint, tls, patience, &mut steps).await,
+            Err(error) => Err(error),
+        },
+    };
+    steps.shown = seen.certificate();
+    steps.failed = looked.err();
+    steps
+}
+
+/// Looks at an endpoint without credentials: it only connects, and over QUIC not even that.
+pub async fn check_reach(endpoint: &Endpoint, connect: &Connect, patience: Duration) -> Steps {
+    let mut steps = Steps::default();
+    if endpoint.transport == Transport::Ws {
+        let at = format!("{}:{}", endpoint.host, endpoint.port);
+        let reach =
+            async { connect(at.clone()).await.map_err(|error| LinkError::Unreachable(at, error)) };
+        steps.failed = step(patience, &mut steps.connected, reach).await.err();
+    }
+    steps
+}
