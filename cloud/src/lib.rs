@@ -80,6 +80,7 @@ struct Groups {
 /// # Errors
 /// A certificate, an address or a socket cannot be used; the text says which and what to do.
 pub async fn serve(mut config: Config) -> anyhow::Result<()> {
+    let installation = config.installation();
     let credentials = Credentials::load(&config.tls, Role::Cloud)?;
     let issuers = config.ca.take().map(|ca| Issuers::open(ca, &config.tls)).transpose()?;
     let sockets = bind(&config)?;
@@ -128,6 +129,7 @@ pub async fn serve(mut config: Config) -> anyhow::Result<()> {
         advertise: config.advertise,
         kubernetes: None,
         doctor: None,
+        installation: Some(installation),
     };
     publish(settings, &mut state, config.csidrivers, &groups.watching).await?;
     let state = Arc::new(state);

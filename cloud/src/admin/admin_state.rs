@@ -7,6 +7,7 @@ use proto::link::endpoint::Endpoint;
 use proto::link::tls::Credentials;
 use proto::names::{DriverName, NodeName};
 
+use crate::admin::doctor::installation::Installation;
 use crate::csi::front::Front;
 use crate::kubernetes::doctor::examine::Doctor;
 use crate::kubernetes::published::Published;
@@ -34,8 +35,10 @@ pub struct AdminState {
     pub advertise: Option<Endpoint>,
     /// The state of the CSIDriver objects; none without Kubernetes.
     pub kubernetes: Option<Arc<Published>>,
-    /// Looks at the installation; none without Kubernetes.
+    /// Looks at Kubernetes; none without it.
     pub doctor: Option<Doctor>,
+    /// What the configuration names; none in tests.
+    pub installation: Option<Installation>,
 }
 
 /// Numbers of calls in flight by stage, for each driver that has any.

@@ -55,6 +55,7 @@ pub(super) async fn answer(
     match path {
         nodes::PATH => json(&state.nodes(&read(body)?)),
         drivers::PATH => json(&state.drivers()),
+        doctor::PATH => json(&state.doctor().await),
         doctor::KUBEEDGE => json(&state.doctor_kubeedge().await?),
         explain::PATH => json(&state.explain(&read(body)?).await),
         volumes::PATH => json(&state.volumes(&read(body)?)),

@@ -56,6 +56,7 @@ pub(crate) fn admin_state_into(backend: Box<dyn Backend>, tasks: &Tasks) -> Admi
         advertise: None,
         kubernetes: None,
         doctor: None,
+        installation: None,
     }
 }
 

@@ -1,75 +1,91 @@
-//! `csi-cloud doctor`. What to do stands below the table, since a column cannot hold it.
+//! `csi-cloud doctor`: asks csi-cloud, and without it looks at what its configuration names.
 
 use std::io;
-use std::io::Write;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
 
 use anyhow::bail;
 use proto::admin::client::Client;
-use proto::admin::output::Output;
+use proto::admin::doctor::{Finding, Verdict, show};
+use proto::config::Flags;
+use proto::host::chain;
+use tokio::time::timeout;
 
-use crate::admin::doctor::KUBEEDGE;
-use crate::cli::output::{PROGRAM, no_parameters, print};
-use crate::config::admin_arguments::DoctorCommand;
+use crate::admin::doctor::{KUBEEDGE, PATH};
+use crate::cli::output::{PROGRAM, no_parameters};
+use crate::config::Config;
+use crate::config::doctor_arguments::{Doctor, DoctorCommand};
+use crate::config::serve_arguments::Serve;
 use crate::config::show_arguments::Show;
-use crate::kubernetes::doctor::finding::{Finding, Verdict};
 
+/// The columns of `doctor kubeedge`.
 const HEADERS: &[&str] = &["CHECK", "OBJECT", "STATE", "FOUND"];
+/// How long csi-cloud may take: each of its checks ends within 5 s, and few wait for another.
+const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Prints what was found. It fails unless all is well.
-pub(super) async fn run(command: &DoctorCommand) -> anyhow::Result<()> {
-    match command {
-        DoctorCommand::Kubeedge(show) => kubeedge(show).await,
+/// Prints what was found. It fails if something is at fault.
+pub(super) async fn run(command: &Doctor) -> anyhow::Result<()> {
+    match &command.of {
+        Some(DoctorCommand::Kubeedge(asked)) => kubeedge(asked).await,
+        None => installation(&command.show).await,
     }
 }
 
-async fn kubeedge(show: &Show) -> anyhow::Result<()> {
-    let mut client = Client::connect(PROGRAM, &show.reach.socket()).await?;
-    let findings: Vec<Finding> = client.carry_out(KUBEEDGE, &no_parameters()).await?;
-    print(show, &findings, HEADERS, row)?;
-    if show.output == Output::Table {
-        advise(&mut io::stdout().lock(), &findings)?;
+async fn installation(asked: &Show) -> anyhow::Result<()> {
+    let socket = asked.reach.socket();
+    let findings = match timeout(PATIENCE, ask(&socket)).await {
+        Ok(Ok(findings)) => findings,
+        Ok(Err(why)) => without(asked, &socket, why).await,
+        Err(_) => without(asked, &socket, format!("no answer within {PATIENCE:?}")).await,
+    };
+    show::report(&mut io::stdout().lock(), asked.output, &findings)
+}
+
+async fn ask(socket: &Path) -> Result<Vec<Finding>, String> {
+    let client = Client::connect(PROGRAM, socket).await;
+    let mut client = client.map_err(|error| chain(&error))?;
+    client.carry_out(PATH, &no_parameters()).await.map_err(|error| chain(&error))
+}
+
+/// What can be seen without a csi-cloud that answers.
+async fn without(asked: &Show, socket: &Path, why: String) -> Vec<Finding> {
+    let advice = "start it (`systemctl start csi-cloud`, or the StatefulSet csi-cloud), and look \
+                  at its log";
+    let mut findings = vec![Finding::fault(PROGRAM, socket.display().to_string(), why, advice)];
+    let Some(file) = asked.reach.config.clone() else {
+        findings.push(Finding::unknown(
+            "configuration",
+            "no file",
+            "without csi-cloud only its configuration can be looked at, and none is named",
+            "name it: --config FILE",
+        ));
+        return findings;
+    };
+    let about = file.display().to_string();
+    let common = Flags { config: Some(file), ..Flags::default() };
+    match Config::load(Serve { common, ..Serve::default() }) {
+        Ok(config) => {
+            findings.push(Finding::ok("configuration", about, "it can be used"));
+            findings.extend(config.installation().look(SystemTime::now()).await);
+        }
+        Err(problems) => findings.push(Finding::fault(
+            "configuration",
+            about,
+            problems.0.join("; "),
+            "mend it; what csi-cloud is given by flags is not seen here",
+        )),
     }
+    findings
+}
+
+/// Its words and its exit code are older than those of the other doctors, and stay.
+async fn kubeedge(asked: &Show) -> anyhow::Result<()> {
+    let mut client = Client::connect(PROGRAM, &asked.reach.socket()).await?;
+    let findings: Vec<Finding> = client.carry_out(KUBEEDGE, &no_parameters()).await?;
+    show::write(&mut io::stdout().lock(), asked.output, HEADERS, &findings)?;
     let count = |verdict| findings.iter().filter(|finding| finding.verdict == verdict).count();
     match (count(Verdict::Problem), count(Verdict::Unknown)) {
         (0, 0) => Ok(()),
         (problems, unseen) => bail!("problems: {problems}; not to be seen: {unseen}"),
-    }
-}
-
-fn row(finding: &Finding) -> Vec<String> {
-    let state = match finding.verdict {
-        Verdict::Ok => "ok",
-        Verdict::Problem => "problem",
-        Verdict::Unknown => "unknown",
-    };
-    let cells = [finding.check.as_str(), &finding.about, state, &finding.found];
-    cells.map(str::to_owned).to_vec()
-}
-
-fn advise(out: &mut impl Write, findings: &[Finding]) -> io::Result<()> {
-    for finding in findings.iter().filter(|finding| !finding.advice.is_empty()) {
-        writeln!(out, "\n{} ({}):\n  {}", finding.about, finding.check, finding.advice)?;
-    }
-    Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_to_do_stands_below_only_where_something_is_to_be_done() {
-        let finding = |verdict, advice: &str| Finding {
-            check: "c".into(),
-            about: "ClusterRole x".into(),
-            verdict,
-            found: "f".into(),
-            advice: advice.into(),
-        };
-        let findings = [finding(Verdict::Ok, ""), finding(Verdict::Problem, "apply it")];
-        let mut out = Vec::new();
-        advise(&mut out, &findings).unwrap();
-        assert_eq!(String::from_utf8(out).unwrap(), "\nClusterRole x (c):\n  apply it\n");
-        assert_eq!(row(&findings[1])[2], "problem");
     }
 }

@@ -11,6 +11,7 @@ use proto::names::{DriverName, FrontName, NodeName};
 
 use crate::admin::ended_calls::MOST;
 use crate::admin::tokens::{LONGEST, SHORTEST};
+use crate::config::doctor_arguments::Doctor;
 use crate::config::duration::duration;
 use crate::config::explain_arguments::ExplainCommand;
 use crate::config::show_arguments::{Reach, Show};
@@ -24,8 +25,12 @@ pub enum Ask {
     /// Show the drivers: scope, placement, capabilities, where nodes differ.
     Drivers(Show),
     /// Look for what keeps an installation from working, and say what to do.
-    #[command(subcommand)]
-    Doctor(DoctorCommand),
+    ///
+    /// It reads only. It looks at certificates, the store, sockets, disks and the nodes' versions.
+    /// In Kubernetes it looks at csi-cloud's rights, the kinds of snapshots and the sidecars. If
+    /// csi-cloud does not answer, it looks at what --config names. The exit code is 1 if something
+    /// is at fault.
+    Doctor(Doctor),
     /// Say why a pod, claim, volume, node or driver waits, and what to do next.
     ///
     /// It follows the chain to the node: claim, class, the scheduler's choice, volume, attachment,
@@ -94,16 +99,6 @@ pub enum Ask {
     /// Learn where volumes live.
     #[command(subcommand)]
     Homes(HomesCommand),
-}
-
-/// The installations that can be looked at.
-#[derive(Debug, Subcommand)]
-pub enum DoctorCommand {
-    /// Nodes whose kubelet is KubeEdge's: rights, policies, CSINodes, the node's front, expansion.
-    ///
-    /// It reads only. The exit code is 0 if all is well, and 1 if there is a problem or something
-    /// cannot be seen. Its rights are those of deploy/kustomize/components/kubeedge.
-    Kubeedge(Show),
 }
 
 /// The flags of `intents`.

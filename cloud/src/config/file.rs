@@ -11,6 +11,7 @@ use proto::link::endpoint::Endpoint;
 use proto::link::tls::Files;
 use proto::names::{DriverName, NodeName};
 
+use crate::admin::doctor::installation::Installation;
 use crate::config::duration::duration;
 use crate::config::serve_arguments::Serve;
 use crate::kubernetes::csidriver::CsiDriverSettings;
@@ -140,6 +141,22 @@ impl Config {
             quotas,
             common,
         })
+    }
+}
+
+impl Config {
+    /// What of it `csi-cloud doctor` looks at.
+    pub fn installation(&self) -> Installation {
+        Installation {
+            listen: self.listen.clone(),
+            advertise: self.advertise.clone(),
+            drivers: self.drivers.clone(),
+            fronts: self.fronts.clone(),
+            is_relayed: !self.holders.is_empty(),
+            store: self.store.clone(),
+            tls: self.tls.clone(),
+            ca: self.ca.clone(),
+        }
     }
 }
 

@@ -5,6 +5,7 @@
 
 pub mod admin_arguments;
 pub mod arguments;
+pub mod doctor_arguments;
 mod duration;
 pub mod explain_arguments;
 pub mod file;

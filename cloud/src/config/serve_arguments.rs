@@ -13,7 +13,7 @@ use crate::relay::address::Address;
 use crate::state::store::url::StoreAt;
 
 /// The flags of `serve`. A flag overrides the file.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub struct Serve {
     /// What both programs have
     #[command(flatten)]

@@ -55,6 +55,8 @@ pub async fn start(
         drivers: facts.policies.keys().cloned().collect(),
         publish: settings.publish,
         objects: Objects { server: server.clone() },
+        joins: settings.join_service_account.is_some(),
+        metadata: settings.metadata.is_some(),
     };
     let keeper = Keeper::new(settings, facts, server, mirror, published);
     tasks.spawn_until_stop("kubernetes", keeper.keep());

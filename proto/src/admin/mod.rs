@@ -1,9 +1,11 @@
-//! The admin sockets of both programs: serving HTTP/1, asking it, and tables of the answers.
+//! The admin sockets of both programs: serving HTTP/1, asking it, tables of the answers, and what
+//! their doctors find.
 //!
-//! What is served and shown is each program's own. May use: host.
+//! What is served and shown is each program's own. May use: names, host.
 
 pub mod cells;
 pub mod client;
+pub mod doctor;
 pub mod http1;
 pub mod output;
 pub mod table;

@@ -24,7 +24,7 @@ const GRACE: u16 = 30;
 pub const HOUR: u16 = 3600;
 
 /// The flags that both programs have. A flag overrides the file.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub struct Flags {
     /// The configuration, TOML; relative paths in it are relative to it
     #[arg(long, value_name = "FILE")]

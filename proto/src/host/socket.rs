@@ -114,6 +114,25 @@ impl Drop for Socket {
     }
 }
 
+/// The kernel's table of unix sockets (proc(5)).
+const TABLE: &str = "/proc/net/unix";
+
+/// How many connections a socket that [`Socket`] serves has; none if the kernel does not say.
+pub fn connections(path: &Path) -> Option<usize> {
+    Some(connected(&std::fs::read_to_string(TABLE).ok()?, path))
+}
+
+/// The connected ones of a socket in the kernel's table. That has the name by which it was made.
+fn connected(table: &str, path: &Path) -> usize {
+    const CONNECTED: &str = "03";
+    let made = path.with_extension("new");
+    let is_ours = |line: &&str| {
+        let mut fields = line.split_whitespace();
+        fields.nth(5) == Some(CONNECTED) && fields.nth(1).map(Path::new) == Some(&made)
+    };
+    table.lines().filter(is_ours).count()
+}
+
 /// Makes the socket's file. No one can connect before [`listening`].
 ///
 /// Linux gives the file the mode of the socket's own inode, less the umask. So the file never has
@@ -175,6 +194,24 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     use super::*;
+
+    #[tokio::test]
+    async fn connections_of_a_socket_are_counted() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.sock");
+        let socket = Socket::bind(&path).unwrap();
+        let count = || connections(&path).unwrap();
+        assert_eq!(count(), 0);
+        let connect = || std::os::unix::net::UnixStream::connect(&path).unwrap();
+        let callers = [connect(), connect()];
+        let accepted = [socket.listener.accept().await.unwrap().0, {
+            let (second, _) = socket.listener.accept().await.unwrap();
+            second
+        }];
+        assert_eq!(count(), 2);
+        drop((callers, accepted));
+        assert_eq!(count(), 0);
+    }
 
     #[tokio::test]
     async fn a_stale_socket_is_replaced_and_a_live_one_refused() {

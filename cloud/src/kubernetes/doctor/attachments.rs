@@ -2,9 +2,8 @@
 //! needs.
 
 use k8s_openapi::api::storage::v1::CSIDriver;
+use proto::admin::doctor::Finding;
 use proto::names::DriverName;
-
-use crate::kubernetes::doctor::finding::Finding;
 
 /// Whether a driver's CSIDriver object asks for attachments.
 pub(super) fn required(driver: &DriverName, live: Option<&CSIDriver>) -> Finding {
@@ -40,7 +39,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::kubernetes::doctor::finding::Verdict;
+    use proto::admin::doctor::Verdict;
 
     #[test]
     fn edged_waits_for_an_attachment_of_every_volume() {

@@ -4,8 +4,9 @@ use k8s_openapi::api::admissionregistration::v1::{
     ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
 };
 use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule};
+use proto::admin::doctor::Finding;
 
-use crate::kubernetes::doctor::finding::{Finding, Looked, hidden};
+use crate::kubernetes::doctor::looked::{Looked, hidden};
 
 /// CloudCore's role in KubeEdge's chart. It is aggregated from others.
 pub(super) const CLOUDCORE: &str = "cloudcore";
@@ -135,7 +136,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::kubernetes::doctor::finding::Verdict;
+    use proto::admin::doctor::Verdict;
 
     fn found<T: DeserializeOwned>(object: Value) -> Looked<T> {
         Looked::Found(serde_json::from_value(object).unwrap())

@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::PodSpec;
+use proto::admin::doctor::Finding;
 
-use crate::kubernetes::doctor::finding::{Finding, Looked, hidden};
+use crate::kubernetes::doctor::looked::{Looked, hidden};
 
 /// Its name in deploy/.
 pub(super) const NAME: &str = "csi-edge";
@@ -80,7 +81,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::kubernetes::doctor::finding::Verdict;
+    use proto::admin::doctor::Verdict;
 
     fn looked(selector: Value, args: &[&str]) -> Looked<DaemonSet> {
         let containers = json!([{"name": "csi-edge"}, {"name": "other", "args": args}]);

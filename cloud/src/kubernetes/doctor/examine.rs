@@ -8,13 +8,14 @@ use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams};
 use kube::{Api, Resource, ResourceExt};
+use proto::admin::doctor::Finding;
 use proto::csi::{Capabilities, Local};
 use proto::names::{DriverName, NodeName};
 use serde::de::DeserializeOwned;
 
 use crate::kubernetes::api::{ApiError, Server};
 use crate::kubernetes::doctor::expansion::Waiting;
-use crate::kubernetes::doctor::finding::{Finding, Looked, hidden};
+use crate::kubernetes::doctor::looked::{Looked, hidden};
 use crate::kubernetes::doctor::nodes::EdgeNode;
 use crate::kubernetes::doctor::{attachments, cluster, daemon_set, expansion, nodes};
 use crate::kubernetes::front_topology;
@@ -39,6 +40,10 @@ pub struct Doctor {
     pub(in crate::kubernetes) publish: Publish,
     /// Single objects.
     pub objects: Objects,
+    /// Whether nodes join by tokens of a ServiceAccount.
+    pub(in crate::kubernetes) joins: bool,
+    /// Whether the metadata of pods is watched.
+    pub(in crate::kubernetes) metadata: bool,
 }
 
 /// A node that KubeEdge labels, as the API server has it.
@@ -100,7 +105,7 @@ impl Doctor {
     }
 
     /// Reads all objects, page by page, and keeps what `keep` makes of them.
-    async fn list<K, T>(
+    pub(super) async fn list<K, T>(
         &self,
         what: &'static str,
         api: &Api<K>,

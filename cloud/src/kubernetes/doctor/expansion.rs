@@ -2,10 +2,10 @@
 //! starting.
 
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use proto::admin::doctor::Finding;
 use proto::names::{DriverName, NodeName};
 
 use crate::kubernetes::claims::{PROVISIONERS, SELECTED};
-use crate::kubernetes::doctor::finding::Finding;
 
 /// Claims that are shown.
 const SHOWN: usize = 100;
@@ -111,7 +111,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::kubernetes::doctor::finding::Verdict;
+    use proto::admin::doctor::Verdict;
 
     fn claim(status: Value) -> PersistentVolumeClaim {
         let object = json!({

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
+use proto::admin::doctor::Finding;
 use proto::names::DriverName;
 
-use crate::kubernetes::doctor::finding::Finding;
 use crate::kubernetes::front_topology::EDGE_ROLE;
 use crate::kubernetes::mirror::KnownCsiNode;
 use crate::kubernetes::settings::Publish;
@@ -123,8 +123,8 @@ mod tests {
     use k8s_openapi::api::storage::v1::CSINodeDriver;
 
     use super::*;
-    use crate::kubernetes::doctor::finding::Verdict;
     use crate::kubernetes::mirror::KnownEntry;
+    use proto::admin::doctor::Verdict;
 
     fn driver() -> DriverName {
         "a.b".parse().unwrap()

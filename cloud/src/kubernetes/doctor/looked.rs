@@ -1,0 +1,37 @@
+//! What looking for an object of Kubernetes gave.
+
+use proto::admin::doctor::Finding;
+use proto::host::chain;
+
+use crate::kubernetes::api::ApiError;
+
+/// What looking for an object gave.
+pub(super) enum Looked<T> {
+    /// It is there.
+    Found(T),
+    /// It is not.
+    Missing,
+    /// The API server does not show it, for this reason.
+    Hidden(String),
+}
+
+impl<T> From<Result<T, ApiError>> for Looked<T> {
+    fn from(answered: Result<T, ApiError>) -> Self {
+        match answered {
+            Ok(found) => Self::Found(found),
+            Err(ApiError::Missing) => Self::Missing,
+            Err(error) => Self::Hidden(chain(&error)),
+        }
+    }
+}
+
+/// What is said of an object that the API server does not show.
+pub(super) fn hidden(check: &str, about: &str, why: &str) -> Finding {
+    Finding::unknown(
+        check,
+        about,
+        format!("it cannot be read: {why}"),
+        "give csi-cloud the rights of deploy/kustomize/components/kubeedge (in the chart: \
+         kubeedge: true), or look yourself",
+    )
+}

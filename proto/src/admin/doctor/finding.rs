@@ -1,0 +1,123 @@
+//! What a doctor says of one thing.
+
+use serde::{Deserialize, Serialize};
+
+use crate::host::plain;
+
+/// How one thing is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// As it has to be.
+    Ok,
+    /// It works, and soon or in part it will not.
+    Warning,
+    /// Something does not work until it is mended.
+    Fault,
+    /// The same, as `csi-cloud doctor kubeedge` has always said it. Scripts read that word.
+    Problem,
+    /// It cannot be seen from here.
+    Unknown,
+}
+
+impl Verdict {
+    /// The word in tables and in JSON.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Warning => "warning",
+            Self::Fault => "fault",
+            Self::Problem => "problem",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// One thing that was looked at.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Finding {
+    /// What was checked: a word that does not change.
+    pub check: String,
+    /// The object: `ClusterRole cloudcore`.
+    pub about: String,
+    /// How it is.
+    pub verdict: Verdict,
+    /// What was found.
+    pub found: String,
+    /// What to do; empty if all is well.
+    pub advice: String,
+}
+
+impl Finding {
+    /// It is as it has to be.
+    pub fn ok(check: &str, about: impl Into<String>, found: impl Into<String>) -> Self {
+        Self::of(Verdict::Ok, check, about.into(), &found.into(), "")
+    }
+
+    /// It works, and needs somebody to look.
+    pub fn warning(
+        check: &str,
+        about: impl Into<String>,
+        found: impl Into<String>,
+        advice: impl Into<String>,
+    ) -> Self {
+        Self::of(Verdict::Warning, check, about.into(), &found.into(), &advice.into())
+    }
+
+    /// It does not work.
+    pub fn fault(
+        check: &str,
+        about: impl Into<String>,
+        found: impl Into<String>,
+        advice: impl Into<String>,
+    ) -> Self {
+        Self::of(Verdict::Fault, check, about.into(), &found.into(), &advice.into())
+    }
+
+    /// The same, for `csi-cloud doctor kubeedge`.
+    pub fn problem(
+        check: &str,
+        about: impl Into<String>,
+        found: impl Into<String>,
+        advice: impl Into<String>,
+    ) -> Self {
+        Self::of(Verdict::Problem, check, about.into(), &found.into(), &advice.into())
+    }
+
+    /// It cannot be seen.
+    pub fn unknown(
+        check: &str,
+        about: impl Into<String>,
+        found: impl Into<String>,
+        advice: impl Into<String>,
+    ) -> Self {
+        Self::of(Verdict::Unknown, check, about.into(), &found.into(), &advice.into())
+    }
+
+    /// What was found may quote a peer, so it is made plain.
+    fn of(verdict: Verdict, check: &str, about: String, found: &str, advice: &str) -> Self {
+        Self { check: check.into(), about, verdict, found: plain(found), advice: plain(advice) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_word_of_a_table_is_that_of_the_json() {
+        use Verdict::{Fault, Ok, Problem, Unknown, Warning};
+        for verdict in [Ok, Warning, Fault, Problem, Unknown] {
+            assert_eq!(serde_json::to_value(verdict).unwrap(), verdict.word());
+        }
+    }
+
+    #[test]
+    fn what_a_peer_says_does_not_move_the_cursor() {
+        let finding = Finding::fault("c", "a", "\u{1b}[2J", "ask\nagain");
+        assert_eq!(
+            (finding.found.as_str(), finding.advice.as_str()),
+            ("\\u{1b}[2J", "ask\\nagain")
+        );
+    }
+}
