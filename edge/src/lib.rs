@@ -43,6 +43,7 @@ pub mod cli;
 pub mod commands;
 pub mod config;
 pub mod discovery;
+pub mod doctor;
 pub mod front;
 pub mod identity;
 pub mod link;

@@ -27,6 +27,14 @@ fn main() -> ExitCode {
                 let mut out = std::io::stdout();
                 program::runtime(1)?.block_on(edge::cli::join::run(command, &mut out))
             }
+            Command::Doctor(command) => {
+                let mut out = std::io::stdout();
+                let runtime = program::runtime(1)?;
+                let looked = runtime.block_on(edge::doctor::run(command, &mut out));
+                // A name server or a disk that does not answer would hold the end.
+                runtime.shutdown_background();
+                looked
+            }
             Command::Direct(command) => {
                 let mut out = std::io::stdout();
                 program::runtime(1)?.block_on(edge::cli::direct::run(command, &mut out))

@@ -6,7 +6,6 @@
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::FileTypeExt;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -28,6 +27,7 @@ use proto::http2::forward;
 use proto::http2::forward::Upstream;
 use proto::http2::forward::{Answer, Call};
 use proto::link::Connect;
+use proto::names::DriverName;
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 use tonic::{Code, Status};
@@ -50,7 +50,7 @@ const PROBE: Duration = Duration::from_secs(5);
 /// The authority of requests; every driver's gRPC library accepts it.
 const LOCALHOST: &str = "localhost";
 
-type BoxError = Box<dyn std::error::Error + Send + Sync>;
+pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// A driver's answers, by RPC.
 pub(crate) type Answers = BTreeMap<String, Protobuf>;
@@ -190,7 +190,7 @@ impl Connection {
     /// Connects, and asks who is there. The receiver ends with the connection.
     async fn connect(&self, tasks: &Tasks) -> Result<(Upstream, oneshot::Receiver<()>), NotUsable> {
         let stream = (self.connect)(self.at.socket.clone()).await;
-        let away = |error| NotUsable { is_served: false, source: self.why_away(error) };
+        let away = |error| NotUsable { is_served: false, source: why_away(&self.at.socket, error) };
         let stream = stream.map_err(away)?;
         let (sender, connection) = forward::connect(stream).await.map_err(NotUsable::unfit)?;
         let (ended, closed) = oneshot::channel();
@@ -206,7 +206,7 @@ impl Connection {
         info!(%driver, socket, "driver connected");
         // Calls need not wait for the answer to Probe.
         self.state.send_replace(State::Here(sender.clone(), Arc::new(answers)));
-        let probed = self.probe(&sender).await;
+        let probed = probe(&sender).await;
         self.note(|health, now| {
             health.connected(now, *probed.as_ref().unwrap_or(&true));
             if let Err(why) = &probed {
@@ -234,48 +234,12 @@ impl Connection {
             tokio::select! {
                 biased;
                 _ = &mut closed => return,
-                probed = self.probe(sender) => self.note(|health, now| match &probed {
+                probed = probe(sender) => self.note(|health, now| match &probed {
                     Ok(is_ready) => health.probed(now, *is_ready),
                     Err(why) => health.failed(now, why),
                 }),
             }
             probe_at = Instant::now() + PROBE_EVERY;
-        }
-    }
-
-    /// Asks whether the driver is ready. A driver without that method is.
-    async fn probe(&self, sender: &Upstream) -> Result<bool, String> {
-        let method = Method::answering(Local::Probe);
-        let asked = timeout(PROBE, ask(sender, method)).await;
-        let late = |_| format!("it does not answer Probe within {PROBE:?}");
-        let broke = |error: BoxError| format!("Probe failed: {}", chain(error.as_ref()));
-        let answer = asked.map_err(late)?.map_err(broke)?;
-        if let Some(message) = answer.message() {
-            // CSI: if `ready` is absent, the caller takes the plugin for ready.
-            let probe = csi::ProbeResponse::decode(message).map_err(|e| broke(e.into()))?;
-            return Ok(probe.ready.unwrap_or(true));
-        }
-        match answer.failure() {
-            Some(status) if status.code() != Code::Unimplemented => {
-                Err(answers_with(method, &status))
-            }
-            _ => Ok(true),
-        }
-    }
-
-    /// Explains to people why there is no connection.
-    fn why_away(&self, error: std::io::Error) -> BoxError {
-        match std::fs::metadata(PathBuf::from(&self.at.socket)) {
-            Err(missing) if missing.kind() == std::io::ErrorKind::NotFound => {
-                "there is nothing at its socket's path; is the driver running?".into()
-            }
-            Ok(meta) if !meta.file_type().is_socket() => {
-                "what is at its socket's path is no socket".into()
-            }
-            _ if error.kind() == std::io::ErrorKind::ConnectionRefused => {
-                "nobody serves its socket; is the driver running?".into()
-            }
-            _ => error.into(),
         }
     }
 
@@ -300,11 +264,7 @@ impl Connection {
             };
             let message = frame::message(body)?;
             if local == Local::Info {
-                let says = csi::GetPluginInfoResponse::decode(message.clone())?.name;
-                if says != self.at.driver.as_str() {
-                    let wrong = "correct the name or the socket";
-                    return Err(format!("it calls itself {says:?}; {wrong}").into());
-                }
+                check_name(&message, &self.at.driver)?;
             }
             answers.insert(method.name().into(), Protobuf(message));
         }
@@ -450,8 +410,51 @@ impl Connection {
     }
 }
 
+/// Asks whether the driver is ready. A driver without that method is.
+pub(crate) async fn probe(sender: &Upstream) -> Result<bool, String> {
+    let method = Method::answering(Local::Probe);
+    let asked = timeout(PROBE, ask(sender, method)).await;
+    let late = |_| format!("it does not answer Probe within {PROBE:?}");
+    let broke = |error: BoxError| format!("Probe failed: {}", chain(error.as_ref()));
+    let answer = asked.map_err(late)?.map_err(broke)?;
+    if let Some(message) = answer.message() {
+        // CSI: if `ready` is absent, the caller takes the plugin for ready.
+        let probe = csi::ProbeResponse::decode(message).map_err(|e| broke(e.into()))?;
+        return Ok(probe.ready.unwrap_or(true));
+    }
+    match answer.failure() {
+        Some(status) if status.code() != Code::Unimplemented => Err(answers_with(method, &status)),
+        _ => Ok(true),
+    }
+}
+
+/// Explains to people why there is no connection.
+pub(crate) fn why_away(socket: &str, error: std::io::Error) -> BoxError {
+    match std::fs::metadata(socket) {
+        Err(missing) if missing.kind() == std::io::ErrorKind::NotFound => {
+            "there is nothing at its socket's path; is the driver running?".into()
+        }
+        Ok(meta) if !meta.file_type().is_socket() => {
+            "what is at its socket's path is no socket".into()
+        }
+        _ if error.kind() == std::io::ErrorKind::ConnectionRefused => {
+            "nobody serves its socket; is the driver running?".into()
+        }
+        _ => error.into(),
+    }
+}
+
+/// Refuses a driver that calls itself otherwise than it is configured.
+pub(crate) fn check_name(info: &[u8], driver: &DriverName) -> Result<(), BoxError> {
+    let says = csi::GetPluginInfoResponse::decode(info)?.name;
+    if says == driver.as_str() {
+        return Ok(());
+    }
+    Err(format!("it calls itself {says:?}; correct the name or the socket").into())
+}
+
 /// Asks a driver something about itself.
-async fn ask(sender: &Upstream, method: Method) -> Result<Answer, BoxError> {
+pub(crate) async fn ask(sender: &Upstream, method: Method) -> Result<Answer, BoxError> {
     let path = PathAndQuery::from_static(method.path());
     let call = Call { headers: headers(), path, body: frame::frame(&[]) };
     let answered = forward::forward(sender, &call, &authority(), None).await;

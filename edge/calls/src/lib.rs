@@ -8,6 +8,7 @@
 pub mod authority;
 mod connection;
 pub mod deduplicate;
+pub mod driver_check;
 pub mod drivers;
 pub mod error;
 pub mod executor;

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use edge_calls::drivers::Sockets;
 use edge_direct::climbs;
+use proto::admin::output::Output;
 use proto::config::Flags;
 use proto::link::endpoint::Endpoint;
 use proto::link::proxy::ProxyText;
@@ -62,9 +63,28 @@ pub enum Command {
     /// the CA with the hash. A token is good for one node and one use; if the answer was lost, the
     /// same command can be run again.
     Join(Join),
+    /// Look for what keeps this node from serving volumes, and say what to do.
+    ///
+    /// It reads what `serve` reads, changes nothing, and needs no csi-edge that runs. Take the
+    /// flags, the environment and the user of `serve`. It looks at the configuration, the identity,
+    /// the clock, the drivers' sockets, the directories and the runtimes of VMs. It looks at the
+    /// way to each endpoint of the cloud: names, proxy, TCP or UDP, TLS, round trip. It asks
+    /// csi-cloud for no link, so a link in use stays. The exit code is 1 if something is at fault.
+    Doctor(Doctor),
     /// Look after the volumes that are handed to VMs directly.
     #[command(subcommand)]
     Direct(Direct),
+}
+
+/// What `doctor` takes.
+#[derive(Debug, Args)]
+pub struct Doctor {
+    /// What `serve` takes. Without --config and --cloud, /etc/edge-csi/edge.toml is read
+    #[command(flatten)]
+    pub serve: Box<Serve>,
+    /// As a table or as JSON, whose field names do not change
+    #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = Output::Table)]
+    pub output: Output,
 }
 
 /// What `serve` takes. A flag overrides the file.

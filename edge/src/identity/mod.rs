@@ -10,4 +10,4 @@ pub mod join;
 pub mod request;
 pub mod schedule;
 #[cfg(test)]
-mod test_ca;
+pub(crate) mod test_ca;
