@@ -6,6 +6,7 @@ mod claims;
 mod colocate;
 mod dead_drivers;
 mod discovery;
+mod doctor;
 mod edge_topology;
 mod endpoints;
 mod expansion;

@@ -1,5 +1,5 @@
-//! `csi-cloud doctor kubeedge` against a real API server: what it may not read, what is missing,
-//! and what is right.
+//! `csi-cloud doctor`, and `csi-cloud doctor kubeedge`, against a real API server: what they may
+//! not read, what is missing, and what is right.
 
 use std::collections::BTreeMap;
 
@@ -178,5 +178,70 @@ async fn the_doctor_says_what_it_cannot_see_what_is_missing_and_that_all_is_well
     // A table for people has the same.
     let table = site.say(&["doctor", "kubeedge"]).await?;
     assert!(table.contains("cloudcore-rights") && table.contains("1 of 1 are right"), "{table}");
+    site.stop().await
+}
+
+/// The findings of a check of `csi-cloud doctor`: verdict, object, and text.
+type Checked = Vec<[String; 3]>;
+
+impl Site {
+    async fn checked(&self, check: &str) -> anyhow::Result<Checked> {
+        let admin = self.world.stand.at("cloud/_admin.sock");
+        let mut command = self.world.stand.program("csi-cloud")?;
+        command.args(["doctor", "-o", "json", "--admin", &admin]);
+        let output = command.output().await?;
+        let findings: Vec<Value> = serde_json::from_slice(&output.stdout)
+            .with_context(|| String::from_utf8_lossy(&output.stderr).into_owned())?;
+        let is_well = !findings.iter().any(|finding| finding["verdict"] == "fault");
+        ensure!(output.status.success() == is_well, "{findings:?}");
+        let word = |finding: &Value, key: &str| finding[key].as_str().unwrap_or("").to_owned();
+        let of = findings.iter().filter(|finding| finding["check"] == check);
+        Ok(of.map(|of| ["verdict", "about", "found"].map(|key| word(of, key))).collect())
+    }
+
+    /// Checks that there is one finding of this check, and what it says.
+    async fn is(&self, check: &str, verdict: &str, found: &str) -> anyhow::Result<()> {
+        let findings = self.checked(check).await?;
+        let is_so =
+            matches!(&findings[..], [[of, _, text]] if of == verdict && text.contains(found));
+        ensure!(is_so, "{check}: {findings:?}");
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn rights_kinds_of_snapshots_and_the_time_are_asked_for() -> anyhow::Result<()> {
+    let Some(site) = Site::new(&[node(NODE, json!({}))]).await? else { return Ok(()) };
+    site.stands("ours").await?;
+    site.is("api-server", "ok", "it answers").await?;
+    site.is("clock", "ok", "agree").await?;
+    site.is("rights", "ok", "all 25 are there").await?;
+    site.is("snapshot-kinds", "warning", "there are none").await?;
+    site.is("sidecars", "warning", "no sidecar runs there").await?;
+    // A role of an older release, which may not label nodes nor list pods.
+    let rule = |group: &str, resources: &[&str], verbs: &[&str]| {
+        let groups = [group];
+        json!({"apiGroups": groups, "resources": resources, "verbs": verbs})
+    };
+    let all = ["get", "list", "watch", "create", "patch"];
+    let rules = [
+        rule("storage.k8s.io", &["csidrivers", "csinodes"], &all),
+        rule("", &["nodes", "persistentvolumeclaims"], &["get", "list", "watch"]),
+        rule("", &["persistentvolumes"], &["get", "list"]),
+        rule("", &["pods"], &["get"]),
+        rule("", &["events"], &["list"]),
+        rule("storage.k8s.io", &["storageclasses", "volumeattachments"], &["get"]),
+        rule("events.k8s.io", &["events"], &["create", "patch"]),
+    ];
+    let less = Patch::Merge(json!({"rules": rules}));
+    let roles = site.plane.all::<ClusterRole>();
+    roles.patch("edge-csi", &PatchParams::default(), &less).await?;
+    until("the rights are gone", || async {
+        site.is("rights", "fault", "may not patch them").await?;
+        site.is("sidecars", "unknown", "may not list pods").await
+    })
+    .await?;
+    let [[_, about, _]] = &site.checked("rights").await?[..] else { panic!("one right") };
+    assert_eq!(about, "nodes");
     site.stop().await
 }
