@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use anyhow::bail;
+use anyhow::ensure;
 use proto::admin::client::Client;
 use proto::admin::doctor::{Finding, Verdict, show};
 use proto::config::Flags;
@@ -18,8 +18,6 @@ use crate::config::doctor_arguments::{Doctor, DoctorCommand};
 use crate::config::serve_arguments::Serve;
 use crate::config::show_arguments::Show;
 
-/// The columns of `doctor kubeedge`.
-const HEADERS: &[&str] = &["CHECK", "OBJECT", "STATE", "FOUND"];
 /// How long csi-cloud may take: each of its checks ends within 5 s, and few wait for another.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -78,14 +76,12 @@ async fn without(asked: &Show, socket: &Path, why: String) -> Vec<Finding> {
     findings
 }
 
-/// Its words and its exit code are older than those of the other doctors, and stay.
+/// A cluster is ready for the walk only if all of it can be seen, so that fails as well.
 async fn kubeedge(asked: &Show) -> anyhow::Result<()> {
     let mut client = Client::connect(PROGRAM, &asked.reach.socket()).await?;
     let findings: Vec<Finding> = client.carry_out(KUBEEDGE, &no_parameters()).await?;
-    show::write(&mut io::stdout().lock(), asked.output, HEADERS, &findings)?;
-    let count = |verdict| findings.iter().filter(|finding| finding.verdict == verdict).count();
-    match (count(Verdict::Problem), count(Verdict::Unknown)) {
-        (0, 0) => Ok(()),
-        (problems, unseen) => bail!("problems: {problems}; not to be seen: {unseen}"),
-    }
+    show::report(&mut io::stdout().lock(), asked.output, &findings)?;
+    let unseen = findings.iter().filter(|finding| finding.verdict == Verdict::Unknown).count();
+    ensure!(unseen == 0, "not to be seen: {unseen}");
+    Ok(())
 }

@@ -10,7 +10,7 @@ pub(super) fn required(driver: &DriverName, live: Option<&CSIDriver>) -> Finding
     const CHECK: &str = "attach-required";
     let about = format!("CSIDriver {driver}");
     let Some(live) = live else {
-        return Finding::problem(
+        return Finding::fault(
             CHECK,
             about,
             "there is none",
@@ -21,7 +21,7 @@ pub(super) fn required(driver: &DriverName, live: Option<&CSIDriver>) -> Finding
     if live.spec.attach_required != Some(false) {
         return Finding::ok(CHECK, about, "volumes are attached");
     }
-    Finding::problem(
+    Finding::fault(
         CHECK,
         about,
         "attachRequired is false, and edged waits for an attachment that nobody makes",
@@ -53,8 +53,8 @@ mod tests {
         assert_eq!(of(None).verdict, Verdict::Ok);
         assert_eq!(of(Some(true)).verdict, Verdict::Ok);
         let not = of(Some(false));
-        assert_eq!(not.verdict, Verdict::Problem);
+        assert_eq!(not.verdict, Verdict::Fault);
         assert!(not.advice.contains("[driver.\"nfs.example\"]"), "{}", not.advice);
-        assert_eq!(required(&driver, None).verdict, Verdict::Problem);
+        assert_eq!(required(&driver, None).verdict, Verdict::Fault);
     }
 }

@@ -44,7 +44,7 @@ pub(super) fn rights(role: &Looked<ClusterRole>) -> Finding {
     let found = format!("it may not {} volumeattachments, so no pod mounts", lacking.join(", "));
     let aggregated = "a rule that is added to the role itself is gone after seconds; one with the \
                       label rbac/aggregate-to-cloudcore: \"true\" stays";
-    Finding::problem(CHECK, about, found, format!("{COMPONENT}; {aggregated}"))
+    Finding::fault(CHECK, about, found, format!("{COMPONENT}; {aggregated}"))
 }
 
 fn allows(rule: &PolicyRule, verb: &str) -> bool {
@@ -81,7 +81,7 @@ pub(super) fn policy(
     };
     let effect = "without it CloudCore deletes the node's copy of a VolumeAttachment, and a node \
                   that starts without the cloud does not mount";
-    Finding::problem(CHECK, about, found, format!("{COMPONENT}; {effect}"))
+    Finding::fault(CHECK, about, found, format!("{COMPONENT}; {effect}"))
 }
 
 fn is_about_object_syncs(policy: &ValidatingAdmissionPolicy) -> bool {
@@ -119,7 +119,7 @@ pub(super) fn object_syncs(attachments: &Looked<Vec<String>>) -> Finding {
         Looked::Found(names) if names.is_empty() => Finding::ok(CHECK, about, "there are none"),
         Looked::Found(names) => {
             let first = names.iter().take(SHOWN).cloned().collect::<Vec<_>>().join(", ");
-            Finding::problem(
+            Finding::fault(
                 CHECK,
                 about,
                 format!("there are {}, for example {first}", names.len()),
@@ -159,7 +159,7 @@ mod tests {
         let parts = json!([attachments(&["get"]), attachments(&["list", "watch"])]);
         assert_eq!(role(parts).verdict, Verdict::Ok);
         let lacking = role(json!([attachments(&["get"])]));
-        assert_eq!(lacking.verdict, Verdict::Problem);
+        assert_eq!(lacking.verdict, Verdict::Fault);
         assert!(lacking.found.contains("may not list, watch"), "{}", lacking.found);
         assert!(lacking.advice.contains("rbac/aggregate-to-cloudcore"), "{}", lacking.advice);
         let mut one = attachments(&all);
@@ -170,7 +170,7 @@ mod tests {
             json!([rule("storage.k8s.io", "csinodes", &all)]),
             json!([]),
         ] {
-            assert_eq!(role(rules.clone()).verdict, Verdict::Problem, "{rules}");
+            assert_eq!(role(rules.clone()).verdict, Verdict::Fault, "{rules}");
         }
         assert_eq!(rights(&Looked::Missing).verdict, Verdict::Unknown);
         let refused = rights(&Looked::Hidden("forbidden".into()));
@@ -204,7 +204,7 @@ mod tests {
             (of(right(), the_binding(POLICY, "Audit")), "does not deny"),
             (of(right(), the_binding("other", "Deny")), "does not deny"),
         ] {
-            assert_eq!(wrong.verdict, Verdict::Problem, "{why}");
+            assert_eq!(wrong.verdict, Verdict::Fault, "{why}");
             assert!(wrong.found.contains(why), "{}", wrong.found);
         }
         let hidden = Looked::Hidden("forbidden".into());
@@ -228,7 +228,7 @@ mod tests {
         };
         assert_eq!(of(&[]).verdict, Verdict::Ok);
         let some = of(&["default/n1.x", "default/n2.y"]);
-        assert_eq!(some.verdict, Verdict::Problem);
+        assert_eq!(some.verdict, Verdict::Fault);
         assert!(some.found.contains("there are 2, for example default/n1.x"), "{}", some.found);
         assert_eq!(object_syncs(&Looked::Missing).verdict, Verdict::Unknown);
     }

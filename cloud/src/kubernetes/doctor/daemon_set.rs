@@ -34,7 +34,7 @@ pub(super) fn findings(daemon_set: &Looked<DaemonSet>, edges: &NodeLabels<'_>) -
     };
     let pod = daemon_set.spec.as_ref().and_then(|spec| spec.template.spec.as_ref());
     let Some(pod) = pod else {
-        return vec![Finding::problem("daemon-set", about, "it makes no pods", "make it anew")];
+        return vec![Finding::fault("daemon-set", about, "it makes no pods", "make it anew")];
     };
     vec![selector(&about, pod, edges), registrar(&about, pod)]
 }
@@ -55,7 +55,7 @@ fn selector(about: &str, pod: &PodSpec, edges: &NodeLabels<'_>) -> Finding {
     let found = format!("it does not select {} of KubeEdge's nodes: {shown}", left_out.len());
     let advice = "select node-role.kubernetes.io/edge: \"\" as components/kubeedge does, or label \
                   the nodes as the selector says; ignore it if these nodes shall have no storage";
-    Finding::problem(CHECK, about, found, advice)
+    Finding::fault(CHECK, about, found, advice)
 }
 
 fn registrar(about: &str, pod: &PodSpec) -> Finding {
@@ -67,7 +67,7 @@ fn registrar(about: &str, pod: &PodSpec) -> Finding {
     if registers {
         return Finding::ok(CHECK, about, "its registrar is started again when it exits");
     }
-    Finding::problem(
+    Finding::fault(
         CHECK,
         about,
         format!("it has no registrar (a container with {REGISTRAR})"),
@@ -103,8 +103,8 @@ mod tests {
         assert_eq!(verdicts(&looked(right.clone(), &registrar)), [Verdict::Ok, Verdict::Ok]);
         assert_eq!(verdicts(&looked(Value::Null, &registrar)), [Verdict::Ok, Verdict::Ok]);
         let of_the_base = json!({"edge-csi.io/edge": "true"});
-        assert_eq!(verdicts(&looked(of_the_base, &registrar))[0], Verdict::Problem);
-        assert_eq!(verdicts(&looked(right, &["--x"])), [Verdict::Ok, Verdict::Problem]);
+        assert_eq!(verdicts(&looked(of_the_base, &registrar))[0], Verdict::Fault);
+        assert_eq!(verdicts(&looked(right, &["--x"])), [Verdict::Ok, Verdict::Fault]);
         assert_eq!(verdicts(&Looked::Missing), [Verdict::Unknown]);
         assert_eq!(verdicts(&Looked::Hidden("forbidden".into())), [Verdict::Unknown]);
     }

@@ -51,7 +51,7 @@ pub(super) fn drivers_half(driver: &DriverName, without: &[String]) -> Finding {
         return Finding::ok(CHECK, about, "csi-edge carries out the node's half of expansion");
     }
     let shown = without.iter().take(FEW).map(String::as_str).collect::<Vec<_>>().join(", ");
-    Finding::problem(
+    Finding::fault(
         CHECK,
         about,
         format!(
@@ -71,7 +71,7 @@ pub(super) fn claims(waiting: &[Waiting], is_edge: impl Fn(&Waiting) -> bool) ->
         return vec![Finding::ok(CHECK, "claims", "none waits for its node to expand")];
     }
     let problem = |one: &&Waiting| {
-        Finding::problem(
+        Finding::fault(
             CHECK,
             format!("claim {}", one.claim),
             format!(
@@ -84,7 +84,7 @@ pub(super) fn claims(waiting: &[Waiting], is_edge: impl Fn(&Waiting) -> bool) ->
     };
     let mut findings: Vec<_> = waiting.iter().take(SHOWN).map(problem).collect();
     if let Some(more @ 1..) = waiting.len().checked_sub(SHOWN) {
-        findings.push(Finding::problem(
+        findings.push(Finding::fault(
             CHECK,
             "claims",
             format!("{more} more claims wait for their node"),
@@ -137,7 +137,7 @@ mod tests {
         ] {
             let waiting = waiting(&claim(status.clone())).unwrap_or_else(|| panic!("{status}"));
             let found = claims(std::slice::from_ref(&waiting), |_| true);
-            assert_eq!(found[0].verdict, Verdict::Problem);
+            assert_eq!(found[0].verdict, Verdict::Fault);
             assert_eq!(found[0].about, "claim shop/db");
             assert!(found[0].found.contains("node e1"), "{}", found[0].found);
             assert_eq!(claims(&[waiting], |_| false)[0].verdict, Verdict::Ok, "another kubelet's");
@@ -158,7 +158,7 @@ mod tests {
         let driver = "a.b".parse().unwrap();
         assert_eq!(drivers_half(&driver, &[]).verdict, Verdict::Ok);
         let lacking = drivers_half(&driver, &["e1".into(), "e2".into()]);
-        assert_eq!(lacking.verdict, Verdict::Problem);
+        assert_eq!(lacking.verdict, Verdict::Fault);
         assert!(lacking.found.contains("at 2 nodes: e1, e2"), "{}", lacking.found);
     }
 }

@@ -27,7 +27,7 @@ pub(super) struct EdgeNode<'a> {
 pub(super) fn findings(nodes: &[EdgeNode<'_>], publish: Publish) -> Vec<Finding> {
     const CHECK: &str = "nodes";
     if nodes.is_empty() {
-        return vec![Finding::problem(
+        return vec![Finding::fault(
             CHECK,
             "Nodes",
             format!("none has the label {EDGE_ROLE}, which KubeEdge sets"),
@@ -45,7 +45,7 @@ pub(super) fn findings(nodes: &[EdgeNode<'_>], publish: Publish) -> Vec<Finding>
     findings.extend(problems.into_iter().take(SHOWN));
     if left_out > 0 {
         let found = format!("{left_out} more nodes have problems");
-        findings.push(Finding::problem(CHECK, "Nodes", found, "mend these, and ask again"));
+        findings.push(Finding::fault(CHECK, "Nodes", found, "mend these, and ask again"));
     }
     findings
 }
@@ -55,7 +55,7 @@ fn published(publish: Publish) -> Finding {
     let about = "publish_csinode";
     match publish {
         Publish::On | Publish::Auto => Finding::ok(CHECK, about, "csi-cloud publishes nodes"),
-        Publish::Off => Finding::problem(
+        Publish::Off => Finding::fault(
             CHECK,
             about,
             "it is \"off\", and edged publishes nothing",
@@ -68,7 +68,7 @@ fn published(publish: Publish) -> Finding {
 fn problem(node: &EdgeNode<'_>) -> Option<Finding> {
     let about = format!("Node {}", node.name);
     let (found, advice) = wrong(node)?;
-    Some(Finding::problem("nodes", about, found, advice))
+    Some(Finding::fault("nodes", about, found, advice))
 }
 
 fn wrong(node: &EdgeNode<'_>) -> Option<(String, String)> {
@@ -149,7 +149,7 @@ mod tests {
     /// What is wrong with this node.
     fn says(node: EdgeNode<'_>) -> String {
         let findings = findings(&[node], Publish::Auto);
-        let problem = findings.iter().find(|finding| finding.verdict == Verdict::Problem);
+        let problem = findings.iter().find(|finding| finding.verdict == Verdict::Fault);
         problem.map(|problem| problem.found.clone()).unwrap_or_default()
     }
 
@@ -180,7 +180,7 @@ mod tests {
         assert_eq!(one.last().unwrap().found, "1 of 1 are right");
         let none = findings(&[], Publish::Auto);
         assert_eq!(none.len(), 1);
-        assert_eq!(none[0].verdict, Verdict::Problem);
+        assert_eq!(none[0].verdict, Verdict::Fault);
         let names: Vec<_> = (0..1000).map(|n| format!("e{n}")).collect();
         let away = names.iter().map(|name| EdgeNode { is_linked: false, ..right(name, &csinode) });
         let many = findings(&away.collect::<Vec<_>>(), Publish::Auto);
@@ -192,7 +192,7 @@ mod tests {
     fn nobody_publishes_such_a_node_if_csi_cloud_does_not() {
         let csinode = csinode();
         let verdict = |publish| findings(&[right("e1", &csinode)], publish)[0].verdict;
-        assert_eq!(verdict(Publish::Off), Verdict::Problem);
+        assert_eq!(verdict(Publish::Off), Verdict::Fault);
         assert_eq!((verdict(Publish::On), verdict(Publish::Auto)), (Verdict::Ok, Verdict::Ok));
     }
 }

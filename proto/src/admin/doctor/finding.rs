@@ -14,8 +14,6 @@ pub enum Verdict {
     Warning,
     /// Something does not work until it is mended.
     Fault,
-    /// The same, as `csi-cloud doctor kubeedge` has always said it. Scripts read that word.
-    Problem,
     /// It cannot be seen from here.
     Unknown,
 }
@@ -27,7 +25,6 @@ impl Verdict {
             Self::Ok => "ok",
             Self::Warning => "warning",
             Self::Fault => "fault",
-            Self::Problem => "problem",
             Self::Unknown => "unknown",
         }
     }
@@ -74,16 +71,6 @@ impl Finding {
         Self::of(Verdict::Fault, check, about.into(), &found.into(), &advice.into())
     }
 
-    /// The same, for `csi-cloud doctor kubeedge`.
-    pub fn problem(
-        check: &str,
-        about: impl Into<String>,
-        found: impl Into<String>,
-        advice: impl Into<String>,
-    ) -> Self {
-        Self::of(Verdict::Problem, check, about.into(), &found.into(), &advice.into())
-    }
-
     /// It cannot be seen.
     pub fn unknown(
         check: &str,
@@ -106,8 +93,8 @@ mod tests {
 
     #[test]
     fn the_word_of_a_table_is_that_of_the_json() {
-        use Verdict::{Fault, Ok, Problem, Unknown, Warning};
-        for verdict in [Ok, Warning, Fault, Problem, Unknown] {
+        use Verdict::{Fault, Ok, Unknown, Warning};
+        for verdict in [Ok, Warning, Fault, Unknown] {
             assert_eq!(serde_json::to_value(verdict).unwrap(), verdict.word());
         }
     }

@@ -17,28 +17,14 @@ const HEADERS: &[&str] = &["CHECK", "ABOUT", "STATE", "FOUND"];
 /// # Errors
 /// They cannot be written, or one is a fault.
 pub fn report(out: &mut impl Write, output: Output, findings: &[Finding]) -> anyhow::Result<()> {
-    write(out, output, HEADERS, findings)?;
-    let faults = findings.iter().filter(|finding| finding.verdict == Verdict::Fault).count();
-    ensure!(faults == 0, "faults: {faults}");
-    Ok(())
-}
-
-/// Writes findings below headers of the caller's.
-///
-/// # Errors
-/// They cannot be written.
-pub fn write(
-    out: &mut impl Write,
-    output: Output,
-    headers: &'static [&'static str],
-    findings: &[Finding],
-) -> anyhow::Result<()> {
-    let mut writer = ListWriter::new(output, headers);
+    let mut writer = ListWriter::new(output, HEADERS);
     writer.add(out, findings, row)?;
     writer.end(out)?;
     if output == Output::Table {
         advise(out, findings)?;
     }
+    let faults = findings.iter().filter(|finding| finding.verdict == Verdict::Fault).count();
+    ensure!(faults == 0, "faults: {faults}");
     Ok(())
 }
 

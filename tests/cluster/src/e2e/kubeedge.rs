@@ -131,18 +131,18 @@ pub(super) async fn doctor(scene: &Scene<'_>) -> anyhow::Result<()> {
     let done = async {
         says(scene, "cloudcore-rights", "unknown").await?;
         says(scene, "admission-policy", "unknown").await?;
-        says(scene, "nodes", "problem").await?;
+        says(scene, "nodes", "fault").await?;
         scene.apply(CLOUDCORE).await?;
         scene.apply(&rights).await?;
         says(scene, "cloudcore-rights", "ok").await?;
-        says(scene, "admission-policy", "problem").await?;
+        says(scene, "admission-policy", "fault").await?;
         scene.apply(&policies).await?;
         says(scene, "admission-policy", "ok").await?;
         says(scene, &format!("attach-required of CSIDriver {DRIVER}"), "ok").await?;
         // The kubelet of the stand has made its CSINode.
         label(scene, node, json!("")).await?;
         says(scene, "publish-csinode", "ok").await?;
-        says(scene, "nodes", "problem").await?;
+        says(scene, "nodes", "fault").await?;
         // There is no DaemonSet and no CloudCore here.
         says(scene, "daemon-set", "unknown").await?;
         says(scene, "object-syncs", "unknown").await
@@ -180,7 +180,7 @@ async fn verdicts(scene: &Scene<'_>) -> anyhow::Result<BTreeMap<String, String>>
         let verdict = word("verdict")?;
         worst.insert(format!("{} of {}", word("check")?, word("about")?), verdict.to_owned());
         let entry = worst.entry(word("check")?.to_owned()).or_default();
-        let rank = |verdict: &str| ["", "ok", "unknown", "problem"].map(|one| one == verdict);
+        let rank = |verdict: &str| ["", "ok", "unknown", "fault"].map(|one| one == verdict);
         // Later words are worse.
         if rank(verdict) < rank(entry) {
             verdict.clone_into(entry);

@@ -136,14 +136,14 @@ async fn the_doctor_says_what_it_cannot_see_what_is_missing_and_that_all_is_well
         ("admission-policy", &["unknown"]),
         ("object-syncs", &["unknown"]),
         ("attach-required", &["ok"]),
-        ("nodes", &["problem"]),
+        ("nodes", &["fault"]),
         ("daemon-set", &["unknown"]),
         ("claims", &["ok"]),
     ];
     site.doctor_says(&expected).await?;
     site.let_the_doctor_look().await?;
     // There is no CloudCore, so only the policy is known to be missing.
-    expected[1].1 = &["problem"];
+    expected[1].1 = &["fault"];
     site.doctor_says(&expected).await?;
     site.install().await?;
     let kinds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
@@ -160,7 +160,7 @@ async fn the_doctor_says_what_it_cannot_see_what_is_missing_and_that_all_is_well
         ("node-selector", &["ok"]),
         ("registrar", &["ok"]),
         ("claims", &["ok"]),
-        ("node-expansion", &["problem"]),
+        ("node-expansion", &["fault"]),
     ];
     site.doctor_says(&right).await?;
     // csi-edge does the node's half of expansion from now on.
