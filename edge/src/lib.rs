@@ -37,6 +37,7 @@ use crate::identity::directory::{Directory, IdentityState, NodeIdentity};
 use crate::identity::expiry;
 use crate::link::dial::Dial;
 use crate::link::proxies;
+use crate::state::first_link::FirstLink;
 
 pub mod admin;
 pub mod cli;
@@ -110,6 +111,7 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
         connect: config.proxy.connect(),
     };
     let admin = Arc::new(admin_state(&config, &dial, registrations));
+    work.spawn_until_stop("first link", admin.first_link.clone().follow(admin.linked.clone()));
     serve_admin(&config, &admin, &watching).await?;
     doors.spawn("dial", dial.keep(rand::make_rng(), doors.clone()));
     tasks::signal().await.context("cannot listen to signals")?;
@@ -172,6 +174,7 @@ fn admin_state(config: &Config, dial: &Dial, registrations: Arc<Registrations>) 
         executor: dial.executor.clone(),
         registrations,
         linked: dial.linked.subscribe(),
+        first_link: Arc::new(FirstLink::open(config.state.as_deref(), &config.cloud)),
         credentials: Some(dial.credentials.clone()),
         state: config.state.clone(),
         roots: config.runtimes.clone(),

@@ -1,7 +1,9 @@
 //! Looks at the state directory when csi-edge starts, and says what is wrong with it.
 //!
 //! csi-edge serves in any case: what cannot be known or kept is answered as such, call by call. It
-//! uses no other room.
+//! may use `link`.
+
+pub mod first_link;
 
 use std::io;
 use std::path::Path;

@@ -15,6 +15,7 @@ use tokio::time::Instant;
 
 use crate::discovery::table::Registrations;
 use crate::link::dial::Linked;
+use crate::state::first_link::FirstLink;
 
 /// What the admin commands show.
 pub struct AdminState {
@@ -26,6 +27,8 @@ pub struct AdminState {
     pub registrations: Arc<Registrations>,
     /// The link in use.
     pub linked: watch::Receiver<Option<Linked>>,
+    /// Whether there has been a link.
+    pub first_link: Arc<FirstLink>,
     /// This node's certificate; none in tests.
     pub credentials: Option<Credentials>,
     /// The directory of what outlives a restart.
@@ -50,11 +53,19 @@ impl AdminState {
 
     /// Why it is not ready, if it is not. Without a link it serves the node by what it has kept.
     pub(super) fn not_ready(&self) -> Option<&'static str> {
-        let is_linked = self.linked.borrow().is_some();
-        match (self.stopping.load(Ordering::Relaxed), is_linked, &self.state) {
-            (true, ..) => Some("csi-edge is stopping"),
-            (false, false, None) => Some("there is no link to csi-cloud, and no state is kept"),
-            (false, true, _) | (false, _, Some(_)) => None,
+        if self.stopping.load(Ordering::Relaxed) {
+            return Some("csi-edge is stopping");
+        }
+        if self.linked.borrow().is_some() {
+            return None;
+        }
+        match (&self.state, self.first_link.was_made()) {
+            (None, _) => Some("there is no link to csi-cloud, and no state is kept"),
+            (Some(_), true) => None,
+            (Some(_), false) => Some(
+                "this version of csi-edge, with these endpoints, has had no link to csi-cloud yet \
+                 (csi-edge doctor looks why)",
+            ),
         }
     }
 }

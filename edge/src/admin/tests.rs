@@ -23,6 +23,7 @@ use super::state::AdminState;
 use super::status::StatusView;
 use super::volumes::VolumeView;
 use crate::link::dial::Linked;
+use crate::state::first_link::FirstLink;
 
 /// A node with one driver, which nobody has reached.
 fn node(dir: Option<PathBuf>) -> (AdminState, watch::Sender<Option<Linked>>) {
@@ -36,6 +37,7 @@ fn node(dir: Option<PathBuf>) -> (AdminState, watch::Sender<Option<Linked>>) {
         executor,
         registrations: Arc::default(),
         linked: linked.subscribe(),
+        first_link: Arc::default(),
         credentials: None,
         state: dir,
         roots: Roots { entries: "/nowhere".into(), ..Roots::default() },
@@ -64,7 +66,13 @@ async fn it_is_ready_with_a_link_or_with_what_it_has_kept() {
     assert_eq!(status(&state, "/readyz"), Some(StatusCode::OK));
     linked.send_replace(None);
     assert_eq!(status(&state, "/readyz"), Some(StatusCode::SERVICE_UNAVAILABLE));
-    let (state, _linked) = node(Some("/s".into()));
+    let dir = tempfile::tempdir().unwrap();
+    let (mut state, linked) = node(Some(dir.path().to_owned()));
+    assert_eq!(status(&state, "/readyz"), Some(StatusCode::SERVICE_UNAVAILABLE), "an update");
+    state.first_link = Arc::new(FirstLink::open(Some(dir.path()), &[]));
+    linked.send_replace(Some(link()));
+    state.first_link.clone().follow(linked.subscribe()).await;
+    linked.send_replace(None);
     assert_eq!(status(&state, "/readyz"), Some(StatusCode::OK), "the node is served without it");
     state.stop();
     assert_eq!(status(&state, "/readyz"), Some(StatusCode::SERVICE_UNAVAILABLE));

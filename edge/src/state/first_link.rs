@@ -1,0 +1,92 @@
+//! Whether this csi-edge has had a link: this version, with these endpoints.
+//!
+//! A node is served without a link by what it has kept. An update that cannot link must not pass
+//! for ready by that, or a rollout would go on to all nodes.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use proto::host::publish::{Existing, publish};
+use proto::link::endpoint::Endpoint;
+use tokio::sync::watch;
+use tokio::task::spawn_blocking;
+use tracing::warn;
+
+use crate::link::dial::Linked;
+
+/// Says who linked last.
+const FILE: &str = "linked";
+
+/// Whether there has been a link, also before a restart if that is kept.
+#[derive(Debug, Default)]
+pub struct FirstLink {
+    file: Option<PathBuf>,
+    /// This version, and its endpoints.
+    own: String,
+    was_made: AtomicBool,
+}
+
+impl FirstLink {
+    /// Reads what is kept. A file that cannot be read says nothing.
+    pub fn open(directory: Option<&Path>, endpoints: &[Endpoint]) -> Self {
+        let endpoints: Vec<_> = endpoints.iter().map(ToString::to_string).collect();
+        let own = format!("{} {}\n", env!("CARGO_PKG_VERSION"), endpoints.join(" "));
+        let file = directory.map(|directory| directory.join(FILE));
+        let kept = file.as_deref().and_then(|file| std::fs::read_to_string(file).ok());
+        let was_made = kept.as_ref() == Some(&own);
+        Self { file, own, was_made: was_made.into() }
+    }
+
+    /// There has been a link.
+    pub fn was_made(&self) -> bool {
+        self.was_made.load(Ordering::Relaxed)
+    }
+
+    /// Waits for the first link, and keeps that it was made.
+    pub async fn follow(self: Arc<Self>, mut linked: watch::Receiver<Option<Linked>>) {
+        if self.was_made() || linked.wait_for(Option::is_some).await.is_err() {
+            return;
+        }
+        self.was_made.store(true, Ordering::Relaxed);
+        // It can only fail by a panic, which is logged.
+        let _ = spawn_blocking(move || self.keep()).await;
+    }
+
+    fn keep(&self) {
+        let Some(file) = &self.file else { return };
+        if let Err(error) = publish(file, self.own.as_bytes(), 0o600, Existing::Replace) {
+            let file = file.display();
+            warn!(%file, %error, "a restart without a link is not ready until the next link");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::Instant;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_link_counts_for_its_version_and_its_endpoints() {
+        let dir = tempfile::tempdir().unwrap();
+        let endpoints: [Endpoint; 2] =
+            ["wss://a:1".parse().unwrap(), "quic://b:2".parse().unwrap()];
+        let open = |endpoints: &[Endpoint]| FirstLink::open(Some(dir.path()), endpoints);
+        let first = Arc::new(open(&endpoints));
+        let linked = watch::Sender::new(None);
+        assert!(!first.was_made() && !open(&endpoints).was_made());
+        let link = Linked { cloud: "wss://a:1".into(), since: Instant::now() };
+        let linking = async { linked.send_replace(Some(link)) };
+        tokio::join!(first.clone().follow(linked.subscribe()), linking);
+        assert!(first.was_made() && open(&endpoints).was_made());
+        assert!(!open(&endpoints[..1]).was_made(), "other endpoints");
+        let file = dir.path().join(FILE);
+        let kept = std::fs::read_to_string(&file).unwrap();
+        let older = format!("0.0.9 {}", kept.split_once(' ').unwrap().1);
+        publish(&file, older.as_bytes(), 0o600, Existing::Replace).unwrap();
+        assert!(!open(&endpoints).was_made(), "another version");
+        assert!(!FirstLink::open(None, &endpoints).was_made());
+    }
+}
