@@ -11,6 +11,7 @@ use k8s_openapi::api::core::v1::Pod;
 use serde::Deserialize;
 
 use super::accounts::{self, Carrier};
+use super::exam::explains;
 use super::faults::at_node;
 use super::outages::lost_calls;
 use super::pods::{READ, STAY};
@@ -162,6 +163,7 @@ async fn shut_out(
         Ok(())
     })
     .await?;
+    explains(scene, &["node", node.name], "node-revoked", Some(node.name)).await?;
     refused(scene, node, older, "was revoked after this token was made").await?;
     let token = carrier.token()?;
     let account = Created { token, ..created(cluster, node).await? };

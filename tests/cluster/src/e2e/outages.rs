@@ -162,6 +162,7 @@ async fn removed(scene: &Scene<'_>) -> anyhow::Result<()> {
     told_of(scene, "c", "VolumeLost").await?;
     let lost = format!("{}/c", scene.namespace());
     explains(scene, &["pvc", &lost], "volume-lost", Some("n3")).await?;
+    explains(scene, &["node", "n3"], "node-removed", Some("n3")).await?;
     within("an event at the persistent volume", SOON, || async {
         let events = list(&Api::<Event>::all(cluster.client.clone())).await?;
         let told = events.iter().any(|event| {

@@ -8,6 +8,7 @@ use k8s_openapi::api::storage::v1::{CSINode, CSIStorageCapacity};
 use kube::Api;
 use tokio::sync::Mutex;
 
+use super::exam::explains;
 use super::look::{SOON, without_node};
 use super::pods::{READ, WRITE};
 use super::scene::{Scene, claim, pod, pod_with};
@@ -79,6 +80,8 @@ pub(super) async fn room(scene: &Scene<'_>) -> anyhow::Result<()> {
     scene.apply(&large("three")).await?;
     scene.apply(&pod("three", "three", WRITE, READ)).await?;
     without_node(scene, "three", NO_ROOM).await?;
+    let waiting = format!("{}/three", scene.namespace());
+    explains(scene, &["pod", &waiting], "unschedulable", None).await?;
     // The capacity of a deleted volume serves a waiting pod.
     scene.delete::<Pod>("one").await?;
     scene.delete::<k8s_openapi::api::core::v1::PersistentVolumeClaim>("one").await?;
