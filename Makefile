@@ -71,7 +71,7 @@ stand-down: ## End it
 e2e: $(GO_BIN)/kubernetes.done $(GO_BIN)/bundles.done $(if $(FIGURES),figures,build) ## A whole Kubernetes, and what must work in it; ROWS='name …' for some of it, LONG=1 with long outages, FIGURES=1 for times and memory (release build)
 	$(QUIET) LONG=$(LONG) target/$(if $(FIGURES),measure,debug)/cluster e2e $(foreach row,$(if $(FIGURES),figures,$(ROWS)),--row $(row))
 
-conformance: $(GO_BIN)/kubernetes.done $(GO_BIN)/conformance.done build ## Kubernetes' own storage suite on a whole Kubernetes, with us and without us (root); FOCUS='regular expression', AT_ONCE=n, ONLY=suite or disruptive, SHORT=1 for some quick tests
+conformance: $(GO_BIN)/kubernetes.done $(GO_BIN)/conformance.done build ## Kubernetes' own storage suite on a whole Kubernetes, with us and without us (root); FOCUS='regular expression', AT_ONCE=n, ONLY=suite, serial or disruptive, SHORT=1 for some quick tests
 	$(QUIET) target/debug/cluster conformance $(if $(SHORT),--short) $(if $(ONLY),--only $(ONLY)) $(if $(FOCUS),--focus '$(FOCUS)') $(if $(AT_ONCE),--at-once $(AT_ONCE))
 
 # The tests' programs for measurements. Without link-time optimisation: it would be most of the time.

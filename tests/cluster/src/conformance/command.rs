@@ -49,6 +49,8 @@ const SHORT: &str = "Driver: (hostdir|straight)[.].*Dynamic PV .default fs.. \
 enum Kind {
     /// Those that disturb no other
     Suite,
+    /// Those that need the stand for themselves; one at a time
+    Serial,
     /// Those that stop kubelets; one at a time
     Disruptive,
 }
@@ -69,16 +71,24 @@ impl Args {
         let suite = Selection {
             name: "suite",
             focus: focus.clone(),
-            labels: "!Disruptive",
+            labels: "!Disruptive && !Serial",
             at_once: self.at_once,
             limit: "55m",
         };
-        let disruptive =
-            Selection { name: "disruptive", focus, labels: "Disruptive", at_once: 1, limit: "40m" };
+        let alone = |name, labels, limit| Selection {
+            name,
+            focus: focus.clone(),
+            labels,
+            at_once: 1,
+            limit,
+        };
+        let serial = alone("serial", "Serial && !Disruptive", "60m");
+        let disruptive = alone("disruptive", "Disruptive", "40m");
         match self.only {
             None if self.short => vec![suite],
-            None => vec![suite, disruptive],
+            None => vec![suite, serial, disruptive],
             Some(Kind::Suite) => vec![suite],
+            Some(Kind::Serial) => vec![serial],
             Some(Kind::Disruptive) => vec![disruptive],
         }
     }

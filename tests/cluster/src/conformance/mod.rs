@@ -22,6 +22,8 @@ const LAYOUT: Layout = Layout {
     ],
     fronts: &[DRIVER, SHARED, ONE],
     network: Network::Own,
+    // Parallel tests do not reach it, and the test of limits reaches it in time.
+    attach_limit: Some(30),
 };
 
 /// A driver as the suite runs it, with us and without.

@@ -29,19 +29,20 @@ pub fn here(drivers: &[&'static str]) -> Vec<&'static str> {
 }
 
 /// Further arguments of a driver: the second has little capacity and takes few volumes.
-pub(super) fn options(driver: &str, files: Option<&Files>) -> Vec<String> {
+pub(super) fn options(
+    driver: &str,
+    files: Option<&Files>,
+    attach_limit: Option<u32>,
+) -> Vec<String> {
     match driver {
         SECOND => vec!["--attach-limit=2".to_owned(), "--capacity=268435456".to_owned()],
         SHARES => vec!["--shares".to_owned()],
         SHARED => files.map(|files| format!("--server={}", files.url())).into_iter().collect(),
-        // A limit that parallel tests do not reach, and that the test of limits reaches in time.
-        ONE => vec!["--attach-limit=30".to_owned()],
         _ if driver == STRAIGHT[1] => {
             let url = files.map(|files| format!("--server={}/{driver}", files.url()));
             url.into_iter().collect()
         }
-        _ if STRAIGHT.contains(&driver) => vec!["--attach-limit=30".to_owned()],
-        _ => Vec::new(),
+        _ => attach_limit.map(|limit| format!("--attach-limit={limit}")).into_iter().collect(),
     }
 }
 

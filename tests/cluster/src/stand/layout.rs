@@ -16,8 +16,12 @@ pub const NODES: [Plan; 3] = [
     Plan { name: "n3", scheme: "quic", drivers: &[DRIVER, SHARES, SHARED] },
 ];
 /// The stand of `make stand` and `make e2e`.
-pub(super) const STAND: Layout =
-    Layout { nodes: &NODES, fronts: &[DRIVER, SECOND, SHARED], network: Network::Host };
+pub(super) const STAND: Layout = Layout {
+    nodes: &NODES,
+    fronts: &[DRIVER, SECOND, SHARED],
+    network: Network::Host,
+    attach_limit: None,
+};
 /// The first two bytes of all addresses of a [`Network::Own`]; RFC 2544 keeps them for tests.
 const PREFIX: [u8; 2] = [198, 18];
 /// The environment variable that tells a program that it is in a network namespace of its own.
@@ -32,6 +36,8 @@ pub struct Layout {
     pub fronts: &'static [&'static str],
     /// What nodes and pods have of a network.
     pub network: Network,
+    /// How many volumes of a driver without own options may be at a node; no limit if none.
+    pub attach_limit: Option<u32>,
 }
 
 /// The plan of a node.

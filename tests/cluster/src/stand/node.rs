@@ -76,8 +76,7 @@ impl Node {
     ) -> anyhow::Result<Self> {
         let Machine { ground, image, layout, files } = *machine;
         let place = place(&layout, plan.name)?;
-        let network = layout.network;
-        let at = Place { ground, node: plan.name, place, network, files };
+        let at = Place { ground, node: plan.name, place, layout, files };
         for dir in ["cni", "containerd", "plugins", "fronts", "kubelet/plugins_registry", "logs"] {
             std::fs::create_dir_all(at.path(dir))?;
         }
@@ -153,7 +152,7 @@ impl Node {
         name: &'static str,
     ) -> anyhow::Result<Driver> {
         let place = place(&self.layout, self.name)?;
-        let at = Place { ground, node: self.name, place, network: self.layout.network, files };
+        let at = Place { ground, node: self.name, place, layout: self.layout, files };
         driver(&at, &self.space, name, "plugins").await
     }
 
@@ -186,7 +185,7 @@ struct Place<'a> {
     ground: &'a Ground,
     node: &'a str,
     place: u8,
-    network: Network,
+    layout: Layout,
     files: Option<&'a Files>,
 }
 
@@ -214,7 +213,7 @@ async fn containerd(
     space: &Arc<Space>,
     image: &std::path::Path,
 ) -> anyhow::Result<Program> {
-    let network = at.network.cni(at.place, &at.text("addresses"));
+    let network = at.layout.network.cni(at.place, &at.text("addresses"));
     at.write("cni/10-stand.conflist", &network.to_string())?;
     let dir = at.text("containerd");
     let cni = at.text("cni");
@@ -265,7 +264,7 @@ async fn driver(
         format!("--state={}", state.display()),
         format!("--name={name}"),
     ];
-    args.extend(options(name, at.files));
+    args.extend(options(name, at.files, at.layout.attach_limit));
     let launch = Launch::new(at.ground.program("hostdir"), args);
     let program = Program::within(space, &at.log(name), &logs, launch).await?;
     let serves = || async { Ok(tokio::net::UnixStream::connect(&socket).await.map(drop)?) };
@@ -335,7 +334,7 @@ async fn kubelet(
         "containerRuntimeEndpoint": format!("unix://{}", at.text("containerd.sock")),
         "authentication": {"anonymous": {"enabled": true}, "webhook": {"enabled": false}},
         "authorization": {"mode": "AlwaysAllow"},
-        "address": at.network.address(at.place),
+        "address": at.layout.network.address(at.place),
         "port": port,
         "healthzPort": 0,
         "readOnlyPort": 0,
@@ -367,8 +366,8 @@ async fn kubelet(
         format!("--hostname-override={}", at.node),
         format!("--cert-dir={}", at.text("kubelet-pki")),
     ];
-    if at.network == Network::Own {
-        args.push(format!("--node-ip={}", at.network.address(at.place)));
+    if at.layout.network == Network::Own {
+        args.push(format!("--node-ip={}", at.layout.network.address(at.place)));
     }
     let launch = Launch::new(at.ground.tool("kubelet"), args);
     Program::within(space, &at.log("kubelet"), &at.ground.logs(), launch).await
