@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
+use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
 use proto::names::certificate::Subject;
@@ -11,6 +12,8 @@ use serde::{Deserialize, Serialize};
 use crate::admin::admin_state::AdminState;
 use crate::admin::driver_health::HealthView;
 use crate::admin::page::{PAGE, Page};
+use crate::nodes::handle::Handle;
+use crate::state::condition::NodeCondition;
 use crate::state::driver_state::DriverState;
 use crate::state::known::State;
 use crate::state::record::Node;
@@ -99,28 +102,29 @@ impl AdminState {
     /// Nodes by name.
     pub(super) fn nodes(&self, query: &NodesQuery) -> Page<NodeView, String> {
         let from = query.after.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
-        let mut items: Vec<_> = self.store.read(|state| {
+        let stored: Vec<_> = self.store.read(|state| {
             let nodes = state.nodes().range((from, Bound::Unbounded)).take(PAGE);
-            nodes.map(|(name, node)| unlinked(state, name, node)).collect()
+            let stored = |(name, node)| {
+                let link = self.links.now(name);
+                (stored(state, name, node, link.is_some()), link)
+            };
+            nodes.map(stored).collect()
         });
-        for node in &mut items {
-            node.not_taken = self.store.not_taken().total(&node.name);
-            self.add_link(node);
-        }
+        let items: Vec<_> =
+            stored.into_iter().map(|(node, link)| self.with_link(node, link)).collect();
         let next = items.last().filter(|_| items.len() == PAGE).map(|node| node.name.to_string());
         Page { items, next }
     }
 
-    fn add_link(&self, node: &mut NodeView) {
-        let Some(link) = self.links.now(&node.name) else {
+    /// Adds what is known of the node's link, or for how long it has none.
+    fn with_link(&self, mut node: NodeView, link: Option<Arc<Handle>>) -> NodeView {
+        node.not_taken = self.store.not_taken().total(&node.name);
+        let Some(link) = link else {
             node.away_s = self.links.away(&node.name).map(|away| away.as_secs());
-            return;
+            return node;
         };
         let end = link.expires().and_then(|end| end.duration_since(UNIX_EPOCH).ok());
         node.not_after_ms = end.and_then(|end| u64::try_from(end.as_millis()).ok());
-        if node.state == "away" || node.state == "revoked" {
-            node.state = "linked".into();
-        }
         node.unserved = link.unserved().into_iter().map(|driver| driver.name).collect();
         let health = |driver: &DriverName| Some((driver.clone(), self.health(&node.name, driver)?));
         node.health = node.drivers.iter().filter_map(health).collect();
@@ -128,25 +132,20 @@ impl AdminState {
         node.transport = Some(link.peer.transport).filter(|name| !name.is_empty()).map(Into::into);
         node.address = link.peer.address.map(|address| address.to_string());
         node.version = Some(link.peer.version.to_string());
+        node
     }
 }
 
 /// A node as the store knows it.
-fn unlinked(state: &State, name: &NodeName, node: &Node) -> NodeView {
+fn stored(state: &State, name: &NodeName, node: &Node, is_linked: bool) -> NodeView {
     let revocation = state.trust().revocation(&Subject::Node(name.clone()));
-    let is_revoked = revocation.is_some_and(|revocation| !revocation.is_overcome());
     let drivers = state.drivers();
     let has = |of: &DriverState| of.at(name).is_some_and(|at| at.gone.is_none());
     let apart = state.apart().at(name);
     let here = drivers.iter().filter(|(_, of)| has(of));
     NodeView {
         name: name.clone(),
-        state: match node.removed {
-            Some(_) => "removed",
-            None if is_revoked => "revoked",
-            None => "away",
-        }
-        .into(),
+        state: NodeCondition::of(state, name, is_linked).name().into(),
         linked_s: None,
         away_s: None,
         transport: None,

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::admin::admin_state::AdminState;
 use crate::admin::lease_holder::LeaseHolder;
 use crate::admin::page::{Cursor, Page, Records, Walk, ids_after, kind, not_empty};
+use crate::state::condition::HomeCondition;
 use crate::state::driver_state::DriverState;
 use crate::state::known::State;
 use crate::state::record::Home;
@@ -118,21 +119,9 @@ fn view(state: &State, driver: &DriverName, id: &Id, home: &Home) -> VolumeView 
         claim_name: claim.and_then(|claim| not_empty(&claim.name)),
         persistent_volume: claim.and_then(|claim| not_empty(&claim.volume)),
         since_ms: home.since,
-        state: condition(state, home).into(),
+        state: HomeCondition::of(state, home).name().into(),
         claimed_by: home.conflicts.clone(),
         holder: lease.map(LeaseHolder::from).unwrap_or_default(),
-    }
-}
-
-fn condition(state: &State, home: &Home) -> &'static str {
-    if home.lost || state.is_removed(&home.node) {
-        "lost"
-    } else if !home.conflicts.is_empty() {
-        "claimed"
-    } else if home.absent {
-        "absent"
-    } else {
-        "ok"
     }
 }
 

@@ -9,6 +9,7 @@ use super::node::Need;
 use super::subject::Namespaced;
 use crate::kubernetes::object_facts::{ClaimFacts, ClassFacts};
 use crate::kubernetes::objects::{Objects, Seen};
+use crate::state::default_name::volume_for;
 
 /// The way to the sidecars' pods.
 const SIDECARS: &str = "`kubectl -n edge-csi get pods`, and the log of the driver's \
@@ -46,7 +47,7 @@ impl Explainer<'_> {
         claim: &Namespaced,
     ) -> Option<ClaimVolume> {
         let Some(objects) = self.objects else {
-            return self.follow_known_claim(chain, claim);
+            return self.follow_known_claim(chain, claim).await;
         };
         let object = format!("claim {claim}");
         let facts = match objects.claim(&claim.namespace, &claim.name).await {
@@ -57,7 +58,7 @@ impl Explainer<'_> {
             }
             Err(why) => {
                 chain.not_visible(object, &why);
-                return self.follow_known_claim(chain, claim);
+                return self.follow_known_claim(chain, claim).await;
             }
         };
         chain.step(&object, &facts.phase, bound_to(&facts));
@@ -74,12 +75,16 @@ impl Explainer<'_> {
     }
 
     /// A claim of which only csi-cloud's own records are seen.
-    fn follow_known_claim(&self, chain: &mut Chain, claim: &Namespaced) -> Option<ClaimVolume> {
-        if let Some((driver, id)) = self.volume_of(claim) {
+    async fn follow_known_claim(
+        &self,
+        chain: &mut Chain,
+        claim: &Namespaced,
+    ) -> Option<ClaimVolume> {
+        if let Some((driver, id)) = self.volume_of(claim).await {
             let node = self.follow_volume(chain, &driver, &id);
             return Some(ClaimVolume { driver, id, node });
         }
-        if let Some((driver, node, name)) = self.create_of(claim) {
+        if let Some((driver, node, name)) = self.create_of(claim).await {
             chain.step(format!("create of {name}"), "sent", format!("to node {node}"));
             self.follow_node(chain, &node, Some(&driver), Need::Use);
             self.follow_calls(chain, &driver, &name);
@@ -118,7 +123,7 @@ impl Explainer<'_> {
             }
             Err(why) => {
                 chain.not_visible(&object, &why);
-                let known = self.volume_named(name);
+                let known = self.volume_named(name).await;
                 if known.is_none() {
                     chain.judge(Some(Verdict::of(
                         Cause::NotVisible,
@@ -169,8 +174,7 @@ impl Explainer<'_> {
         if !self.has_front(chain, &driver) {
             return;
         }
-        // The name that external-provisioner gives by default; it can be told another prefix.
-        let name = format!("pvc-{}", facts.uid);
+        let name = volume_for(&facts.uid);
         let sent = self.store.read(|state| {
             let id = Id::Name(Method::creating(Resource::Volume), name.clone());
             Some(state.driver(&driver)?.intent(&id)?.node.clone())

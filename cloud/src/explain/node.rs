@@ -4,24 +4,20 @@ use std::time::Duration;
 
 use proto::admin::cells::age;
 use proto::host::plain;
-use proto::names::certificate::Subject;
 use proto::names::{DriverName, NodeName};
 
 use super::answer::{Cause, Chain, Verdict};
 use super::explainer::Explainer;
 use crate::nodes::driver_health::DriverHealth;
+use crate::state::condition::NodeCondition;
 use crate::state::known::State;
 
 /// What is known of a node, for one driver or for none.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct NodeFacts {
-    /// Whether it ever had a link.
-    is_known: bool,
-    is_removed: bool,
-    /// Whether its certificates were revoked and it has not joined again.
-    is_revoked: bool,
-    /// How long it has had no link; none if it has one.
-    away: Option<Duration>,
+    condition: NodeCondition,
+    /// How long it has had no link; zero if it has one.
+    away: Duration,
     /// Why it is set apart: for the driver, or for any if none is asked about.
     apart: Option<String>,
     /// Whether it has the driver.
@@ -41,12 +37,9 @@ pub(super) enum Need {
 
 impl Explainer<'_> {
     pub(super) fn node_facts(&self, node: &NodeName, driver: Option<&DriverName>) -> NodeFacts {
-        let facts = self.store.read(|state| stored(state, node, driver));
-        NodeFacts {
-            away: self.links.away(node),
-            health: driver.and_then(|driver| self.links.driver_health(node, driver)),
-            ..facts
-        }
+        let away = self.links.away(node);
+        let health = driver.and_then(|driver| self.links.driver_health(node, driver));
+        self.store.read(|state| NodeFacts { health, ..stored(state, node, driver, away) })
     }
 
     /// Follows the chain to a node, and to a driver there.
@@ -58,8 +51,8 @@ impl Explainer<'_> {
         need: Need,
     ) {
         let facts = self.node_facts(node, driver);
-        chain.step(format!("node {node}"), facts.state(), facts.found());
-        if let Some(driver) = driver.filter(|_| facts.away.is_none() && !facts.is_removed) {
+        chain.step(format!("node {node}"), facts.condition.name(), facts.found());
+        if let Some(driver) = driver.filter(|_| facts.condition == NodeCondition::Linked) {
             let (state, why) = facts.driver_state();
             chain.step(format!("driver {driver} at node {node}"), state, why);
         }
@@ -79,8 +72,13 @@ impl Explainer<'_> {
     }
 }
 
-fn stored(state: &State, node: &NodeName, driver: Option<&DriverName>) -> NodeFacts {
-    let revocation = state.trust().revocation(&Subject::Node(node.clone()));
+/// `away` is how long the node has had no link; none if it has one.
+fn stored(
+    state: &State,
+    node: &NodeName,
+    driver: Option<&DriverName>,
+    away: Option<Duration>,
+) -> NodeFacts {
     let at = driver.and_then(|driver| state.driver(driver)?.at(node));
     let apart = state.apart();
     let why = match driver {
@@ -88,29 +86,18 @@ fn stored(state: &State, node: &NodeName, driver: Option<&DriverName>) -> NodeFa
         None => apart.at(node).map(|(_, apart)| apart).next(),
     };
     NodeFacts {
-        is_known: state.node(node).is_some(),
-        is_removed: state.is_removed(node),
-        is_revoked: revocation.is_some_and(|revocation| !revocation.is_overcome()),
+        condition: NodeCondition::of(state, node, away.is_none()),
+        away: away.unwrap_or_default(),
         apart: why.map(|apart| apart.reason.to_string()),
         has_driver: at.is_some_and(|at| at.gone.is_none()),
-        ..NodeFacts::default()
+        health: None,
     }
 }
 
 impl NodeFacts {
-    /// Its state, in a word.
-    fn state(&self) -> &'static str {
-        match self.away {
-            _ if self.is_removed => "removed",
-            None => "linked",
-            Some(_) if self.is_revoked => "revoked",
-            Some(_) if !self.is_known => "unknown",
-            Some(_) => "away",
-        }
-    }
-
     fn found(&self) -> String {
-        let away = self.away.filter(|_| self.is_known);
+        let is_away = !matches!(self.condition, NodeCondition::Linked | NodeCondition::Unknown);
+        let away = is_away.then_some(self.away).filter(|away| !away.is_zero());
         let away = away.map(|away| format!("no link for {}", age(away)));
         let apart = self.apart.as_ref().map(|why| format!("set apart: {why}"));
         away.into_iter().chain(apart).collect::<Vec<_>>().join("; ")
@@ -133,40 +120,30 @@ pub(super) fn judge(
     driver: Option<&DriverName>,
     need: Need,
 ) -> Option<Verdict> {
-    let verdict = if facts.is_removed {
-        Verdict::of(
+    let verdict = match facts.condition {
+        NodeCondition::Removed => Verdict::of(
             Cause::NodeRemoved,
             format!("node {node} was removed for good"),
             format!("`csi-cloud node admit {node}` lets it in again"),
-        )
-    } else if let Some(away) = facts.away {
-        unlinked(facts, node, away)
-    } else {
-        linked(facts, node, driver, need)?
-    };
-    Some(verdict.at(node))
-}
-
-fn unlinked(facts: &NodeFacts, node: &NodeName, away: Duration) -> Verdict {
-    if facts.is_revoked {
-        return Verdict::of(
+        ),
+        NodeCondition::Revoked => Verdict::of(
             Cause::NodeRevoked,
             format!("the certificates of node {node} were revoked"),
             format!("if it is trusted again, `csi-cloud token create {node}` lets it join"),
-        );
-    }
-    if !facts.is_known {
-        return Verdict::of(
+        ),
+        NodeCondition::Unknown => Verdict::of(
             Cause::NodeUnknown,
             format!("no csi-edge at node {node} has ever linked"),
             "look whether csi-edge runs there, and at its log (`csi-edge doctor`)",
-        );
-    }
-    Verdict::of(
-        Cause::NodeAway,
-        format!("node {node} has had no link to csi-cloud for {}", age(away)),
-        "look at its power and network, and at csi-edge's log there (`csi-edge doctor`)",
-    )
+        ),
+        NodeCondition::Away => Verdict::of(
+            Cause::NodeAway,
+            format!("node {node} has had no link to csi-cloud for {}", age(facts.away)),
+            "look at its power and network, and at csi-edge's log there (`csi-edge doctor`)",
+        ),
+        NodeCondition::Linked => linked(facts, node, driver, need)?,
+    };
+    Some(verdict.at(node))
 }
 
 fn linked(
@@ -209,7 +186,13 @@ mod tests {
     use super::*;
 
     fn good() -> NodeFacts {
-        NodeFacts { is_known: true, has_driver: true, ..NodeFacts::default() }
+        NodeFacts {
+            condition: NodeCondition::Linked,
+            away: Duration::ZERO,
+            apart: None,
+            has_driver: true,
+            health: None,
+        }
     }
 
     fn cause(facts: &NodeFacts, need: Need) -> Option<Cause> {
@@ -221,17 +204,16 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn each_state_of_a_node_is_a_cause_of_its_own() {
-        let minute = Some(Duration::from_secs(60));
+        let unlinked = |condition| NodeFacts { condition, away: Duration::from_secs(60), ..good() };
         let down = Health { state: HealthState::Gone, seconds: 9, why: "no socket".into() };
         let down = Some(DriverHealth::told(&down));
         let apart = Some("w".to_owned());
         let table = [
             (good(), None),
-            (NodeFacts { away: minute, ..good() }, Some(Cause::NodeAway)),
-            (NodeFacts { away: minute, is_known: false, ..good() }, Some(Cause::NodeUnknown)),
-            (NodeFacts { away: minute, is_revoked: true, ..good() }, Some(Cause::NodeRevoked)),
-            (NodeFacts { is_revoked: true, ..good() }, None),
-            (NodeFacts { away: minute, is_removed: true, ..good() }, Some(Cause::NodeRemoved)),
+            (unlinked(NodeCondition::Away), Some(Cause::NodeAway)),
+            (unlinked(NodeCondition::Unknown), Some(Cause::NodeUnknown)),
+            (unlinked(NodeCondition::Revoked), Some(Cause::NodeRevoked)),
+            (unlinked(NodeCondition::Removed), Some(Cause::NodeRemoved)),
             (NodeFacts { has_driver: false, ..good() }, Some(Cause::DriverMissing)),
             (NodeFacts { health: down.clone(), ..good() }, Some(Cause::DriverDown)),
             (NodeFacts { apart: apart.clone(), ..good() }, Some(Cause::NodeSetApart)),

@@ -1,5 +1,6 @@
 //! Volumes: where they live, and the calls about them.
 
+use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::time::Duration;
 
@@ -11,22 +12,20 @@ use super::answer::{Cause, Chain, Explanation, Verdict};
 use super::explainer::Explainer;
 use super::node::Need;
 use super::subject::Namespaced;
+use crate::state::condition::HomeCondition;
 use crate::state::driver_state::DriverState;
 use crate::state::known::State;
-use crate::state::record::{Claim, Home};
-use crate::telemetry::calls::Stage;
+use crate::state::record::{Claim, Home, Intent};
+use crate::telemetry::calls::{LONG, Stage};
 
-/// A call that runs for longer hangs.
-const LONG: Duration = Duration::from_secs(20);
-/// Homes that are looked at while the store is locked.
-const SLICE: usize = 10_000;
+/// Homes or intents that are looked at while the store is locked.
+const SLICE: usize = 1000;
 
 /// What is known of a volume's home.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct VolumeFacts {
     node: NodeName,
-    is_lost: bool,
-    is_absent: bool,
+    condition: HomeCondition,
     claimed_by: Vec<NodeName>,
 }
 
@@ -34,18 +33,8 @@ impl VolumeFacts {
     fn of(state: &State, home: &Home) -> Self {
         Self {
             node: home.node.clone(),
-            is_lost: home.lost || state.is_removed(&home.node),
-            is_absent: home.absent,
+            condition: HomeCondition::of(state, home),
             claimed_by: home.conflicts.clone(),
-        }
-    }
-
-    fn state(&self) -> &'static str {
-        match self {
-            Self { is_lost: true, .. } => "lost",
-            Self { claimed_by, .. } if !claimed_by.is_empty() => "claimed",
-            Self { is_absent: true, .. } => "absent",
-            _ => "ok",
         }
     }
 }
@@ -84,7 +73,7 @@ impl Explainer<'_> {
             chain.judge(Some(unknown(driver, id)));
             return None;
         };
-        chain.step(object, facts.state(), format!("at node {}", facts.node));
+        chain.step(object, facts.condition.name(), format!("at node {}", facts.node));
         chain.judge(judge(&facts, driver, id));
         self.follow_node(chain, &facts.node, Some(driver), Need::Use);
         self.follow_calls(chain, driver, id);
@@ -115,68 +104,97 @@ impl Explainer<'_> {
     }
 
     /// The volume that was made for a claim, and its driver, without Kubernetes.
-    pub(super) fn volume_of(&self, claim: &Namespaced) -> Option<(DriverName, String)> {
-        self.find(|home| home.claim.as_deref().is_some_and(|of| is(of, claim)))
+    pub(super) async fn volume_of(&self, claim: &Namespaced) -> Option<(DriverName, String)> {
+        self.find(|home| home.claim.as_deref().is_some_and(|of| is(of, claim))).await
     }
 
     /// The volume of a PersistentVolume, and its driver, without Kubernetes.
-    pub(super) fn volume_named(&self, name: &str) -> Option<(DriverName, String)> {
-        self.find(|home| {
+    pub(super) async fn volume_named(&self, name: &str) -> Option<(DriverName, String)> {
+        let is_named = |home: &Home| {
             let made_for = home.claim.as_deref().map(|claim| &*claim.volume);
             made_for == Some(name) || home.name.as_deref() == Some(name)
-        })
+        };
+        self.find(is_named).await
     }
 
     /// The node to which a claim's create was sent, and its name there, without Kubernetes.
-    pub(super) fn create_of(&self, claim: &Namespaced) -> Option<(DriverName, NodeName, String)> {
-        self.store.read(|state| {
-            state.drivers().into_iter().find_map(|(driver, of)| {
-                let mut intents = of.intents().iter();
-                let (name, intent) = intents.find(|(_, intent)| {
-                    intent.made.is_none() && intent.claim.as_deref().is_some_and(|of| is(of, claim))
-                })?;
-                Some((driver.clone(), intent.node.clone(), name.text().to_owned()))
-            })
-        })
+    pub(super) async fn create_of(
+        &self,
+        claim: &Namespaced,
+    ) -> Option<(DriverName, NodeName, String)> {
+        let is_open = |intent: &Intent| {
+            intent.made.is_none() && intent.claim.as_deref().is_some_and(|of| is(of, claim))
+        };
+        let found = self.look_through(
+            |of| of.intents(),
+            |name, intent| is_open(intent).then(|| (intent.node.clone(), name.text().to_owned())),
+        );
+        let (driver, (node, name)) = found.await?;
+        Some((driver, node, name))
     }
 
-    fn find(&self, wanted: impl Fn(&Home) -> bool) -> Option<(DriverName, String)> {
-        let mut drivers = self.drivers.iter();
-        drivers.find_map(|driver| Some((driver.clone(), self.find_of(driver, &wanted)?)))
+    async fn find(
+        &self,
+        wanted: impl Fn(&Home) -> bool + Send + Sync,
+    ) -> Option<(DriverName, String)> {
+        let is_wanted = |id: &Id, home: &Home| matches!(id, Id::Volume(_)) && wanted(home);
+        let found = self.look_through(
+            |of| of.homes(),
+            |id, home| is_wanted(id, home).then(|| id.text().to_owned()),
+        );
+        found.await
     }
 
-    /// Looks through a driver's homes, and lets others at the store in between.
-    fn find_of(&self, driver: &DriverName, wanted: impl Fn(&Home) -> bool) -> Option<String> {
-        let mut slice = Slice::default();
-        loop {
-            slice =
-                self.store.read(|state| Some(slice_of(state.driver(driver)?, &slice, &wanted)))?;
-            if slice.found.is_some() || slice.last.is_none() {
-                return slice.found;
+    /// Looks through the records of all drivers for the first that `wanted` takes. Others come to
+    /// the store, and calls to their turn, in between.
+    async fn look_through<R, T: Send>(
+        &self,
+        records: impl Fn(&DriverState) -> &BTreeMap<Id, R> + Send + Sync,
+        wanted: impl Fn(&Id, &R) -> Option<T> + Send + Sync,
+    ) -> Option<(DriverName, T)> {
+        for driver in &self.drivers {
+            let mut after = None;
+            loop {
+                let slice = self.store.read(|state| {
+                    let records = records(state.driver(driver)?);
+                    Some(slice_of(records, after.as_ref(), &wanted))
+                });
+                match slice {
+                    Some(Slice::Found(found)) => return Some((driver.clone(), found)),
+                    Some(Slice::Until(last)) => after = Some(last),
+                    Some(Slice::End) | None => break,
+                }
+                tokio::task::yield_now().await;
             }
         }
+        None
     }
 }
 
-/// What a look at some of a driver's homes gave.
-#[derive(Default)]
-struct Slice {
-    /// The id of a wanted volume.
-    found: Option<String>,
-    /// The last home that was looked at; none if there was none.
-    last: Option<Id>,
+/// What a look at some records of a driver gave.
+#[derive(Debug, PartialEq, Eq)]
+enum Slice<T> {
+    Found(T),
+    /// The next slice begins after this one.
+    Until(Id),
+    End,
 }
 
-/// Looks at the homes after those of the last slice.
-fn slice_of(of: &DriverState, before: &Slice, wanted: impl Fn(&Home) -> bool) -> Slice {
-    let from = before.last.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
-    let mut homes = of.homes().range::<Id, _>((from, Bound::Unbounded)).take(SLICE);
+/// Looks at the records after this one.
+fn slice_of<R, T>(
+    records: &BTreeMap<Id, R>,
+    after: Option<&Id>,
+    wanted: impl Fn(&Id, &R) -> Option<T>,
+) -> Slice<T> {
+    let from = after.map_or(Bound::Unbounded, Bound::Excluded);
     let mut last = None;
-    let found = homes.find(|(id, home)| {
-        last = Some((*id).clone());
-        matches!(id, Id::Volume(_)) && wanted(home)
-    });
-    Slice { found: found.map(|(id, _)| id.text().to_owned()), last }
+    for (id, record) in records.range::<Id, _>((from, Bound::Unbounded)).take(SLICE) {
+        if let Some(found) = wanted(id, record) {
+            return Slice::Found(found);
+        }
+        last = Some(id);
+    }
+    last.map_or(Slice::End, |last| Slice::Until(last.clone()))
 }
 
 fn is(claim: &Claim, named: &Namespaced) -> bool {
@@ -210,13 +228,13 @@ fn hangs(rpc: &str, driver: &DriverName, node: Option<&NodeName>, lasts: Duratio
 /// What is wrong with a volume by itself.
 fn judge(facts: &VolumeFacts, driver: &DriverName, id: &str) -> Option<Verdict> {
     let node = &facts.node;
-    let verdict = match facts.state() {
-        "lost" => Verdict::of(
+    let verdict = match facts.condition {
+        HomeCondition::Lost => Verdict::of(
             Cause::VolumeLost,
             format!("volume {id} lived on node {node}, which was removed for good"),
             format!("its data is lost; `csi-cloud volume forget {driver} ID` lets it be deleted"),
         ),
-        "claimed" => {
+        HomeCondition::Claimed => {
             let others: Vec<_> = facts.claimed_by.iter().map(ToString::to_string).collect();
             Verdict::of(
                 Cause::VolumeClaimedTwice,
@@ -230,12 +248,12 @@ fn judge(facts: &VolumeFacts, driver: &DriverName, id: &str) -> Option<Verdict> 
                 ),
             )
         }
-        "absent" => Verdict::of(
+        HomeCondition::Absent => Verdict::of(
             Cause::VolumeAbsent,
             format!("driver {driver} at node {node} no longer lists volume {id}"),
             "look at the driver's storage there; without it the volume's data is gone",
         ),
-        _ => return None,
+        HomeCondition::Ok => return None,
     };
     Some(verdict.at(node))
 }
@@ -247,27 +265,32 @@ mod tests {
     #[test]
     fn each_state_of_a_volume_is_a_cause_of_its_own() {
         let node: NodeName = "n1".parse().unwrap();
-        let good = VolumeFacts {
-            node: node.clone(),
-            is_lost: false,
-            is_absent: false,
-            claimed_by: Vec::new(),
-        };
-        let twice = vec!["n2".parse().unwrap()];
-        let table = [
-            (good.clone(), None),
-            (VolumeFacts { is_absent: true, ..good.clone() }, Some(Cause::VolumeAbsent)),
-            (
-                VolumeFacts { claimed_by: twice, is_absent: true, ..good.clone() },
-                Some(Cause::VolumeClaimedTwice),
-            ),
-            (VolumeFacts { is_lost: true, ..good }, Some(Cause::VolumeLost)),
-        ];
-        for (facts, expected) in table {
+        for (condition, expected) in [
+            (HomeCondition::Ok, None),
+            (HomeCondition::Absent, Some(Cause::VolumeAbsent)),
+            (HomeCondition::Claimed, Some(Cause::VolumeClaimedTwice)),
+            (HomeCondition::Lost, Some(Cause::VolumeLost)),
+        ] {
+            let claimed_by = vec!["n2".parse().unwrap()];
+            let facts = VolumeFacts { node: node.clone(), condition, claimed_by };
             let verdict = judge(&facts, &"d.example".parse().unwrap(), "v1");
             assert_eq!(verdict.as_ref().map(|verdict| verdict.cause), expected, "{facts:?}");
             assert!(verdict.is_none_or(|verdict| verdict.text.contains("node n1")));
         }
+    }
+
+    #[test]
+    fn records_are_looked_through_slice_by_slice() {
+        let id = |number: usize| Id::Volume(format!("v{number:05}"));
+        let records: BTreeMap<_, _> = (0..SLICE + 2).map(|number| (id(number), number)).collect();
+        let slice = |after: Option<Id>, wanted| {
+            slice_of(&records, after.as_ref(), |_, number| (*number == wanted).then_some(*number))
+        };
+        assert_eq!(slice(None, 7), Slice::Found(7));
+        assert_eq!(slice(None, SLICE), Slice::Until(id(SLICE - 1)));
+        assert_eq!(slice(Some(id(SLICE - 1)), SLICE), Slice::Found(SLICE));
+        assert_eq!(slice(Some(id(SLICE - 1)), 7), Slice::Until(id(SLICE + 1)));
+        assert_eq!(slice(Some(id(SLICE + 1)), 7), Slice::End);
     }
 
     #[test]

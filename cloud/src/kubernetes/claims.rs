@@ -11,6 +11,7 @@ use proto::csi::{Id, Method, Resource};
 use proto::names::{DriverName, NodeName};
 
 use crate::nodes::driver_health::DriverHealth;
+use crate::state::default_name::volume_for;
 use crate::state::known::State;
 
 pub(super) const PROVISIONERS: [&str; 2] =
@@ -77,8 +78,7 @@ pub(super) fn reason(
     patience: Duration,
 ) -> Option<Reason> {
     let driver = state.driver(&claim.driver);
-    // The name that external-provisioner gives by default; it can be told another prefix.
-    let name = Id::Name(Method::creating(Resource::Volume), format!("pvc-{}", claim.uid));
+    let name = Id::Name(Method::creating(Resource::Volume), volume_for(&claim.uid));
     let sent = driver.and_then(|driver| driver.intent(&name)).map(|intent| intent.node.clone());
     let node = sent.or_else(|| claim.node.clone())?;
     if state.is_removed(&node) {

@@ -20,6 +20,8 @@ use crate::kubernetes::claims::Reason;
 use crate::kubernetes::node::Collision;
 use crate::nodes::driver_health::DriverHealth;
 use crate::state::colocated::Colocated;
+use crate::state::condition::HomeCondition;
+use crate::state::default_name::claim_uid;
 use crate::state::known::State;
 use crate::state::not_taken::Untold;
 use crate::state::record::Home;
@@ -126,7 +128,7 @@ pub(super) fn colocated(colocated: &Colocated) -> Notice {
     let about = About::Claim {
         namespace: claim.namespace.to_string(),
         name: claim.name.to_string(),
-        uid: name.strip_prefix("pvc-").map(str::to_owned),
+        uid: claim_uid(name).map(str::to_owned),
     };
     let note = format!(
         "the volume was made from {made_from}, so it is at node {node}; asked for was {requested}. \
@@ -228,18 +230,23 @@ pub(super) fn trouble(
 fn trouble_of(state: &State, id: &Id, home: &Home) -> Option<(&'static str, String)> {
     let id = id.text();
     let node = &home.node;
-    if home.lost || state.is_removed(node) {
-        let note = format!(
-            "volume {id} lived on node {node}, which was removed for good; its data is lost"
-        );
-        return Some(("VolumeLost", note));
+    match HomeCondition::of(state, home) {
+        HomeCondition::Lost => {
+            let note = format!(
+                "volume {id} lived on node {node}, which was removed for good; its data is lost"
+            );
+            Some(("VolumeLost", note))
+        }
+        HomeCondition::Claimed => {
+            let rival = home.conflicts.first()?;
+            let note = format!(
+                "nodes {node} and {rival} both say that they have volume {id}; calls go to \
+                 {node}. Two drivers that hand out the same ids must not share a name"
+            );
+            Some(("VolumeClaimedTwice", note))
+        }
+        HomeCondition::Absent | HomeCondition::Ok => None,
     }
-    let rival = home.conflicts.first()?;
-    let note = format!(
-        "nodes {node} and {rival} both say that they have volume {id}; calls go to {node}. Two \
-         drivers that hand out the same ids must not share a name"
-    );
-    Some(("VolumeClaimedTwice", note))
 }
 
 /// The claim and the PersistentVolume of a volume, as far as they are known.
@@ -252,7 +259,7 @@ pub(super) fn claimants(home: &Home) -> Vec<About> {
         claimants.push(About::Claim {
             namespace: claim.namespace.to_string(),
             name: claim.name.to_string(),
-            uid: name.and_then(|name| name.strip_prefix("pvc-")).map(str::to_owned),
+            uid: name.and_then(claim_uid).map(str::to_owned),
         });
         volume = not_empty(&claim.volume);
     }

@@ -12,11 +12,9 @@ use proto::names::{DriverName, NodeName};
 use crate::kubernetes::claims::Pending;
 use crate::kubernetes::events::{About, Notice, claimants};
 use crate::kubernetes::keeper::Keeper;
+use crate::state::default_name::claim_uid;
 use crate::state::known::State;
-use crate::telemetry::calls::{Running, Stage};
-
-/// A call that takes longer is told of. It is shorter than every sidecar's deadline in `deploy/`.
-const LONG: Duration = Duration::from_secs(20);
+use crate::telemetry::calls::{LONG, Running, Stage};
 
 /// A call that takes long.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -99,8 +97,7 @@ fn concerned<'a>(
     if let Some(home) = home {
         return claimants(home);
     }
-    // The name that external-provisioner gives by default; it can be told another prefix.
-    let Some(uid) = call.subject.strip_prefix("pvc-") else { return Vec::new() };
+    let Some(uid) = claim_uid(&call.subject) else { return Vec::new() };
     let claim = pending.find(|(_, claim)| claim.uid == uid && claim.driver == call.driver);
     let about = claim.and_then(|(key, _)| {
         let (namespace, name) = key.split_once('/')?;

@@ -8,6 +8,7 @@ use std::fmt::Display;
 use proto::control::metadata::{Key, Kind, Object, Pod};
 
 use crate::metadata::index::Index;
+use crate::state::default_name::claim_uid;
 use crate::state::record::Claim;
 
 /// Why there is no decision.
@@ -120,6 +121,6 @@ fn within(namespace: impl Display, name: impl Display) -> String {
 
 /// Whether a volume's name has the uid of another claim than this.
 fn is_anothers(name: &str, uid: &str) -> bool {
-    let named = name.strip_prefix("pvc-").filter(|rest| uuid::Uuid::try_parse(rest).is_ok());
+    let named = claim_uid(name).filter(|rest| uuid::Uuid::try_parse(rest).is_ok());
     named.is_some_and(|named| named != uid)
 }

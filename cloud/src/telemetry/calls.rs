@@ -28,6 +28,10 @@ use crate::telemetry::metrics::{Hop, Metrics};
 
 /// The method name of a call that is no CSI RPC.
 pub const UNKNOWN: &str = "unknown";
+/// A call that takes longer hangs: it is told of in Kubernetes, and explains why something waits.
+///
+/// It is shorter than every sidecar's deadline in `deploy/`.
+pub const LONG: Duration = Duration::from_secs(20);
 /// The message kept of a call whose caller left.
 const LEFT: &str = "the caller left before the answer; at its node, the call goes on";
 

@@ -31,8 +31,9 @@ parameters:
 /// Seven states at once: two wrong classes, a pod without a node, and a claim without a pod. One
 /// node is away, one driver is dead, and one stands still.
 pub(super) async fn states(scene: &Scene<'_>) -> anyhow::Result<()> {
-    let [stopped, dead, away] = ["n1", "n2", "n3"].map(|name| scene.cluster.node(name));
-    let [stopped, dead, away] = [stopped?, dead?, away?];
+    let stopped = scene.cluster.node("n1")?;
+    let dead = scene.cluster.node("n2")?;
+    let away = scene.cluster.node("n3")?;
     let examined = async {
         hostdir(stopped)?.signal(Signal::STOP).await?;
         hostdir(dead)?.kill().await?;
@@ -66,9 +67,7 @@ pub(super) async fn states(scene: &Scene<'_>) -> anyhow::Result<()> {
     };
     let examined = examined.await;
     // Later rows need them, whatever was found.
-    hostdir(stopped)?.signal(Signal::CONT).await?;
-    hostdir(dead)?.run().await?;
-    away.relay.mend();
+    scene.cluster.mend().await?;
     examined?;
     scene.cluster.ready().await?;
     scene.ready(&["stopped", "away"]).await?;

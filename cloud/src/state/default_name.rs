@@ -1,0 +1,35 @@
+//! The names that the sidecars give by default: a prefix, and the uid of the object in Kubernetes.
+//!
+//! They can be told another prefix, so a name without this one says nothing.
+
+/// The prefix of external-provisioner, before a claim's uid.
+const VOLUME: &str = "pvc-";
+/// The prefix of external-snapshotter, before the uid of a VolumeSnapshot.
+const SNAPSHOT: &str = "snapshot-";
+
+/// The name of the volume for the claim with this uid.
+pub fn volume_for(claim_uid: &str) -> String {
+    format!("{VOLUME}{claim_uid}")
+}
+
+/// The uid of the claim for which a volume with this name is made.
+pub fn claim_uid(volume_name: &str) -> Option<&str> {
+    volume_name.strip_prefix(VOLUME)
+}
+
+/// The name of the snapshot for the VolumeSnapshot with this uid.
+pub fn snapshot_for(uid: &str) -> String {
+    format!("{SNAPSHOT}{uid}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_its_prefix_and_a_uid() {
+        assert_eq!(volume_for("u1"), "pvc-u1");
+        assert_eq!(snapshot_for("u1"), "snapshot-u1");
+        assert_eq!([claim_uid("pvc-u1"), claim_uid("vol-u1")], [Some("u1"), None]);
+    }
+}
