@@ -64,7 +64,7 @@ impl AdminState {
 
     /// The calls of those that are kept that were last sent to a node, the newest first.
     pub fn ended_at(&self, node: &NodeName) -> Vec<Arc<EndedCall>> {
-        self.calls.ended.latest(|call| call.node.as_ref() == Some(node))
+        self.calls.ended.at(node)
     }
 
     /// The calls that ended, the newest first.

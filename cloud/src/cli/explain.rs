@@ -34,6 +34,7 @@ fn subject(command: ExplainCommand) -> (Subject, Show) {
         ExplainCommand::Pvc { name, show } => (Subject::Pvc(name), show),
         ExplainCommand::Pv { name, show } => (Subject::Pv(name), show),
         ExplainCommand::Pod { name, show } => (Subject::Pod(name), show),
+        ExplainCommand::Snapshot { name, show } => (Subject::Snapshot(name), show),
         ExplainCommand::Volume { driver, id, show } => (Subject::Volume { driver, id }, show),
         ExplainCommand::Node { node, show } => (Subject::Node(node), show),
         ExplainCommand::Driver { driver, show } => (Subject::Driver(driver), show),

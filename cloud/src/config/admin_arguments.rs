@@ -31,7 +31,7 @@ pub enum Ask {
     /// csi-cloud does not answer, it looks at what --config names. The exit code is 1 if something
     /// is at fault.
     Doctor(Doctor),
-    /// Say why a pod, claim, volume, node or driver waits, and what to do next.
+    /// Say why a pod, claim, snapshot, volume, node or driver waits, and what to do next.
     ///
     /// It follows the chain to the node: claim, class, the scheduler's choice, volume, attachment,
     /// link, driver. The last line is the verdict. It reads only.

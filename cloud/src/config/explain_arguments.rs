@@ -35,6 +35,15 @@ pub enum ExplainCommand {
         #[command(flatten)]
         show: Show,
     },
+    /// A VolumeSnapshot
+    Snapshot {
+        /// Its namespace and name
+        #[arg(value_name = "NAMESPACE/NAME")]
+        name: Namespaced,
+        /// How to show it
+        #[command(flatten)]
+        show: Show,
+    },
     /// A volume, by the driver's id
     Volume {
         /// Its driver

@@ -158,8 +158,15 @@ impl Chain {
     }
 
     /// Notes a cause that counts only if no other is found later: it says what did not happen.
-    pub(super) fn judge_weakly(&mut self, verdict: Verdict) {
-        self.weak.get_or_insert(verdict);
+    pub(super) fn judge_weakly(&mut self, verdict: impl Into<Option<Verdict>>) {
+        if self.weak.is_none() {
+            self.weak = verdict.into();
+        }
+    }
+
+    /// Drops such a cause: what it would explain does not wait.
+    pub(super) fn drop_weak(&mut self) {
+        self.weak = None;
     }
 
     /// Notes what cannot be seen. It is no cause.
@@ -207,6 +214,10 @@ mod tests {
         let mut weak = Chain::default();
         weak.judge_weakly(Verdict::of(Cause::NoPod, "no pod", ""));
         assert_eq!(weak.end(|| Verdict::fine("all is well")).verdict.cause, Cause::NoPod);
+        let mut dropped = Chain::default();
+        dropped.judge_weakly(Verdict::of(Cause::CallFailed, "a call failed", ""));
+        dropped.drop_weak();
+        assert_eq!(dropped.end(|| Verdict::fine("all is well")).verdict.cause, Cause::Fine);
         let fine = Chain::default().end(|| Verdict::fine("all is well"));
         assert_eq!(fine.verdict.sentence(), "all is well");
     }

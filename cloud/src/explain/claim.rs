@@ -87,7 +87,8 @@ impl Explainer<'_> {
         if let Some((driver, node, name)) = self.create_of(claim).await {
             chain.step(format!("create of {name}"), "sent", format!("to node {node}"));
             self.follow_node(chain, &node, Some(&driver), Need::Use);
-            self.follow_calls(chain, &driver, &name);
+            let failed = self.follow_calls(chain, &driver, &[&name]);
+            chain.judge(failed);
             return None;
         }
         chain.judge(Some(Verdict::of(
@@ -191,7 +192,8 @@ impl Explainer<'_> {
             }
             (None, None) => {}
         }
-        self.follow_calls(chain, &driver, &name);
+        let failed = self.follow_calls(chain, &driver, &[&name]);
+        chain.judge(failed);
     }
 
     /// The newest warning of Kubernetes about an object. It is the cause if there is no other.

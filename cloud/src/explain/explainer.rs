@@ -43,6 +43,7 @@ impl Explainer<'_> {
             Subject::Pvc(claim) => self.claim(claim).await,
             Subject::Pv(name) => self.persistent_volume(name).await,
             Subject::Pod(pod) => self.pod(pod).await,
+            Subject::Snapshot(snapshot) => self.snapshot(snapshot).await,
             Subject::Volume { driver, id } => self.volume(driver, id),
             Subject::Node(node) => self.node(node),
             Subject::Driver(driver) => self.driver(driver),

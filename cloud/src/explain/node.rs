@@ -68,6 +68,8 @@ impl Explainer<'_> {
                 self.follow_node(&mut chain, node, Some(driver), Need::NewVolumes);
             }
         }
+        let failed = self.follow_ended_at(&mut chain, node);
+        chain.judge_weakly(failed);
         chain.end(|| Verdict::fine(format!("node {node} has a link, and its drivers are up")))
     }
 }

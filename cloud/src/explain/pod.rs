@@ -62,7 +62,9 @@ impl Explainer<'_> {
             }
         }
         let is_fine = facts.is_ready && !facts.is_ending;
-        if !is_fine && !volumes.is_empty() {
+        if is_fine {
+            chain.drop_weak();
+        } else if !volumes.is_empty() {
             self.follow_warning(chain, objects, "Pod", pod).await;
         }
     }
@@ -159,7 +161,8 @@ fn found(facts: &PodFacts) -> String {
     }
 }
 
-fn not_visible(object: &str, why: &str) -> Verdict {
+/// What was asked about cannot be seen.
+pub(super) fn not_visible(object: &str, why: &str) -> Verdict {
     Verdict::of(
         Cause::NotVisible,
         format!("{object} cannot be seen: {why}"),

@@ -15,6 +15,8 @@ pub enum Subject {
     Pv(String),
     /// A Pod, with all its claims.
     Pod(Namespaced),
+    /// A VolumeSnapshot.
+    Snapshot(Namespaced),
     /// A volume of a driver.
     Volume {
         /// Its driver.

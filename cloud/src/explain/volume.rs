@@ -25,6 +25,8 @@ const SLICE: usize = 1000;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct VolumeFacts {
     node: NodeName,
+    /// The name under which it was made.
+    name: Option<String>,
     condition: HomeCondition,
     claimed_by: Vec<NodeName>,
 }
@@ -33,6 +35,7 @@ impl VolumeFacts {
     fn of(state: &State, home: &Home) -> Self {
         Self {
             node: home.node.clone(),
+            name: home.name.as_deref().map(str::to_owned),
             condition: HomeCondition::of(state, home),
             claimed_by: home.conflicts.clone(),
         }
@@ -56,35 +59,58 @@ impl Explainer<'_> {
         driver: &DriverName,
         id: &str,
     ) -> Option<NodeName> {
+        self.follow_home(chain, driver, &Id::Volume(id.into()))
+    }
+
+    /// Follows the chain from a volume or snapshot to its node. Returns the node.
+    pub(super) fn follow_home(
+        &self,
+        chain: &mut Chain,
+        driver: &DriverName,
+        id: &Id,
+    ) -> Option<NodeName> {
         let facts = self.store.read(|state| {
-            let home = state.driver(driver)?.home(&Id::Volume(id.into()))?;
+            let home = state.driver(driver)?.home(id)?;
             Some(VolumeFacts::of(state, home))
         });
-        let object = format!("volume {id} of {driver}");
+        let object = format!("{} of {driver}", named(id));
         let Some(facts) = facts else {
             let shared = self.store.read(|state| state.driver(driver)?.elected().cloned());
             if let Some(controller) = shared {
                 chain.step(object, "shared", format!("its controller is node {controller}"));
                 self.follow_node(chain, &controller, Some(driver), Need::Use);
-                self.follow_calls(chain, driver, id);
+                let failed = self.follow_calls(chain, driver, &[id.text()]);
+                chain.judge_weakly(failed);
                 return Some(controller);
             }
             chain.step(object, "unknown", "no node is known to have it");
             chain.judge(Some(unknown(driver, id)));
+            let failed = self.follow_calls(chain, driver, &[id.text()]);
+            chain.judge_weakly(failed);
             return None;
         };
         chain.step(object, facts.condition.name(), format!("at node {}", facts.node));
         chain.judge(judge(&facts, driver, id));
         self.follow_node(chain, &facts.node, Some(driver), Need::Use);
-        self.follow_calls(chain, driver, id);
+        let subjects: Vec<_> = [id.text()].into_iter().chain(facts.name.as_deref()).collect();
+        let failed = self.follow_calls(chain, driver, &subjects);
+        chain.judge_weakly(failed);
         Some(facts.node)
     }
 
-    /// The calls in flight about a volume's id or name.
-    pub(super) fn follow_calls(&self, chain: &mut Chain, driver: &DriverName, subject: &str) {
+    /// The last calls and those in flight about something, by its id and its name. Returns the
+    /// verdict if the last one failed.
+    pub(super) fn follow_calls(
+        &self,
+        chain: &mut Chain,
+        driver: &DriverName,
+        subjects: &[&str],
+    ) -> Option<Verdict> {
+        let failed = self.follow_ended(chain, driver, subjects);
         for (_, call) in self.calls.running() {
             let progress = call.progress();
-            if call.driver != *driver || !progress.is_about(subject) {
+            let is_about = subjects.iter().any(|subject| progress.is_about(subject));
+            if call.driver != *driver || !is_about {
                 continue;
             }
             let lasts = call.begun.elapsed();
@@ -101,6 +127,7 @@ impl Explainer<'_> {
                 None => verdict,
             }));
         }
+        failed
     }
 
     /// The volume that was made for a claim, and its driver, without Kubernetes.
@@ -201,11 +228,35 @@ fn is(claim: &Claim, named: &Namespaced) -> bool {
     *claim.namespace == *named.namespace && *claim.name == *named.name
 }
 
-fn unknown(driver: &DriverName, id: &str) -> Verdict {
+/// What it is, and its id.
+fn named(id: &Id) -> String {
+    let what = match id {
+        Id::Volume(_) => "volume",
+        Id::Snapshot(_) => "snapshot",
+        Id::Group(_) => "group",
+        Id::Name(method, _) => method.name(),
+    };
+    format!("{what} {}", id.text())
+}
+
+/// The flag that a command about it takes beside its id.
+fn flag(id: &Id) -> &'static str {
+    match id {
+        Id::Volume(_) | Id::Name(..) => "",
+        Id::Snapshot(_) => " --kind snapshot",
+        Id::Group(_) => " --kind group",
+    }
+}
+
+fn unknown(driver: &DriverName, id: &Id) -> Verdict {
+    let what = named(id);
+    let flag = flag(id);
     Verdict::of(
         Cause::VolumeUnknown,
-        format!("no node is known to have volume {id} of driver {driver}"),
-        format!("if you know which one does, `csi-cloud volume adopt {driver} ID --node NODE`"),
+        format!("no node is known to have {what} of driver {driver}"),
+        format!(
+            "if you know which one does, `csi-cloud volume adopt {driver} ID --node NODE{flag}`"
+        ),
     )
 }
 
@@ -226,32 +277,33 @@ fn hangs(rpc: &str, driver: &DriverName, node: Option<&NodeName>, lasts: Duratio
 }
 
 /// What is wrong with a volume by itself.
-fn judge(facts: &VolumeFacts, driver: &DriverName, id: &str) -> Option<Verdict> {
+fn judge(facts: &VolumeFacts, driver: &DriverName, id: &Id) -> Option<Verdict> {
     let node = &facts.node;
+    let what = named(id);
+    let flag = flag(id);
     let verdict = match facts.condition {
         HomeCondition::Lost => Verdict::of(
             Cause::VolumeLost,
-            format!("volume {id} lived on node {node}, which was removed for good"),
-            format!("its data is lost; `csi-cloud volume forget {driver} ID` lets it be deleted"),
+            format!("{what} lived on node {node}, which was removed for good"),
+            format!(
+                "its data is lost; `csi-cloud volume forget {driver} ID{flag}` lets it be deleted"
+            ),
         ),
         HomeCondition::Claimed => {
             let others: Vec<_> = facts.claimed_by.iter().map(ToString::to_string).collect();
             Verdict::of(
                 Cause::VolumeClaimedTwice,
-                format!(
-                    "node {node} and {} both say that they have volume {id}",
-                    others.join(", ")
-                ),
+                format!("node {node} and {} both say that they have {what}", others.join(", ")),
                 format!(
                     "look at the disks of each, and `csi-cloud volume adopt {driver} ID --node \
-                     NODE` says which one has it"
+                     NODE{flag}` says which one has it"
                 ),
             )
         }
         HomeCondition::Absent => Verdict::of(
             Cause::VolumeAbsent,
-            format!("driver {driver} at node {node} no longer lists volume {id}"),
-            "look at the driver's storage there; without it the volume's data is gone",
+            format!("driver {driver} at node {node} no longer has {what}"),
+            "look at the driver's storage there; without it the data is gone",
         ),
         HomeCondition::Ok => return None,
     };
@@ -272,8 +324,9 @@ mod tests {
             (HomeCondition::Lost, Some(Cause::VolumeLost)),
         ] {
             let claimed_by = vec!["n2".parse().unwrap()];
-            let facts = VolumeFacts { node: node.clone(), condition, claimed_by };
-            let verdict = judge(&facts, &"d.example".parse().unwrap(), "v1");
+            let facts = VolumeFacts { node: node.clone(), name: None, condition, claimed_by };
+            let id = Id::Volume("v1".into());
+            let verdict = judge(&facts, &"d.example".parse().unwrap(), &id);
             assert_eq!(verdict.as_ref().map(|verdict| verdict.cause), expected, "{facts:?}");
             assert!(verdict.is_none_or(|verdict| verdict.text.contains("node n1")));
         }

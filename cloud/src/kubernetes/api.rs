@@ -19,6 +19,9 @@
 //! | (core) | events | list | warnings about what `csi-cloud explain` is asked for |
 //! | storage.k8s.io | storageclasses | get | the same |
 //! | storage.k8s.io | volumeattachments | get | the same |
+//! | snapshot.storage.k8s.io | volumesnapshots | get | the same |
+//! | snapshot.storage.k8s.io | volumesnapshotclasses | get | the same |
+//! | snapshot.storage.k8s.io | volumesnapshotcontents | get | the same |
 //!
 //! What only `csi-cloud doctor` reads is in `deploy/kustomize/components/kubeedge/rights.yaml`.
 

@@ -26,6 +26,7 @@ pub mod retry;
 pub mod run;
 pub mod settings;
 mod slow_calls;
+pub mod snapshot_facts;
 pub mod token_review;
 pub mod volumes;
 pub mod watch;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{Event, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::{CSINode, StorageClass, VolumeAttachment};
-use kube::api::ListParams;
+use kube::api::{DynamicObject, ListParams};
 use kube::{Api, Resource};
 use proto::host::{chain, plain};
 use proto::names::{DriverName, NodeName};
@@ -19,6 +19,9 @@ use serde::de::DeserializeOwned;
 use crate::kubernetes::api::{ApiError, Server};
 use crate::kubernetes::object_facts::{
     AttachmentFacts, ClaimFacts, ClassFacts, PersistentVolumeFacts, PodFacts, newest_warning,
+};
+use crate::kubernetes::snapshot_facts::{
+    ContentFacts, SnapshotFacts, SnapshotKind, driver_of_class,
 };
 
 /// Events of one object that are looked at.
@@ -70,6 +73,26 @@ impl Objects {
         attachments.read(&name, |attachment| AttachmentFacts::of(&attachment)).await
     }
 
+    /// A VolumeSnapshot.
+    pub async fn snapshot(&self, namespace: &str, name: &str) -> Seen<SnapshotFacts> {
+        let resource = SnapshotKind::Snapshot.resource();
+        let api = Api::namespaced_with(self.server.client.clone(), namespace, &resource);
+        let snapshots = Kind { server: &self.server, what: "VolumeSnapshot get", api };
+        snapshots.read(name, |object| SnapshotFacts::of(&object)).await
+    }
+
+    /// The driver of a VolumeSnapshotClass.
+    pub async fn snapshot_class(&self, name: &str) -> Seen<String> {
+        let classes = self.custom("VolumeSnapshotClass get", SnapshotKind::Class);
+        classes.read(name, |object| driver_of_class(&object)).await
+    }
+
+    /// A VolumeSnapshotContent.
+    pub async fn snapshot_content(&self, name: &str) -> Seen<ContentFacts> {
+        let contents = self.custom("VolumeSnapshotContent get", SnapshotKind::Content);
+        contents.read(name, |object| ContentFacts::of(&object)).await
+    }
+
     /// Whether a node's CSINode has a driver. None if there is no such CSINode.
     pub async fn registered(&self, node: &NodeName, driver: &DriverName) -> Seen<bool> {
         let nodes = self.cluster::<CSINode>("CSINode get");
@@ -95,6 +118,12 @@ impl Objects {
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
     {
         let api = Api::namespaced(self.server.client.clone(), namespace);
+        Kind { server: &self.server, what, api }
+    }
+
+    /// Custom resources that are in no namespace.
+    fn custom(&self, what: &'static str, kind: SnapshotKind) -> Kind<'_, DynamicObject> {
+        let api = Api::all_with(self.server.client.clone(), &kind.resource());
         Kind { server: &self.server, what, api }
     }
 

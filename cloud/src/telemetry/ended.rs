@@ -141,6 +141,11 @@ impl Ended {
         calls.map(|calls| calls.last.iter().rev().cloned().collect()).unwrap_or_default()
     }
 
+    /// The calls of those that are kept that were last sent to a node, the newest first.
+    pub fn at(&self, node: &NodeName) -> Vec<Arc<EndedCall>> {
+        self.latest(|call| call.node.as_ref() == Some(node))
+    }
+
     /// The last calls of which this is true, the newest first.
     pub fn latest(&self, is_wanted: impl Fn(&EndedCall) -> bool) -> Vec<Arc<EndedCall>> {
         let kept = self.lock();

@@ -32,6 +32,7 @@ impl Part {
 type Rule = (&'static str, &'static str, &'static [&'static str]);
 
 const WATCHED: &[&str] = &["list", "watch"];
+const SNAPSHOTS: &str = "snapshot.storage.k8s.io";
 
 /// Our rights.
 const RIGHTS: &[(Part, &[Rule])] = &[
@@ -47,6 +48,9 @@ const RIGHTS: &[(Part, &[Rule])] = &[
             ("events.k8s.io", "events", &["create", "patch"]),
             ("storage.k8s.io", "storageclasses", &["get"]),
             ("storage.k8s.io", "volumeattachments", &["get"]),
+            (SNAPSHOTS, "volumesnapshots", &["get"]),
+            (SNAPSHOTS, "volumesnapshotclasses", &["get"]),
+            (SNAPSHOTS, "volumesnapshotcontents", &["get"]),
             ("", "events", &["list"]),
         ],
     ),

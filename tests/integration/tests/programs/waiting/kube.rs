@@ -35,6 +35,7 @@ mod explain;
 mod labels;
 mod metadata;
 mod not_taken;
+mod snapshots;
 
 const RBAC: &str = "rbac.authorization.k8s.io";
 const NODE_IDS: &str = "csi.volume.kubernetes.io/nodeid";
@@ -166,7 +167,7 @@ impl Plane {
             json!({"apiGroups": [group], "resources": [cells[1]], "verbs": verbs})
         });
         let rules: Vec<_> = rules.collect();
-        ensure!(rules.len() == 15, "{rules:?}");
+        ensure!(rules.len() == 18, "{rules:?}");
         let role = json!({"metadata": {"name": "edge-csi"}, "rules": rules});
         self.make::<ClusterRole>(role, "admin").await?;
         let binding = json!({

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use harness::raw::RawClient;
 use k8s_openapi::api::core::v1::{Event, Pod};
 use k8s_openapi::api::storage::v1::{StorageClass, VolumeAttachment};
 
@@ -13,13 +14,17 @@ type Expected<'a> = (&'a str, Option<&'a str>);
 
 impl Site {
     /// What `csi-cloud explain` says.
-    async fn explained(&self, subject: &[&str]) -> anyhow::Result<Value> {
+    pub(super) async fn explained(&self, subject: &[&str]) -> anyhow::Result<Value> {
         let said = self.say(&[&["explain"], subject, &["-o", "json"]].concat()).await?;
         Ok(serde_json::from_str(&said)?)
     }
 
     /// Waits until the verdict is this one. Its sentence is the last line of the table.
-    async fn explains(&self, subject: &[&str], expected: Expected<'_>) -> anyhow::Result<()> {
+    pub(super) async fn explains(
+        &self,
+        subject: &[&str],
+        expected: Expected<'_>,
+    ) -> anyhow::Result<()> {
         let (cause, node) = expected;
         until(&format!("{subject:?}: {cause}"), || async {
             let said = self.explained(subject).await?;
@@ -36,7 +41,7 @@ impl Site {
     }
 
     /// Makes an object in the namespace `default`.
-    async fn in_default<K>(&self, object: Value) -> anyhow::Result<K>
+    pub(super) async fn in_default<K>(&self, object: Value) -> anyhow::Result<K>
     where
         K: kube::Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
             + Clone
@@ -73,7 +78,7 @@ impl Site {
     }
 
     /// A volume with its PersistentVolume and its claim, which is bound to it.
-    async fn bound(&self, claim: &str, handle: &str) -> anyhow::Result<()> {
+    pub(super) async fn bound(&self, claim: &str, handle: &str) -> anyhow::Result<()> {
         let volume = json!({
             "metadata": {"name": format!("pv-{claim}")},
             "spec": {"capacity": {"storage": "1Mi"}, "accessModes": ["ReadWriteOnce"],
@@ -124,6 +129,12 @@ async fn a_claim_without_a_volume_says_what_it_waits_for() -> anyhow::Result<()>
     ] {
         site.in_default::<PersistentVolumeClaim>(object).await?;
     }
+    // The driver refuses its create, which lacks capabilities.
+    let refused = of_class("refused", Some("now"), &[by]);
+    let refused = site.in_default::<PersistentVolumeClaim>(refused).await?;
+    let name = format!("pvc-{}", refused.uid().context("no uid")?);
+    let request = csi::CreateVolumeRequest { name, ..Default::default() }.encode_to_vec();
+    site.world.front().await?.call(&controller("CreateVolume"), &request).await?;
     let message = "rpc error: code = ResourceExhausted desc = node n1: the disk is full";
     site.warning("PersistentVolumeClaim", "failed", "ProvisioningFailed", message).await?;
     for (name, expected) in [
@@ -136,6 +147,7 @@ async fn a_claim_without_a_volume_says_what_it_waits_for() -> anyhow::Result<()>
         ("failed", ("call-failed", None)),
         ("nowhere", ("node-unknown", Some("n9"))),
         ("chosen", ("no-call", None)),
+        ("refused", ("call-failed", Some(NODE))),
     ] {
         let name = format!("default/{name}");
         site.explains(&["pvc", &name], expected).await?;
@@ -191,6 +203,7 @@ async fn a_pod_says_which_of_its_volumes_is_the_matter() -> anyhow::Result<()> {
     ] {
         site.explains(&subject, expected).await?;
     }
+    last_calls(&site, &front, &made.volume_id).await?;
     // The attachment is refused.
     let name = attachment(&site, &made.volume_id).await?;
     let attachments = site.plane.all::<VolumeAttachment>();
@@ -209,6 +222,26 @@ async fn a_pod_says_which_of_its_volumes_is_the_matter() -> anyhow::Result<()> {
     site.explains(&["pod", "default/good"], ("volume-lost", Some(NODE))).await?;
     site.plane.stop().await?;
     site.world.cloud.process.stop(START).await
+}
+
+/// The last call about the volume fails, and then one does not.
+async fn last_calls(site: &Site, front: &RawClient, id: &str) -> anyhow::Result<()> {
+    for (required_bytes, expected) in
+        [(None, ("call-failed", Some(NODE))), (Some(1 << 20), ("fine", None))]
+    {
+        let capacity_range = required_bytes
+            .map(|required_bytes| csi::CapacityRange { required_bytes, limit_bytes: 0 });
+        let volume_id = id.to_owned();
+        let request =
+            csi::ControllerExpandVolumeRequest { volume_id, capacity_range, ..Default::default() };
+        front.call(&controller("ControllerExpandVolume"), &request.encode_to_vec()).await?;
+        for subject in [["pod", "default/good"], ["pvc", "default/good"], ["node", NODE]] {
+            site.explains(&subject, expected).await?;
+        }
+        let steps = site.explained(&["pv", "pv-good"]).await?["steps"].to_string();
+        assert!(steps.contains("last ControllerExpandVolume of"), "{steps}");
+    }
+    Ok(())
 }
 
 /// Makes the attachment of a volume at the node, under the name that Kubernetes gives it.
