@@ -10,6 +10,7 @@
 //! | (core) | persistentvolumeclaims | get, list, watch | claims that wait for a node |
 //! | (core) | persistentvolumes | get, list | whose volume is lost, and where one may be used |
 //! | (core) | pods | get | whose direct volume was not taken, and which does not start |
+//! | (core) | pods | list | which waits for a node that is away, in a role of its own |
 //! | (core) | pods | list, watch | metadata of nodes, in a role of its own |
 //! | (core) | persistentvolumes | watch | the same |
 //! | storage.k8s.io | volumeattachments | list, watch | the same |
@@ -18,23 +19,26 @@
 //! | events.k8s.io | events | create, patch | Events |
 //! | (core) | events | list | warnings about what `csi-cloud explain` is asked for |
 //! | storage.k8s.io | storageclasses | get | the same |
-//! | storage.k8s.io | volumeattachments | get | the same |
-//! | snapshot.storage.k8s.io | volumesnapshots | get | the same |
+//! | storage.k8s.io | volumeattachments | get, list | the same, and which waits for a node |
+//! | snapshot.storage.k8s.io | volumesnapshots | get | what `csi-cloud explain` is asked for |
 //! | snapshot.storage.k8s.io | volumesnapshotclasses | get | the same |
-//! | snapshot.storage.k8s.io | volumesnapshotcontents | get | the same |
+//! | snapshot.storage.k8s.io | volumesnapshotcontents | get, list | which waits for a node |
 //!
 //! What only `csi-cloud doctor` reads is in `deploy/kustomize/components/kubeedge/rights.yaml`.
 
 use std::collections::BTreeSet;
+use std::fmt::Debug;
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context;
-use kube::Client;
+use kube::api::ListParams;
 use kube::runtime::watcher;
+use kube::{Api, Client};
 use proto::host::chain;
+use serde::de::DeserializeOwned;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
@@ -42,6 +46,8 @@ use tracing::{debug, info, warn};
 use crate::kubernetes::settings::ApiAt;
 use crate::telemetry::calls::Calls;
 
+/// Objects in one answer.
+const PAGE: u32 = 500;
 /// Requests for each second, in the long run.
 const RATE: f64 = 20.0;
 /// Requests that may be sent at once after a rest.
@@ -175,6 +181,28 @@ impl Server {
             _ => self.reached(),
         }
         answered
+    }
+
+    /// Reads all objects, page by page, and keeps what `keep` makes of them.
+    pub(super) async fn list<K, T>(
+        &self,
+        what: &'static str,
+        api: &Api<K>,
+        keep: impl Fn(K) -> Option<T>,
+    ) -> Result<Vec<T>, ApiError>
+    where
+        K: Clone + DeserializeOwned + Debug,
+    {
+        let mut kept = Vec::new();
+        let mut page = ListParams::default().limit(PAGE);
+        loop {
+            let listed = self.ask(what, api.list(&page)).await?;
+            kept.extend(listed.items.into_iter().filter_map(&keep));
+            match listed.metadata.continue_.filter(|token| !token.is_empty()) {
+                Some(token) => page = page.continue_token(&token),
+                None => return Ok(kept),
+            }
+        }
     }
 
     /// A watch failed. The same failure is logged once.

@@ -60,6 +60,10 @@ pub(super) enum About {
     Node { name: String, uid: String },
     /// A Pod, which must run at this node.
     Pod(Pod, NodeName),
+    /// A VolumeAttachment, with its uid.
+    Attachment { name: String, uid: String },
+    /// A VolumeSnapshot, with its uid.
+    Snapshot { namespace: String, name: String, uid: String },
 }
 
 impl About {
@@ -72,9 +76,18 @@ impl About {
             Self::Volume(name) => ("PersistentVolume", None, name),
             Self::Node { name, .. } => ("Node", None, name),
             Self::Pod(pod, _) => ("Pod", Some(pod.namespace.clone()), &pod.name),
+            Self::Attachment { name, .. } => ("VolumeAttachment", None, name),
+            Self::Snapshot { namespace, name, .. } => {
+                ("VolumeSnapshot", Some(namespace.clone()), name)
+            }
+        };
+        let version = match self {
+            Self::Attachment { .. } => "storage.k8s.io/v1",
+            Self::Snapshot { .. } => "snapshot.storage.k8s.io/v1",
+            _ => "v1",
         };
         ObjectReference {
-            api_version: Some("v1".into()),
+            api_version: Some(version.into()),
             kind: Some(kind.into()),
             namespace,
             name: Some(name.clone()),
@@ -153,7 +166,8 @@ pub(super) fn not_taken(untold: &Untold) -> Notice {
     Notice { about, type_: EventType::Warning, reason: "DirectVolumeNotTaken", note }
 }
 
-fn minutes(time: Duration) -> String {
+/// A time in whole units, for people.
+pub(super) fn minutes(time: Duration) -> String {
     match time.as_secs() {
         s @ 0..120 => format!("{s} s"),
         s => format!("{} min", s / 60),

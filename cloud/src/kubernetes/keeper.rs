@@ -14,6 +14,7 @@ use tracing::warn;
 use crate::kubernetes::api::{ApiError, Server};
 use crate::kubernetes::csidriver::CsiDriverSettings;
 use crate::kubernetes::events::{Notice, Told};
+use crate::kubernetes::looks::Looks;
 use crate::kubernetes::managed_fields::MANAGER;
 use crate::kubernetes::mirror::Mirror;
 use crate::kubernetes::published::Published;
@@ -53,6 +54,8 @@ pub(super) struct Keeper {
     pub(super) scan: Scan,
     /// Notices about volumes that were not published yet.
     pub(super) left: VecDeque<Notice>,
+    /// When objects that wait may be looked for.
+    pub(super) looks: Looks,
     /// How many Events may still be tried in this round.
     pub(super) turns: usize,
 }
@@ -92,6 +95,7 @@ impl Keeper {
             told: Told::default(),
             scan: Scan::default(),
             left: VecDeque::new(),
+            looks: Looks::default(),
             turns: 0,
         }
     }

@@ -1,6 +1,7 @@
 //! Publishes Events. They are about claims that wait, calls that take long, volumes that are lost
 //! or claimed twice, and volumes that were colocated with their source. Pods get one for direct
 //! volumes that no runtime took, and nodes one when they are set apart or a driver is down there.
+//! Pods, attachments and snapshots get one while they wait for a node that is away.
 
 use std::time::Duration;
 
@@ -49,7 +50,8 @@ impl Keeper {
         }
         self.tell_pods().await?;
         if self.left.is_empty() {
-            let found = self.scan_volumes().await;
+            let mut found = self.scan_volumes().await;
+            found.extend(self.waiting_objects().await?);
             let now = Instant::now();
             let news = found.into_iter().filter(|notice| self.told.is_news(notice, now));
             self.left = news.take(events::MEMORY).collect();
@@ -244,7 +246,9 @@ impl Keeper {
     async fn uid(&self, about: &About) -> Result<String, ApiError> {
         let client = self.server.client.clone();
         let (uid, expected) = match about {
-            About::Node { uid, .. } => (Some(uid.clone()), None),
+            About::Node { uid, .. }
+            | About::Attachment { uid, .. }
+            | About::Snapshot { uid, .. } => (Some(uid.clone()), None),
             About::Pod(pod, node) => {
                 let api: Api<Pod> = Api::namespaced(client, &pod.namespace);
                 let found = self.server.ask("Pod get", api.get(&pod.name)).await?;

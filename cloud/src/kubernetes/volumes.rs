@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{NodeSelectorTerm, PersistentVolume};
 use kube::Api;
-use kube::api::ListParams;
 use proto::csi::Segments;
 use proto::host::chain;
 use proto::host::tasks::Tasks;
@@ -24,8 +23,6 @@ use crate::nodes::links::AskKubernetes;
 use crate::state::affinity::{Affinity, Age, VolumeAnswer, VolumeFacts};
 use crate::telemetry::calls::Calls;
 
-/// The number of PersistentVolumes in one answer of the API server.
-const PAGE: u32 = 500;
 /// How long what was read is used.
 const FRESH: Duration = Duration::from_secs(60);
 
@@ -117,16 +114,8 @@ impl Reading {
 
 async fn read(server: &Server) -> Result<ByVolume, ApiError> {
     let api = Api::<PersistentVolume>::all(server.client.clone());
-    let mut read = ByVolume::new();
-    let mut page = ListParams::default().limit(PAGE);
-    loop {
-        let listed = server.ask("list persistentvolumes", api.list(&page)).await?;
-        read.extend(listed.items.into_iter().filter_map(of));
-        match listed.metadata.continue_.filter(|token| !token.is_empty()) {
-            Some(token) => page = page.continue_token(&token),
-            None => return Ok(read),
-        }
-    }
+    let read = server.list("list persistentvolumes", &api, of).await?;
+    Ok(read.into_iter().collect())
 }
 
 /// A volume of a CSI driver.

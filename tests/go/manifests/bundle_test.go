@@ -130,7 +130,7 @@ func TestASidecarReachesItsDriverOnly(t *testing.T) {
 // Whoever takes over csi-cloud must not have the sidecars' rights, nor the other way round.
 func TestCsiCloudAndTheSidecarsHaveAccountsOfTheirOwn(t *testing.T) {
 	of := map[string]string{}
-	for _, role := range []string{"", "-join", "-doctor", "-metadata"} {
+	for _, role := range []string{"", "-join", "-doctor", "-metadata", "-pods"} {
 		of["edge-csi-cloud"+role] = "csi-cloud"
 	}
 	for name, documents := range overlays(t) {

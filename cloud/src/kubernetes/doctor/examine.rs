@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
-use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams};
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
 use kube::{Api, Resource, ResourceExt};
 use proto::admin::doctor::Finding;
 use proto::csi::{Capabilities, Local};
@@ -25,9 +25,6 @@ use crate::kubernetes::settings::Publish;
 use crate::nodes::links::Links;
 use crate::state::capabilities::capability_names;
 use crate::state::store::writer::Store;
-
-/// Objects in one answer of the API server.
-const PAGE: u32 = 500;
 
 /// Looks at an installation.
 pub struct Doctor {
@@ -96,34 +93,12 @@ impl Doctor {
         let kind = GroupVersionKind::gvk(group, "v1alpha1", "ObjectSync");
         let kind = ApiResource::from_gvk_with_plural(&kind, plural);
         let api: Api<DynamicObject> = Api::all_with(self.server.client.clone(), &kind);
-        let all = self.list("ObjectSync list", &api, |object| {
+        let all = self.server.list("ObjectSync list", &api, |object| {
             let is_attachment = object.data["spec"]["objectKind"] == "VolumeAttachment";
             let name = object.name_any();
             is_attachment.then(|| format!("{}/{name}", object.namespace().unwrap_or_default()))
         });
         all.await
-    }
-
-    /// Reads all objects, page by page, and keeps what `keep` makes of them.
-    pub(super) async fn list<K, T>(
-        &self,
-        what: &'static str,
-        api: &Api<K>,
-        keep: impl Fn(K) -> Option<T>,
-    ) -> Result<Vec<T>, ApiError>
-    where
-        K: Clone + DeserializeOwned + Debug,
-    {
-        let mut kept = Vec::new();
-        let mut page = ListParams::default().limit(PAGE);
-        loop {
-            let listed = self.server.ask(what, api.list(&page)).await?;
-            kept.extend(listed.items.into_iter().filter_map(&keep));
-            match listed.metadata.continue_.filter(|token| !token.is_empty()) {
-                Some(token) => page = page.continue_token(&token),
-                None => return Ok(kept),
-            }
-        }
     }
 
     fn attachments(&self) -> Vec<Finding> {
@@ -213,7 +188,7 @@ impl Doctor {
     async fn claims(&self, edges: &Edges) -> Vec<Finding> {
         let api: Api<PersistentVolumeClaim> = Api::all(self.server.client.clone());
         let read = |claim| expansion::waiting(&claim);
-        match self.list("PersistentVolumeClaim list", &api, read).await.into() {
+        match self.server.list("PersistentVolumeClaim list", &api, read).await.into() {
             Looked::Found(waiting) => {
                 let is_edge = |one: &Waiting| {
                     self.drivers.contains(one.driver()) && edges.contains_key(one.node().as_str())

@@ -125,7 +125,7 @@ impl Doctor {
     /// The images of all pods in csi-cloud's namespace.
     async fn images(&self) -> Looked<Vec<String>> {
         let api = Api::<Pod>::default_namespaced(self.server.client.clone());
-        let listed = self.list("Pod list", &api, |pod| Some(sidecars::images(&pod)));
+        let listed = self.server.list("Pod list", &api, |pod| Some(sidecars::images(&pod)));
         match timeout(PATIENCE, listed).await {
             Ok(listed) => listed.map(|images: Vec<Vec<String>>| images.concat()).into(),
             Err(_) => Looked::Hidden(LATE.into()),

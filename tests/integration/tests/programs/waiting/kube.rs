@@ -28,6 +28,7 @@ use serde_json::{Value, json};
 use tokio::process::Command;
 
 mod affinity;
+mod away;
 mod doctor;
 mod edges;
 mod expansion;
@@ -167,7 +168,7 @@ impl Plane {
             json!({"apiGroups": [group], "resources": [cells[1]], "verbs": verbs})
         });
         let rules: Vec<_> = rules.collect();
-        ensure!(rules.len() == 18, "{rules:?}");
+        ensure!(rules.len() == 19, "{rules:?}");
         let role = json!({"metadata": {"name": "edge-csi"}, "rules": rules});
         self.make::<ClusterRole>(role, "admin").await?;
         let binding = json!({

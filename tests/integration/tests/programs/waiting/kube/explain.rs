@@ -101,7 +101,7 @@ fn of_class(name: &str, class: Option<&str>, annotations: &[(&str, &str)]) -> Va
     })
 }
 
-fn pod(name: &str, claim: &str, node: Option<&str>) -> Value {
+pub(super) fn pod(name: &str, claim: &str, node: Option<&str>) -> Value {
     json!({
         "metadata": {"name": name, "namespace": "default"},
         "spec": {"nodeName": node, "containers": [{"name": "c", "image": "x"}],
@@ -245,7 +245,7 @@ async fn last_calls(site: &Site, front: &RawClient, id: &str) -> anyhow::Result<
 }
 
 /// Makes the attachment of a volume at the node, under the name that Kubernetes gives it.
-async fn attachment(site: &Site, id: &str) -> anyhow::Result<String> {
+pub(super) async fn attachment(site: &Site, id: &str) -> anyhow::Result<String> {
     let hash =
         ring::digest::digest(&ring::digest::SHA256, format!("{id}{DRIVER}{NODE}").as_bytes());
     let hex: String = hash.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();

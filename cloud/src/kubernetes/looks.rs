@@ -1,0 +1,90 @@
+//! When objects that wait for nodes may be looked for again. Pure.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use proto::names::NodeName;
+use tokio::time::Instant;
+
+/// The nodes whose pods are listed in one round.
+const NODES: usize = 5;
+/// The shortest time between two looks at the same objects.
+const PAUSE: Duration = Duration::from_secs(60);
+/// A look is followed by a pause of at least this many times its duration.
+const SHARE: u32 = 20;
+
+/// How long each node has been away.
+pub(super) type NodesAway = BTreeMap<NodeName, Duration>;
+
+/// When objects may be looked at again.
+#[derive(Default)]
+pub(super) struct Looks {
+    /// The pods of each node.
+    pods: HashMap<NodeName, Instant>,
+    /// Attachments and snapshots; none if they never were.
+    others: Option<Instant>,
+}
+
+impl Looks {
+    /// The nodes whose turn it is, the one that has waited longest first. They have had it then.
+    pub(super) fn turns(&mut self, away: &NodesAway, now: Instant) -> Vec<NodeName> {
+        self.pods.retain(|node, _| away.contains_key(node));
+        let next = |node: &NodeName| self.pods.get(node).copied();
+        let mut due: Vec<_> = away
+            .keys()
+            .filter(|node| next(node).is_none_or(|at| at <= now))
+            .map(|node| (next(node), node.clone()))
+            .collect();
+        due.sort();
+        due.truncate(NODES);
+        let due: Vec<_> = due.into_iter().map(|(_, node)| node).collect();
+        self.pods.extend(due.iter().map(|node| (node.clone(), now + PAUSE)));
+        due
+    }
+
+    /// Whether attachments and snapshots may be looked at.
+    pub(super) fn is_due(&self, now: Instant) -> bool {
+        self.others.is_none_or(|at| at <= now)
+    }
+
+    /// Attachments and snapshots were looked at.
+    pub(super) fn looked(&mut self, begun: Instant, end: Instant) {
+        let pause = PAUSE.max(end.saturating_duration_since(begun) * SHARE);
+        self.others = Some(end + pause);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_few_nodes_at_a_time_have_their_turn_and_none_has_it_twice_a_minute() {
+        let mut looks = Looks::default();
+        let now = Instant::now();
+        let name = |number: usize| format!("n{number}").parse::<NodeName>().unwrap();
+        let mut away: NodesAway = (0..7).map(|number| (name(number), PAUSE)).collect();
+        let names = |numbers: &[usize]| numbers.iter().map(|of| name(*of)).collect::<Vec<_>>();
+        assert_eq!(looks.turns(&away, now), names(&[0, 1, 2, 3, 4]));
+        let second = Duration::from_secs(1);
+        assert_eq!(looks.turns(&away, now + second), names(&[5, 6]));
+        assert_eq!(looks.turns(&away, now + second * 2), names(&[]));
+        // One is back, and another one is new: it comes first.
+        away.remove(&name(0));
+        away.insert(name(8), PAUSE);
+        assert_eq!(looks.turns(&away, now + PAUSE), names(&[8, 1, 2, 3, 4]));
+        assert_eq!(looks.pods.len(), 7);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_long_look_is_followed_by_a_longer_pause() {
+        let mut looks = Looks::default();
+        let begun = Instant::now();
+        assert!(looks.is_due(begun), "it never was looked");
+        let second = Duration::from_secs(1);
+        looks.looked(begun, begun + second);
+        assert!(!looks.is_due(begun + PAUSE) && looks.is_due(begun + second + PAUSE));
+        looks.looked(begun, begun + PAUSE);
+        assert!(!looks.is_due(begun + PAUSE * 20) && looks.is_due(begun + PAUSE * 21));
+    }
+}

@@ -1,0 +1,62 @@
+//! Whatever waits for a node that is away is told so, also by a csi-cloud that was away itself.
+
+use k8s_openapi::api::core::v1::Pod;
+
+use super::explain::{attachment, pod};
+use super::*;
+
+/// A pod that runs, or that is at another node, is told nothing.
+#[tokio::test]
+async fn all_that_waits_for_a_node_is_told_so() -> anyhow::Result<()> {
+    let Some(mut site) = Site::new(&[node(NODE, json!({}))]).await? else { return Ok(()) };
+    site.add_snapshots().await?;
+    let front = site.world.front().await?;
+    let made = created(&front.call(&controller("CreateVolume"), &create_for("u-1")).await?)?;
+    site.bound("good", &made.volume_id).await?;
+    for name in ["starts", "ends", "runs"] {
+        site.in_default::<Pod>(pod(name, "good", Some(NODE))).await?;
+    }
+    site.in_default::<Pod>(pod("elsewhere", "good", Some("n2"))).await?;
+    let pods: Api<Pod> = Api::namespaced(site.plane.admin.clone(), "default");
+    let running = Patch::Merge(json!({"status": {"phase": "Running"}}));
+    pods.patch_status("runs", &PatchParams::default(), &running).await?;
+    pods.delete("ends", &DeleteParams::default().grace_period(1)).await?;
+    let attached = attachment(&site, &made.volume_id).await?;
+    let uid = site.snapshot("today", "daily", Value::Null).await?;
+    site.content(("today", &uid), &made.volume_id, Value::Null).await?;
+    site.world.edge.signal(rustix::process::Signal::KILL)?;
+    for (name, kind, does) in [
+        ("starts", "Pod", "are mounted"),
+        ("ends", "Pod", "this pod ends"),
+        (attached.as_str(), "VolumeAttachment", "is attached"),
+        ("today", "VolumeSnapshot", "is taken"),
+    ] {
+        let event = site.plane.event("EdgeAway", name).await?;
+        let note = event.note.unwrap_or_default();
+        assert!(note.starts_with("node n1 has had no link") && note.contains(does), "{note}");
+        let about = event.regarding.context("about nothing")?;
+        assert_eq!(about.kind.as_deref(), Some(kind));
+        assert!(about.uid.is_some_and(|uid| !uid.is_empty()));
+    }
+    // csi-cloud is away when another pod comes.
+    let listen = site.world.url().to_owned();
+    site.world.cloud.process.signal(rustix::process::Signal::KILL)?;
+    site.in_default::<Pod>(pod("later", "good", Some(NODE))).await?;
+    let config = site.world.stand.at("cloud.toml");
+    let kubeconfig = site.world.stand.at("edge-csi.kubeconfig");
+    let more = ["--config", config.as_str(), "--kubernetes", &kubeconfig];
+    let listen = [listen.as_str()];
+    let started = || site.world.stand.cloud(&listen, &[DRIVER], &more);
+    let cloud = until("csi-cloud serves again", started).await?;
+    site.plane.event("EdgeAway", "later").await?;
+    let told = site.plane.all::<Event>().list(&ListParams::default()).await?.items;
+    for name in ["runs", "elsewhere"] {
+        let regards = |event: &&Event| {
+            let about = event.regarding.as_ref().and_then(|about| about.name.as_deref());
+            about == Some(name) && event.reason.as_deref() == Some("EdgeAway")
+        };
+        assert_eq!(told.iter().filter(regards).count(), 0, "{name}");
+    }
+    site.plane.stop().await?;
+    cloud.process.stop(START).await
+}
