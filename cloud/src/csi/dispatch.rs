@@ -12,6 +12,7 @@ use proto::http2::body::Body;
 use proto::http2::forward::Answer;
 use proto::names::{DriverName, NodeName};
 use tokio::sync::{Semaphore, SemaphorePermit};
+use tonic::Code;
 use tracing::info;
 
 use super::capacity::Capacities;
@@ -34,6 +35,7 @@ use crate::state::known::State;
 use crate::state::node_names::names;
 use crate::state::policy::{Policy, Scope};
 use crate::state::store::writer::Store;
+use crate::telemetry::calls::outcome;
 
 /// Calls of one driver in flight. More are refused, since each holds its request and its answer.
 pub(crate) const MAX_CALLS: usize = 1024;
@@ -86,7 +88,9 @@ impl Dispatcher {
                 let _permit = self.admit()?;
                 check_settled(sender, call, &node)?;
                 self.check_delete(call)?;
-                self.volume_calls(sender).call_node(&node, call).await
+                let answered = self.volume_calls(sender).call_node(&node, call).await;
+                self.look_again(&node, call, &answered);
+                answered
             }
             Plan::Stream(node) => {
                 let _permit = self.admit()?;
@@ -118,6 +122,19 @@ impl Dispatcher {
                 let _permit = self.admit()?;
                 self.capacities.sum(nodes, call).await
             }
+        }
+    }
+
+    /// Lists a node whose driver does not know a volume that has its home there: it may be gone.
+    fn look_again(
+        &self,
+        node: &NodeName,
+        call: &IncomingCall,
+        answered: &Result<Response<Body>, Error>,
+    ) {
+        let Key::Home(id) = &call.key else { return };
+        if self.scope() == Scope::Node && outcome(answered).code == Code::NotFound {
+            self.lists.look_for(node, id);
         }
     }
 

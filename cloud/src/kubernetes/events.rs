@@ -240,7 +240,7 @@ pub(super) fn trouble(
     (notices, last.filter(|_| seen == SLICE).cloned())
 }
 
-/// The reason and the note, if a volume is lost or claimed twice.
+/// The reason and the note, if a volume is lost, absent or claimed twice.
 fn trouble_of(state: &State, id: &Id, home: &Home) -> Option<(&'static str, String)> {
     let id = id.text();
     let node = &home.node;
@@ -259,7 +259,14 @@ fn trouble_of(state: &State, id: &Id, home: &Home) -> Option<(&'static str, Stri
             );
             Some(("VolumeClaimedTwice", note))
         }
-        HomeCondition::Absent | HomeCondition::Ok => None,
+        HomeCondition::Absent => {
+            let note = format!(
+                "node {node}: the driver no longer has volume {id}; look at its storage there. \
+                 Without it the data is gone, and pods that use it do not start"
+            );
+            Some(("VolumeAbsent", note))
+        }
+        HomeCondition::Ok => None,
     }
 }
 
@@ -374,6 +381,8 @@ mod tests {
         let conflicts = vec![node("n3")];
         let twice = Home { name: Some("pvc-u2".into()), conflicts, ..Home::at(node("n1"), 1) };
         changes.push((Id::Volume("x-twice".into()), twice));
+        let absent = Home { name: Some("pvc-u3".into()), absent: true, ..Home::at(node("n1"), 1) };
+        changes.push((Id::Volume("y-absent".into()), absent));
         changes.push((Id::Snapshot("s".into()), Home { lost: true, ..Home::at(node("n2"), 1) }));
         let homes =
             changes.into_iter().map(|(id, home)| Change::Home(driver.clone(), id, Some(home)));
@@ -392,6 +401,7 @@ mod tests {
                 ("VolumeLost", About::Claim { namespace: "shop".into(), name: "data".into(), uid }),
                 ("VolumeLost", About::Volume("pv-7".into())),
                 ("VolumeClaimedTwice", About::Volume("pvc-u2".into())),
+                ("VolumeAbsent", About::Volume("pvc-u3".into())),
             ]
         );
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use prost::Message;
 use proto::csi;
-use proto::csi::Method;
+use proto::csi::{Id, Method};
 use proto::host::chain;
 use proto::names::NodeName;
 use tokio::time::Instant;
@@ -15,6 +15,7 @@ use tonic::Code;
 use super::kind::{ListKind, Secrets};
 use super::merged::Lists;
 use super::refresh::{LONGEST, Refreshed, Refresher};
+use super::turns::Turns;
 use crate::csi::single_flight::{Pending, wait};
 use crate::nodes::handle::Handle;
 use crate::nodes::query::{NodeQueries, QueryError};
@@ -35,12 +36,14 @@ impl Lists {
     pub(crate) async fn list_new_nodes(&self, merges: impl Fn() -> bool) {
         let mut linked = self.refresher.queries.links().linking();
         let mut attempts = HashMap::new();
+        let mut turns = Turns::default();
         loop {
             tokio::time::sleep(SETTLE).await;
             linked.mark_unchanged();
             if merges() {
                 self.ask_new_nodes(&mut attempts);
                 self.ask_apart_nodes();
+                self.ask_known_nodes(&mut turns);
             }
             // The interval covers drivers that appear on an existing link, and failed attempts.
             tokio::select! {
@@ -70,6 +73,45 @@ impl Lists {
                 drop(self.ask(&node, kind, &Secrets::new()));
                 attempts.insert(node, (Arc::downgrade(&link), Instant::now()));
             }
+        }
+    }
+
+    /// Lists nodes again whose driver is up, each at its turn.
+    fn ask_known_nodes(&self, turns: &mut Turns) {
+        let queries = &self.refresher.queries;
+        let mut up = self.nodes();
+        up.retain(|node| queries.links().is_up(node, &queries.driver));
+        for node in turns.take(up, Instant::now()) {
+            for kind in [ListKind::Volumes, ListKind::Snapshots] {
+                self.ask_known(&node, kind);
+            }
+        }
+    }
+
+    /// Asks a node again for a list that it gave before.
+    fn ask_known(&self, node: &NodeName, kind: ListKind) {
+        let Refresher { queries, store, .. } = &self.refresher;
+        let at = store.read(|state| state.driver(&queries.driver)?.at(node).cloned());
+        if at.is_some_and(|at| kind.is_listed(&at)) {
+            drop(self.ask(node, kind, &Secrets::new()));
+        }
+    }
+
+    /// Lists a node again that has lost a volume or snapshot, as a call says. A list that lacks it
+    /// makes it absent.
+    pub(crate) fn look_for(&self, node: &NodeName, id: &Id) {
+        let Refresher { queries, store, .. } = &self.refresher;
+        let kind = match id {
+            Id::Volume(_) => ListKind::Volumes,
+            Id::Snapshot(_) => ListKind::Snapshots,
+            Id::Group(_) | Id::Name(..) => return,
+        };
+        let is_here = store.read(|state| {
+            let home = state.driver(&queries.driver).and_then(|of| of.home(id));
+            home.is_some_and(|home| home.node == *node && !home.absent)
+        });
+        if is_here {
+            self.ask_known(node, kind);
         }
     }
 

@@ -14,6 +14,7 @@ pub mod progress;
 pub mod refresh;
 mod rests;
 pub mod token;
+mod turns;
 mod unlisted;
 pub mod whole;
 

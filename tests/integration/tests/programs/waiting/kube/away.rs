@@ -1,5 +1,7 @@
 //! Whatever waits for a node that is away is told so, also by a csi-cloud that was away itself.
 
+use harness::raw::RawClient;
+use harness::requests::delete;
 use k8s_openapi::api::core::v1::Pod;
 
 use super::explain::{attachment, pod};
@@ -59,4 +61,36 @@ async fn all_that_waits_for_a_node_is_told_so() -> anyhow::Result<()> {
     }
     site.plane.stop().await?;
     cloud.process.stop(START).await
+}
+
+#[tokio::test]
+async fn a_volume_that_its_driver_has_lost_is_absent() -> anyhow::Result<()> {
+    let Some(site) = Site::new(&[node(NODE, json!({}))]).await? else { return Ok(()) };
+    let front = site.world.front().await?;
+    let made = created(&front.call(&controller("CreateVolume"), &create_for("u-1")).await?)?;
+    site.bound("data", &made.volume_id).await?;
+    // Whoever cleans up at the node does not ask csi-cloud.
+    let direct = RawClient::connect(&site.world.stand.at("driver.sock")).await?;
+    direct.call(&controller("DeleteVolume"), &delete(&made.volume_id)).await?;
+    let state = async || {
+        let shown: Value = serde_json::from_str(&site.say(&["volumes", "-o", "json"]).await?)?;
+        anyhow::Ok(shown[0]["state"].clone())
+    };
+    assert_eq!(state().await?, "ok");
+    let expand = csi::ControllerExpandVolumeRequest {
+        volume_id: made.volume_id.clone(),
+        capacity_range: Some(csi::CapacityRange { required_bytes: 1 << 20, limit_bytes: 0 }),
+        ..Default::default()
+    };
+    let refused = front.call(&controller("ControllerExpandVolume"), &expand.encode_to_vec());
+    assert_eq!(refused.await?.code(), tonic::Code::NotFound);
+    until("the volume is absent", || async {
+        let state = state().await?;
+        ensure!(state == "absent", "{state}");
+        Ok(())
+    })
+    .await?;
+    site.plane.event("VolumeAbsent", "data").await?;
+    site.explains(&["pvc", "default/data"], ("volume-absent", Some(NODE))).await?;
+    site.stop().await
 }
