@@ -2,8 +2,10 @@
 //!
 //! Nothing is watched for it, so a cluster whose nodes are all linked is asked nothing. While nodes
 //! are away, the pods of a few of them are listed in each round, and all attachments and snapshots
-//! once a minute. So what began to wait while csi-cloud was away is found as well.
+//! once a minute. A list also finds what began to wait while csi-cloud was away. Snapshots are
+//! listed while a CreateSnapshot takes long, too.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
@@ -19,6 +21,7 @@ use crate::kubernetes::events::{About, Notice};
 use crate::kubernetes::keeper::{Away, Keeper};
 use crate::kubernetes::looks::NodesAway;
 use crate::kubernetes::objects::Objects;
+use crate::kubernetes::slow_calls::SlowCall;
 use crate::kubernetes::snapshot_facts::{ContentFacts, SnapshotKind};
 use crate::kubernetes::waits;
 use crate::kubernetes::waits::WaitingPod;
@@ -39,11 +42,14 @@ impl Keeper {
             let pods = self.waiting_pods(&node, begun).await?;
             notices.extend(self.notices_of_pods(&node, pods).await);
         }
-        if away.is_empty() || !self.looks.is_due(begun) {
+        let slow = self.slow_snapshots();
+        if (away.is_empty() && slow.is_empty()) || !self.looks.is_due(begun) {
             return Ok(notices);
         }
-        notices.extend(self.waiting_attachments(begun).await?);
-        notices.extend(self.waiting_snapshots(begun).await?);
+        if !away.is_empty() {
+            notices.extend(self.waiting_attachments(begun).await?);
+        }
+        notices.extend(self.waiting_snapshots(begun, &slow).await?);
         self.looks.looked(begun, Instant::now());
         Ok(notices)
     }
@@ -155,7 +161,12 @@ impl Keeper {
         Ok(waiting.into_iter().filter_map(notice).collect())
     }
 
-    async fn waiting_snapshots(&mut self, now: Instant) -> Result<Vec<Notice>, Away> {
+    /// What is told of snapshots that wait. `slow` are calls that take long, by name.
+    async fn waiting_snapshots(
+        &mut self,
+        now: Instant,
+        slow: &HashMap<String, SlowCall>,
+    ) -> Result<Vec<Notice>, Away> {
         let what = "VolumeSnapshotContent list";
         if !self.retries.may(what, now) {
             return Ok(Vec::new());
@@ -170,6 +181,9 @@ impl Keeper {
         };
         let waiting = self.settled(what, listed)?.unwrap_or_default();
         let notice = |of: waits::WaitingSnapshot| {
+            if let Some(call) = slow.get(&of.name) {
+                return Some(call.notice(of.about));
+            }
             let node = self.facts.store.read(|state| waits::home(state, &of.driver, &of.id))?;
             let away = self.away_for(&of.driver, &node)?;
             Some(waits::notice(of.about, &node, away, of.wanted))

@@ -2,6 +2,7 @@
 //!
 //! A sidecar says nothing before its own deadline, which is minutes. The user looks earlier.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use kube::runtime::events::EventType;
@@ -12,13 +13,13 @@ use proto::names::{DriverName, NodeName};
 use crate::kubernetes::claims::Pending;
 use crate::kubernetes::events::{About, Notice, claimants};
 use crate::kubernetes::keeper::Keeper;
-use crate::state::default_name::claim_uid;
+use crate::state::default_name::{claim_uid, is_snapshot};
 use crate::state::known::State;
 use crate::telemetry::calls::{LONG, Running, Stage};
 
 /// A call that takes long.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct SlowCall {
+pub(super) struct SlowCall {
     rpc: &'static str,
     driver: DriverName,
     node: NodeName,
@@ -44,7 +45,8 @@ impl SlowCall {
         })
     }
 
-    fn notice(&self, about: About) -> Notice {
+    /// What its object is told.
+    pub(super) fn notice(&self, about: About) -> Notice {
         let Self { rpc, driver, node, lasts, .. } = self;
         let lasts = age(*lasts);
         let (reason, note) = match self.stage {
@@ -68,10 +70,21 @@ impl SlowCall {
 }
 
 impl Keeper {
+    /// The calls that take long now and make a snapshot, by its name.
+    pub(super) fn slow_snapshots(&self) -> HashMap<String, SlowCall> {
+        let slow = self.slow().into_iter();
+        let of_default_name = slow.filter(|call| is_snapshot(&call.subject));
+        of_default_name.map(|call| (call.subject.clone(), call)).collect()
+    }
+
+    fn slow(&self) -> Vec<SlowCall> {
+        let running = self.facts.calls.running();
+        running.iter().filter_map(|(_, call)| SlowCall::of(call)).collect()
+    }
+
     /// What is told of the calls that take long now.
     pub(super) fn slow_calls(&self) -> Vec<Notice> {
-        let running = self.facts.calls.running();
-        let slow: Vec<_> = running.iter().filter_map(|(_, call)| SlowCall::of(call)).collect();
+        let slow = self.slow();
         if slow.is_empty() {
             return Vec::new();
         }

@@ -14,6 +14,7 @@ use proto::names::{DriverName, NodeName};
 use crate::kubernetes::events::{About, Notice, minutes};
 use crate::kubernetes::object_facts::{AttachmentFacts, PodFacts};
 use crate::kubernetes::snapshot_facts::ContentFacts;
+use crate::state::default_name::snapshot_for;
 use crate::state::known::State;
 
 /// What an object waits for.
@@ -69,6 +70,8 @@ pub(super) struct WaitingAttachment {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct WaitingSnapshot {
     pub(super) about: About,
+    /// The name under which external-snapshotter makes it by default.
+    pub(super) name: String,
     pub(super) driver: DriverName,
     /// The snapshot, or the volume of which it is to be made.
     pub(super) id: Id,
@@ -123,7 +126,9 @@ pub(super) fn snapshot(content: ContentFacts) -> Option<WaitingSnapshot> {
     let of_snapshot = content.snapshot.map(Id::Snapshot);
     let id = of_snapshot.or_else(|| content.volume.map(Id::Volume))?;
     let driver = content.driver.parse().ok()?;
-    Some(WaitingSnapshot { about: About::Snapshot { namespace, name, uid }, driver, id, wanted })
+    let default_name = snapshot_for(&uid);
+    let about = About::Snapshot { namespace, name, uid };
+    Some(WaitingSnapshot { about, name: default_name, driver, id, wanted })
 }
 
 /// The node that carries out what a driver is to do for this node.
@@ -207,6 +212,7 @@ mod tests {
             ..ContentFacts::default()
         };
         let waiting = snapshot(facts.clone()).unwrap();
+        assert_eq!(waiting.name, "snapshot-u");
         assert_eq!((waiting.id, waiting.wanted), (Id::Volume("v1".into()), Wanted::Snapshot));
         let ready = ContentFacts { is_ready: true, snapshot: Some("s1".into()), ..facts };
         assert_eq!(snapshot(ready.clone()), None);

@@ -186,6 +186,8 @@ impl Metrics {
             ] {
                 gauge.get_or_create(&named()).set(whole(count));
             }
+            // Zero until a list did not wait, so that its panel has data.
+            drop(self.slow.get_or_create(&named()));
             for (reason, nodes) in &driver.set_apart {
                 let labels = SetApart { driver: named().driver, reason };
                 self.driver_nodes_set_apart.get_or_create(&labels).set(whole(*nodes));

@@ -29,6 +29,7 @@ use tokio::process::Command;
 
 mod affinity;
 mod away;
+mod dashboard;
 mod doctor;
 mod edges;
 mod expansion;

@@ -51,7 +51,8 @@ fn search(places: &[(String, Vec<u8>)], text: &str) -> Vec<String> {
     found.map(|(place, _)| place.clone()).collect()
 }
 
-async fn metrics(world: &World) -> anyhow::Result<Vec<u8>> {
+/// The page of metrics of a csi-cloud that serves HTTP.
+pub(super) async fn metrics(world: &World) -> anyhow::Result<Vec<u8>> {
     let address = world.cloud.http.as_deref().context("no HTTP")?;
     let mut tcp = tokio::net::TcpStream::connect(address).await?;
     tcp.write_all(b"GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await?;

@@ -10,7 +10,7 @@ use super::*;
 /// A pod that runs, or that is at another node, is told nothing.
 #[tokio::test]
 async fn all_that_waits_for_a_node_is_told_so() -> anyhow::Result<()> {
-    let Some(mut site) = Site::new(&[node(NODE, json!({}))]).await? else { return Ok(()) };
+    let Some(site) = Site::new(&[node(NODE, json!({}))]).await? else { return Ok(()) };
     site.add_snapshots().await?;
     let front = site.world.front().await?;
     let made = created(&front.call(&controller("CreateVolume"), &create_for("u-1")).await?)?;
@@ -67,8 +67,9 @@ async fn all_that_waits_for_a_node_is_told_so() -> anyhow::Result<()> {
 async fn a_volume_that_its_driver_has_lost_is_absent() -> anyhow::Result<()> {
     let Some(site) = Site::new(&[node(NODE, json!({}))]).await? else { return Ok(()) };
     let front = site.world.front().await?;
-    let made = created(&front.call(&controller("CreateVolume"), &create_for("u-1")).await?)?;
-    site.bound("data", &made.volume_id).await?;
+    let data = site.in_default::<PersistentVolumeClaim>(claim("data")).await?;
+    let create = create_for(&data.uid().context("no uid")?);
+    let made = created(&front.call(&controller("CreateVolume"), &create).await?)?;
     // Whoever cleans up at the node does not ask csi-cloud.
     let direct = RawClient::connect(&site.world.stand.at("driver.sock")).await?;
     direct.call(&controller("DeleteVolume"), &delete(&made.volume_id)).await?;
@@ -82,8 +83,9 @@ async fn a_volume_that_its_driver_has_lost_is_absent() -> anyhow::Result<()> {
         capacity_range: Some(csi::CapacityRange { required_bytes: 1 << 20, limit_bytes: 0 }),
         ..Default::default()
     };
-    let refused = front.call(&controller("ControllerExpandVolume"), &expand.encode_to_vec());
-    assert_eq!(refused.await?.code(), tonic::Code::NotFound);
+    let refused =
+        front.call(&controller("ControllerExpandVolume"), &expand.encode_to_vec()).await?;
+    assert_eq!(refused.code(), tonic::Code::NotFound);
     until("the volume is absent", || async {
         let state = state().await?;
         ensure!(state == "absent", "{state}");
@@ -91,6 +93,7 @@ async fn a_volume_that_its_driver_has_lost_is_absent() -> anyhow::Result<()> {
     })
     .await?;
     site.plane.event("VolumeAbsent", "data").await?;
-    site.explains(&["pvc", "default/data"], ("volume-absent", Some(NODE))).await?;
+    let subject = ["volume", DRIVER, made.volume_id.as_str()];
+    site.explains(&subject, ("volume-absent", Some(NODE))).await?;
     site.stop().await
 }

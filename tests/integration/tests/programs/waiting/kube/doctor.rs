@@ -215,7 +215,7 @@ async fn rights_kinds_of_snapshots_and_the_time_are_asked_for() -> anyhow::Resul
     site.stands("ours").await?;
     site.is("api-server", "ok", "it answers").await?;
     site.is("clock", "ok", "agree").await?;
-    site.is("rights", "ok", "all 25 are there").await?;
+    site.is("rights", "ok", "all 30 are there").await?;
     site.is("snapshot-kinds", "warning", "there are none").await?;
     site.is("sidecars", "warning", "no sidecar runs there").await?;
     // A role of an older release, which may not label nodes nor list pods.
@@ -224,13 +224,15 @@ async fn rights_kinds_of_snapshots_and_the_time_are_asked_for() -> anyhow::Resul
         json!({"apiGroups": groups, "resources": resources, "verbs": verbs})
     };
     let all = ["get", "list", "watch", "create", "patch"];
+    let snapshots = ["volumesnapshots", "volumesnapshotclasses", "volumesnapshotcontents"];
     let rules = [
         rule("storage.k8s.io", &["csidrivers", "csinodes"], &all),
         rule("", &["nodes", "persistentvolumeclaims"], &["get", "list", "watch"]),
         rule("", &["persistentvolumes"], &["get", "list"]),
         rule("", &["pods"], &["get"]),
         rule("", &["events"], &["list"]),
-        rule("storage.k8s.io", &["storageclasses", "volumeattachments"], &["get"]),
+        rule("storage.k8s.io", &["storageclasses", "volumeattachments"], &["get", "list"]),
+        rule("snapshot.storage.k8s.io", &snapshots, &["get", "list"]),
         rule("events.k8s.io", &["events"], &["create", "patch"]),
     ];
     let less = Patch::Merge(json!({"rules": rules}));

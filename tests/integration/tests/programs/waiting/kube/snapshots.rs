@@ -126,7 +126,7 @@ async fn a_snapshot_says_what_it_waits_for() -> anyhow::Result<()> {
     let status = json!({"snapshotHandle": taken.snapshot_id, "readyToUse": true});
     let content = site.content(("taken", &uid), &made.volume_id, status).await?;
     let status = json!({"readyToUse": true, "boundVolumeSnapshotContentName": content});
-    let snapshots: Api<kube::api::DynamicObject> =
+    let snapshots: Api<DynamicObject> =
         Api::namespaced_with(site.plane.admin.clone(), "default", &kind("VolumeSnapshot"));
     let status = Patch::Merge(json!({"status": status}));
     snapshots.patch_status("taken", &PatchParams::default(), &status).await?;
