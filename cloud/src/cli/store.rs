@@ -9,7 +9,7 @@ use proto::host::plain;
 
 use crate::config::arguments::StoreCommand;
 use crate::state::check::Wrong;
-use crate::state::store::examine::examine;
+use crate::state::store::examine::{Examined, examine};
 use crate::state::store::transfer;
 use crate::state::store::transfer::ExportedSecrets;
 use crate::state::store::url::StoreAt;
@@ -37,14 +37,14 @@ pub(super) fn run(command: StoreCommand) -> anyhow::Result<()> {
 /// # Errors
 /// Something is wrong; or the store cannot be read, is in use, or the output fails.
 pub(crate) fn check(at: &StoreAt, output: Output, out: &mut dyn Write) -> anyhow::Result<()> {
-    let (wrong, records) = examine(at)?;
+    let Examined { wrong, records, format } = examine(at)?;
     match output {
         Output::Json => {
             serde_json::to_writer_pretty(&mut *out, &wrong)?;
             writeln!(out)?;
         }
         Output::Table if wrong.is_empty() => {
-            writeln!(out, "{records} records, and nothing is wrong")?;
+            writeln!(out, "{records} records in format {format}, and nothing is wrong")?;
         }
         Output::Table => table(&wrong, out)?,
     }

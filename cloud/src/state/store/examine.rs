@@ -8,8 +8,18 @@ use crate::state::store::backend::Backend;
 use crate::state::store::file::File;
 use crate::state::store::url::StoreAt;
 
-/// The problems found, and the number of records.
-pub(crate) fn examine(at: &StoreAt) -> anyhow::Result<(Vec<Wrong>, u64)> {
+/// What was found.
+pub(crate) struct Examined {
+    /// The problems.
+    pub(crate) wrong: Vec<Wrong>,
+    /// The number of records.
+    pub(crate) records: u64,
+    /// The format that the store states.
+    pub(crate) format: u64,
+}
+
+/// Reads all of a store.
+pub(crate) fn examine(at: &StoreAt) -> anyhow::Result<Examined> {
     let mut state = State::default();
     let mut records = 0;
     // A store that is in use or missing cannot be judged.
@@ -23,5 +33,5 @@ pub(crate) fn examine(at: &StoreAt) -> anyhow::Result<(Vec<Wrong>, u64)> {
         let why = proto::host::chain(&error);
         wrong.push(Wrong { driver: String::new(), what: "the file".into(), why });
     }
-    Ok((wrong, records))
+    Ok(Examined { wrong, records, format: file.format() })
 }

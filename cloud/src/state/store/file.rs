@@ -4,6 +4,7 @@
 //! redb verifies the checksums only on request, and trusts the file otherwise. So every open
 //! verifies the whole file. A file that anybody else changed is refused, and nothing is guessed.
 
+use std::collections::HashSet;
 use std::fs;
 use std::fs::{DirBuilder, OpenOptions};
 use std::io;
@@ -21,13 +22,13 @@ use crate::state::record::Change;
 use crate::state::store::backend::{Backend, StoreError};
 use crate::state::store::codec;
 use crate::state::store::codec::Decoder;
+use crate::state::store::format;
+use crate::state::store::format::{NEWEST, Needs, OLDEST};
 use crate::state::store::table::Table;
 use crate::state::trust::TrustChange;
 
 /// The size of redb's cache in bytes. All records are in memory anyway.
 const CACHE: usize = 8 << 20;
-/// The version of the format. It grows when an older csi-cloud could misread the file.
-const FORMAT: u64 = 1;
 /// Metadata of the store.
 const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
 const META_FORMAT: &str = "format";
@@ -38,6 +39,9 @@ const MAGIC: &[u8] = b"redb\x1a\x0a\xa9\x0d\x0a";
 pub struct File {
     database: Database,
     path: PathBuf,
+    /// The format that the file states.
+    format: u64,
+    needs: Needs,
 }
 
 /// Why a file is no store.
@@ -48,8 +52,8 @@ enum FileError {
     )]
     InUse,
     #[error(
-        "it was made by a newer csi-cloud, in format {0}; this one knows {FORMAT}, \
-         start the newer one"
+        "it was made by a newer csi-cloud, in format {0}; this one knows up to {NEWEST}, \
+         start the newer one, or first do what its release notes say of going back"
     )]
     Newer(u64),
     #[error("it is no store of csi-cloud; is the path right?")]
@@ -124,17 +128,28 @@ impl File {
             );
         }
         let how = if empty.is_some() { Existing::Replace } else { Existing::Keep };
-        make(path, how, |database| fill(&mut Self { database, path: path.into() }))
+        make(path, how, |database| {
+            let path = path.into();
+            fill(&mut Self { database, path, format: OLDEST, needs: Needs::of_empty() })
+        })
     }
 
-    fn at(path: &Path, open: fn(&Path) -> Result<Database, FileError>) -> Result<Self, StoreError> {
+    fn at(path: &Path, open: fn(&Path) -> Result<Opened, FileError>) -> Result<Self, StoreError> {
         match open(path) {
-            Ok(database) => Ok(Self { database, path: path.into() }),
+            Ok((database, format)) => {
+                Ok(Self { database, path: path.into(), format, needs: Needs::unknown() })
+            }
             Err(why) => Err(failed(path, why)),
         }
     }
 
-    fn read(&self, each: &mut dyn FnMut(Change)) -> Result<(), Unread> {
+    /// The format that the file states: the oldest in which nothing of it is misread.
+    pub(super) fn format(&self) -> u64 {
+        self.format
+    }
+
+    fn read(&mut self, each: &mut dyn FnMut(Change)) -> Result<(), Unread> {
+        let mut newer = HashSet::new();
         let reading = self.database.begin_read()?;
         let mut decoder = Decoder::default();
         for table in Table::ALL {
@@ -144,13 +159,19 @@ impl File {
             };
             for row in rows.iter()? {
                 let (key, value) = row?;
-                each(decoder.decode(table, key.value(), value.value()).map_err(Unread::Record)?);
+                let change = decoder.decode(table, key.value(), value.value());
+                let change = change.map_err(Unread::Record)?;
+                if format::needed(&change) > OLDEST {
+                    newer.insert((table, key.value().to_vec()));
+                }
+                each(change);
             }
         }
+        self.needs.learn(newer);
         Ok(())
     }
 
-    fn write(&self, changes: &[Change]) -> Result<(), redb::Error> {
+    fn write(&mut self, changes: &[Change]) -> Result<(), redb::Error> {
         let mut writing = self.database.begin_write()?;
         writing.set_durability(Durability::Immediate)?;
         for table in Table::ALL {
@@ -159,14 +180,22 @@ impl File {
                 continue;
             }
             let mut rows = writing.open_table(rows(table))?;
-            for row in changes.map(codec::encode) {
+            for change in changes {
+                let row = codec::encode(change);
+                self.needs.note(change, &row);
                 match row.value {
                     Some(value) => rows.insert(&*row.key, &*value)?,
                     None => rows.remove(&*row.key)?,
                 };
             }
         }
-        Ok(writing.commit()?)
+        let format = self.needs.format(self.format);
+        if format != self.format {
+            writing.open_table(META)?.insert(META_FORMAT, format)?;
+        }
+        writing.commit()?;
+        self.format = format;
+        Ok(())
     }
 }
 
@@ -207,7 +236,10 @@ fn rows(table: Table) -> TableDefinition<'static, &'static [u8], &'static [u8]> 
     TableDefinition::new(table.name())
 }
 
-fn open(path: &Path) -> Result<Database, FileError> {
+/// A database, and the format that it states.
+type Opened = (Database, u64);
+
+fn open(path: &Path) -> Result<Opened, FileError> {
     if !path.try_exists()? {
         match make(path, Existing::Keep, |_| Ok(())) {
             // Another csi-cloud was faster.
@@ -218,7 +250,7 @@ fn open(path: &Path) -> Result<Database, FileError> {
     existing(path)
 }
 
-fn existing(path: &Path) -> Result<Database, FileError> {
+fn existing(path: &Path) -> Result<Opened, FileError> {
     let mut magic = Vec::new();
     fs::File::open(path)?.take(MAGIC.len() as u64).read_to_end(&mut magic)?;
     if magic.is_empty() {
@@ -228,9 +260,9 @@ fn existing(path: &Path) -> Result<Database, FileError> {
         return Err(FileError::Unknown);
     }
     let database = builder().open(path).map_err(redb::Error::from)?;
-    match format(&database) {
-        Ok(Some(FORMAT)) => Ok(database),
-        Ok(Some(newer)) if newer > FORMAT => Err(FileError::Newer(newer)),
+    match stated(&database) {
+        Ok(Some(format @ OLDEST..=NEWEST)) => Ok((database, format)),
+        Ok(Some(newer)) if newer > NEWEST => Err(FileError::Newer(newer)),
         Ok(_) | Err(redb::Error::TableDoesNotExist(_)) => Err(FileError::Unknown),
         Err(error) => Err(error.into()),
     }
@@ -242,7 +274,7 @@ fn builder() -> redb::Builder {
     builder
 }
 
-fn format(database: &Database) -> Result<Option<u64>, redb::Error> {
+fn stated(database: &Database) -> Result<Option<u64>, redb::Error> {
     let format = database.begin_read()?.open_table(META)?.get(META_FORMAT)?;
     Ok(format.map(|format| format.value()))
 }
@@ -298,7 +330,7 @@ fn new(path: &Path) -> Result<Database, FileError> {
 
 fn begin(database: &Database) -> Result<(), redb::Error> {
     let writing = database.begin_write()?;
-    writing.open_table(META)?.insert(META_FORMAT, FORMAT)?;
+    writing.open_table(META)?.insert(META_FORMAT, OLDEST)?;
     for table in Table::ALL {
         writing.open_table(rows(table))?;
     }

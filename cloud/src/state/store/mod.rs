@@ -7,6 +7,7 @@ pub mod backend;
 mod codec;
 pub(crate) mod examine;
 pub mod file;
+mod format;
 mod key;
 pub mod measured;
 pub mod memory;

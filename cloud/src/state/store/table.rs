@@ -6,7 +6,7 @@ use crate::state::record::Change;
 use crate::state::trust::TrustChange;
 
 /// A kind of record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Table {
     Nodes,
     Elected,

@@ -6,7 +6,7 @@ use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use redb::{Database, TableDefinition};
+use redb::{Database, ReadableDatabase, TableDefinition};
 
 use crate::state::store::tests::*;
 
@@ -51,15 +51,63 @@ fn a_newer_format_is_refused() {
     writing
         .open_table(TableDefinition::<&str, u64>::new("meta"))
         .unwrap()
-        .insert("format", 2)
+        .insert("format", 3)
         .unwrap();
     writing.commit().unwrap();
     drop(database);
-    assert!(
-        refusal(&path).contains("made by a newer csi-cloud, in format 2"),
-        "{}",
-        refusal(&path)
-    );
+    let refused = refusal(&path);
+    for word in ["made by a newer csi-cloud, in format 3", "up to 2", "start the newer one"] {
+        assert!(refused.contains(word), "{refused}");
+    }
+}
+
+/// The format that a file states.
+fn stated(path: &Path) -> u64 {
+    let database = Database::open(path).unwrap();
+    let reading = database.begin_read().unwrap();
+    let meta = reading.open_table(TableDefinition::<&str, u64>::new("meta")).unwrap();
+    meta.get("format").unwrap().unwrap().value()
+}
+
+#[test]
+fn an_older_csi_cloud_is_kept_away_as_long_as_it_would_give_a_volume_twice() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let lease = |id: &str, claims: &[&str]| {
+        let claim = |node: &&str| LeaseClaim { node: node.parse().unwrap(), epoch: 7, since: 1 };
+        let record =
+            LeaseRecord { claims: claims.iter().map(claim).collect(), ..LeaseRecord::default() };
+        Change::Lease("d.example".parse().unwrap(), Id::Volume(id.into()), Some(record))
+    };
+    let gone = |id: &str| Change::Lease("d.example".parse().unwrap(), Id::Volume(id.into()), None);
+    let commit = |changes: &[Change]| {
+        let mut file = File::open(&path).unwrap();
+        loaded(&mut file).unwrap();
+        file.commit(changes).unwrap();
+        drop(file);
+        stated(&path)
+    };
+    assert_eq!(commit(&[volume("v", Some(home("n1"))), lease("v", &[])]), 1);
+    assert_eq!(commit(&[lease("v", &["n1", "n2"]), lease("w", &["n1"])]), 2);
+    assert_eq!(commit(&[volume("x", Some(home("n1"))), gone("w")]), 2, "there is still one");
+    let mut unread = File::open(&path).unwrap();
+    unread.commit(&[volume("y", Some(home("n1")))]).unwrap();
+    drop(unread);
+    assert_eq!(stated(&path), 2, "nobody looked at the records");
+    assert_eq!(commit(&[lease("v", &[])]), 1, "it is settled");
+    assert_eq!(commit(&[lease("v", &["n1"])]), 2);
+    assert_eq!(commit(&[gone("v")]), 1);
+}
+
+#[test]
+fn an_import_states_the_format_of_what_it_holds() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let claim = LeaseClaim { node: "n1".parse().unwrap(), epoch: 7, since: 1 };
+    let record = LeaseRecord { claims: vec![claim], ..LeaseRecord::default() };
+    let change = Change::Lease("d.example".parse().unwrap(), Id::Volume("v".into()), Some(record));
+    File::import(&path, |backend| Ok(backend.commit(std::slice::from_ref(&change))?)).unwrap();
+    assert_eq!(stated(&path), 2);
 }
 
 #[test]

@@ -1,0 +1,79 @@
+//! The format of a store, and which records need which.
+//!
+//! The number grows only while a record is there that an older csi-cloud could misread. So an
+//! older one opens the store whenever it can be trusted with it, and refuses it otherwise.
+
+use std::collections::HashSet;
+
+use crate::state::record::Change;
+use crate::state::store::codec::Row;
+use crate::state::store::table::Table;
+
+/// The format of csi-cloud 0.1.0.
+pub(super) const OLDEST: u64 = 1;
+/// While nodes claim a direct volume by their words alone (`LeaseRecord::claims`). An older
+/// csi-cloud drops the claims, and would give the volume to another node.
+const CLAIMED_LEASES: u64 = 2;
+/// The newest format that this csi-cloud reads.
+pub(super) const NEWEST: u64 = CLAIMED_LEASES;
+
+/// The records of one store that need more than the oldest format.
+pub(super) struct Needs {
+    newer: HashSet<(Table, Vec<u8>)>,
+    /// False until all records were seen; the stored format is then no more than kept.
+    is_known: bool,
+}
+
+impl Needs {
+    /// Those of a store that has no records yet.
+    pub(super) fn of_empty() -> Self {
+        Self { newer: HashSet::new(), is_known: true }
+    }
+
+    /// Those of a store that has to be read first.
+    pub(super) fn unknown() -> Self {
+        Self { newer: HashSet::new(), is_known: false }
+    }
+
+    /// Takes all records of the store, whatever was known before.
+    pub(super) fn learn(&mut self, newer: HashSet<(Table, Vec<u8>)>) {
+        *self = Self { newer, is_known: true };
+    }
+
+    /// Counts a change that is about to be written.
+    pub(super) fn note(&mut self, change: &Change, row: &Row) {
+        let of = (row.table, row.key.clone());
+        if row.value.is_some() && needed(change) > OLDEST {
+            self.newer.insert(of);
+        } else {
+            self.newer.remove(&of);
+        }
+    }
+
+    /// The format that the store must state, if it states this one now.
+    pub(super) fn format(&self, stated: u64) -> u64 {
+        match (self.newer.is_empty(), self.is_known) {
+            (true, true) => OLDEST,
+            (true, false) => stated,
+            (false, _) => CLAIMED_LEASES,
+        }
+    }
+}
+
+/// The format that a record needs.
+pub(super) fn needed(change: &Change) -> u64 {
+    match change {
+        Change::Lease(_, _, Some(lease)) if !lease.claims.is_empty() => CLAIMED_LEASES,
+        // An older one ignores what it does not know of these, and loses no volume by that. It
+        // knows no revocations, which are never undone: docs/operations.md has what to do.
+        Change::Lease(..)
+        | Change::Home(..)
+        | Change::Intent(..)
+        | Change::NodeDriver(..)
+        | Change::Node(..)
+        | Change::Elected(..)
+        | Change::Profile(..)
+        | Change::Epoch(_)
+        | Change::Trust(_) => OLDEST,
+    }
+}
