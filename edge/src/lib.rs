@@ -72,7 +72,7 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
     for (name, sockets) in &config.drivers {
         drivers.add(name.clone(), sockets.clone(), FoundBy::Configuration)?;
     }
-    config.state.as_deref().inspect(|state| state::look(state));
+    config.state.as_deref().map_or(Ok(()), state::look)?;
     let cloud = cloud(config.state.as_deref(), &node);
     let introductions = Arc::new(Introductions::open(config.state.as_deref(), node.clone()));
     let executor = executor(&config, &drivers, &cloud, &work);

@@ -1,13 +1,16 @@
 //! Looks at the state directory when csi-edge starts, and says what is wrong with it.
 //!
-//! csi-edge serves in any case: what cannot be known or kept is answered as such, call by call. It
-//! may use `link`.
+//! csi-edge serves in any case but one: what cannot be known or kept is answered as such, call by
+//! call. A directory of a newer csi-edge is refused, because its records could be misread. It may
+//! use `link`.
 
 pub mod first_link;
 
 use std::io;
 use std::path::Path;
 
+use edge_calls::state_format;
+use edge_calls::state_format::NewerState;
 use proto::host::chain;
 use proto::host::publish::{Existing, publish};
 use tracing::{error, info, warn};
@@ -16,7 +19,11 @@ use tracing::{error, info, warn};
 const PROBE: &str = "probe";
 
 /// Makes the directory if needed, removes what a crash left in it, and logs what is wrong.
-pub fn look(directory: &Path) {
+///
+/// # Errors
+/// It is of a newer csi-edge.
+pub fn look(directory: &Path) -> Result<(), NewerState> {
+    state_format::check(directory)?;
     if let Err(error) = prepare(directory) {
         let directory = directory.display();
         let error = chain(&error);
@@ -27,6 +34,7 @@ pub fn look(directory: &Path) {
              csi-edge again"
         );
     }
+    Ok(())
 }
 
 fn prepare(directory: &Path) -> io::Result<()> {
@@ -55,7 +63,7 @@ fn prepare(directory: &Path) -> io::Result<()> {
     if let Err(error) = std::fs::remove_file(&probe) {
         warn!(path = %probe.display(), %error, "cannot be removed");
     }
-    Ok(())
+    state_format::state(directory)
 }
 
 #[cfg(test)]
@@ -74,8 +82,11 @@ mod tests {
         let mut left: Vec<_> =
             std::fs::read_dir(&state).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         left.sort();
-        assert_eq!(left, [".kept", "scopes.json"]);
+        assert_eq!(left, [".kept", "format.json", "scopes.json"]);
         assert!(prepare(&state.join("scopes.json")).is_err());
-        look(&state.join("scopes.json"));
+        look(&state.join("scopes.json")).unwrap();
+        publish(&state.join("format.json"), br#"{"format":9}"#, 0o600, Existing::Replace).unwrap();
+        let refused = look(&state).unwrap_err().to_string();
+        assert!(refused.contains("in format 9"), "{refused}");
     }
 }

@@ -20,5 +20,6 @@ pub mod metadata;
 pub mod node_volumes;
 mod rewrite;
 pub mod scopes;
+pub mod state_format;
 
 pub use error::Error;

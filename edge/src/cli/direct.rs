@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use clap::{Args, Subcommand, ValueEnum};
+use edge_calls::state_format;
 use edge_direct::admin::reconcile;
 use edge_direct::admin::show;
 use edge_direct::admin::volumes;
@@ -174,6 +175,7 @@ pub async fn run(command: Direct, out: &mut impl Write) -> anyhow::Result<()> {
         "{} is no directory; where has csi-edge its state?",
         at.state.display()
     );
+    state_format::check(&at.state)?;
     run_at(command, out).await
 }
 
