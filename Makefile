@@ -9,7 +9,7 @@ export PATH := $(CURDIR)/target/tools/bin:$(PATH)
 
 DIRECT := $(CARGO) test --workspace --test direct --locked --quiet -- --ignored --test-threads 2
 
-.PHONY: figures fuzz help build demo direct guest test check sanity sim mutants chaos powercut release bench badnet scale hostile hop size sbom tools stand stand-down e2e conformance
+.PHONY: figures fuzz help build demo direct guest test check sanity sim mutants chaos powercut release bench badnet scale hostile hop size sbom tools stand stand-down e2e conformance skew
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -70,6 +70,9 @@ stand-down: ## End it
 
 e2e: $(GO_BIN)/kubernetes.done $(GO_BIN)/bundles.done $(if $(FIGURES),figures,build) ## A whole Kubernetes, and what must work in it; ROWS='name …' for some of it, LONG=1 with long outages, FIGURES=1 for times and memory (release build)
 	$(QUIET) LONG=$(LONG) target/$(if $(FIGURES),measure,debug)/cluster e2e $(foreach row,$(if $(FIGURES),figures,$(ROWS)),--row $(row))
+
+skew: $(GO_BIN)/kubernetes.done $(GO_BIN)/bundles.done build ## Two versions at once: COMMIT=older; main rows of make e2e with its csi-cloud, then with its csi-edge, then upgrade and rollback under load; SIDES='cloud edge both' ROWS='name …' for some (root)
+	$(QUIET) COMMIT='$(COMMIT)' SIDES='$(SIDES)' ROWS='$(ROWS)' sh tests/skew.sh
 
 conformance: $(GO_BIN)/kubernetes.done $(GO_BIN)/conformance.done build ## Kubernetes' own storage suite on a whole Kubernetes, with us and without us (root); FOCUS='regular expression', AT_ONCE=n, ONLY=suite, serial or disruptive, SHORT=1 for some quick tests
 	$(QUIET) target/debug/cluster conformance $(if $(SHORT),--short) $(if $(ONLY),--only $(ONLY)) $(if $(FOCUS),--focus '$(FOCUS)') $(if $(AT_ONCE),--at-once $(AT_ONCE))

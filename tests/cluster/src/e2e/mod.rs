@@ -2,6 +2,7 @@
 //! each row the drivers, the persistent volumes and our store must agree.
 
 mod accounts;
+mod arriving;
 pub mod command;
 mod dead_drivers;
 mod direct;
@@ -34,6 +35,7 @@ mod tables;
 mod texts;
 mod traces;
 pub mod truth;
+mod versions;
 
 use std::time::Duration;
 
@@ -140,6 +142,11 @@ pub const ROWS: &[Row] = &[
     Row { name: "edge-away", alone: true, run: |scene| outages::edge_away(scene).boxed() },
     Row { name: "exam", alone: true, run: |scene| exam::states(scene).boxed() },
     Row { name: "edge-removed", alone: true, run: |scene| outages::edge_removed(scene).boxed() },
+    Row {
+        name: "arriving",
+        alone: true,
+        run: |scene| arriving::from_node_deployment(scene).boxed(),
+    },
     Row { name: "api-away", alone: true, run: |scene| outages::api_away(scene).boxed() },
     Row { name: "offline-front", alone: true, run: |scene| kubeedge::offline_front(scene).boxed() },
     Row { name: "doctor-kubeedge", alone: true, run: |scene| kubeedge::doctor(scene).boxed() },
@@ -156,6 +163,12 @@ pub const ROWS: &[Row] = &[
 const FIGURES: Row =
     Row { name: "figures", alone: true, run: |scene| figures::measured(scene).boxed() };
 
+/// Two versions at once; an older one is there with `make skew` only.
+const VERSIONS: [Row; 2] = [
+    Row { name: "upgrade", alone: true, run: |scene| versions::upgraded(scene).boxed() },
+    Row { name: "rollback", alone: true, run: |scene| versions::rolled_back(scene).boxed() },
+];
+
 /// The row that switches a node off and on.
 const POWER_CUT: &str = "power-cut";
 /// The rows that need a file server.
@@ -165,13 +178,13 @@ const RENEWAL: &str = "renewal";
 /// The row in which a CA is rotated.
 const ROTATION: &str = "ca-rotated";
 
-/// The rows of these names; without one all but the figures, and in CI all but renewals and the
-/// CA's rotation, which take minutes. That is said.
+/// The rows of these names; without one all but the figures and other versions. In CI renewals and
+/// the CA's rotation are left out too, which take minutes. That is said.
 ///
 /// # Errors
 /// There is no row of a name.
 pub fn chosen(names: &[String], is_ci: bool) -> anyhow::Result<Vec<&'static Row>> {
-    let all = || ROWS.iter().chain([&FIGURES]);
+    let all = || ROWS.iter().chain([&FIGURES]).chain(&VERSIONS);
     let known = |name: &String| all().any(|row| row.name == name);
     if let Some(other) = names.iter().find(|name| !known(name)) {
         let all: Vec<_> = all().map(|row| row.name).collect();

@@ -32,8 +32,8 @@ pub const ADMIN: &str = "admin.sock";
 /// once.
 const NODE_DEPLOYMENT: [&str; 3] =
     ["--node-deployment", "--node-deployment-base-delay=1s", "--node-deployment-max-delay=5s"];
-/// Where the socket relay finds csi-cloud.
-const HOLDERS: &str = "holders.sock";
+/// Where a socket relay finds csi-cloud.
+pub const HOLDERS: &str = "holders.sock";
 
 /// csi-cloud with its sidecars.
 pub struct Cloud {
@@ -212,12 +212,10 @@ fn serve(
     kubeconfig: &Path,
 ) -> anyhow::Result<Launch> {
     let pki = ground.at("pki");
-    // Nodes that join or renew in a row get certificates of the shortest life.
-    let mut config = format!(
-        "[ca]\ncert = \"{pki}/ca.crt\"\nkey = \"{pki}/ca.key\"\nnode_life = \"2m\"\n\
-         [kubernetes]\njoin_service_account = \"{NAMESPACE}/csi-edge\"\n\
-         metadata = true\ndirect_handlers = [\"{HANDLER}\"]\n"
-    );
+    let mut config = match ground.older() {
+        Some(_) => String::new(),
+        None => settings(&pki),
+    };
     config.extend(drivers.iter().map(|driver| section(driver)));
     publish(&ground.dir().join("cloud.toml"), config.as_bytes(), 0o600, Existing::Replace)?;
     let mut args = vec![
@@ -236,6 +234,16 @@ fn serve(
     args.extend(urls.iter().map(|url| format!("--listen={url}")));
     args.extend(drivers.iter().map(|driver| format!("--driver={driver}")));
     Ok(Launch::new(ground.program("csi-cloud"), args))
+}
+
+/// The settings that are newer than the oldest csi-cloud that a stand runs.
+fn settings(pki: &str) -> String {
+    // Nodes that join or renew in a row get certificates of the shortest life.
+    format!(
+        "[ca]\ncert = \"{pki}/ca.crt\"\nkey = \"{pki}/ca.key\"\nnode_life = \"2m\"\n\
+         [kubernetes]\njoin_service_account = \"{NAMESPACE}/csi-edge\"\n\
+         metadata = true\ndirect_handlers = [\"{HANDLER}\"]\n"
+    )
 }
 
 /// The socket relay, which holds the sidecars' sockets.

@@ -1,6 +1,7 @@
 //! The drivers of the stand, and the arguments that each gets.
 
 use super::files::Files;
+use super::ground::older;
 
 /// The driver that every node has.
 pub const DRIVER: &str = "hostdir.edge-csi.io";
@@ -22,9 +23,10 @@ pub(super) fn is_shared(driver: &str) -> bool {
     driver == SHARED || driver == STRAIGHT[1]
 }
 
-/// Those of these drivers that this machine can have.
+/// Those of these drivers that this machine can have. An older version's shared driver has another
+/// configuration.
 pub fn here(drivers: &[&'static str]) -> Vec<&'static str> {
-    let has_files = Files::missing().is_empty();
+    let has_files = Files::missing().is_empty() && older().is_none();
     drivers.iter().copied().filter(|driver| !is_shared(driver) || has_files).collect()
 }
 

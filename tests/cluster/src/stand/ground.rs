@@ -29,6 +29,10 @@ const PACKAGES: [(&str, &str); 7] = [
     ("/usr/sbin/mkfs.xfs", "xfsprogs"),
 ];
 
+/// The directory of an older version's programs. A stand then has nothing in its configuration
+/// that an older version does not know.
+const OLDER: &str = "EDGE_CSI_OLDER";
+
 /// See the module.
 pub struct Ground {
     dir: PathBuf,
@@ -92,6 +96,16 @@ impl Ground {
         self.ours.path(name)
     }
 
+    /// The path of one of our programs as this checkout builds it.
+    pub fn newest(&self, name: &str) -> PathBuf {
+        self.ours.newest(name)
+    }
+
+    /// The directory of an older version's programs, if it is one of two versions' stand.
+    pub fn older(&self) -> Option<PathBuf> {
+        older()
+    }
+
     /// Reads a file of the checkout.
     ///
     /// # Errors
@@ -116,6 +130,11 @@ impl Ground {
         };
         files.iter().map(read).collect()
     }
+}
+
+/// As [`Ground::older`].
+pub(super) fn older() -> Option<PathBuf> {
+    std::env::var_os(OLDER).map(PathBuf::from)
 }
 
 /// Ports of loopback that are free now, all different. If one is taken before its use, its program

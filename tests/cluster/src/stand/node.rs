@@ -293,7 +293,8 @@ async fn edge(
     // What runtimes are configured with is the node's own, unlike the machine's /etc.
     let kubelet = at.text("kubelet");
     let text = format!("[direct]\nruntime_root = \"{RUNTIMES}\"\ntargets = \"{kubelet}\"\n");
-    let config = at.write("csi-edge.toml", &text)?;
+    let text = if at.ground.older().is_some() { "" } else { &text };
+    let config = at.write("csi-edge.toml", text)?;
     super::cloud::admin(at.ground, &["ca", "issue", plan.name, "--dir", &pki]).await?;
     let mut args = vec![
         "serve".to_owned(),
