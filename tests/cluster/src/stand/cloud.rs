@@ -182,12 +182,13 @@ impl Cloud {
         Ok(text)
     }
 
-    /// The output of a csi-cloud command.
+    /// The output of a csi-cloud command, of the version that runs: a person has it in the pod.
     ///
     /// # Errors
     /// It fails.
     pub async fn says(&self, ground: &Ground, args: &[&str]) -> anyhow::Result<String> {
-        admin(ground, &[args, &["--admin", &self.admin]].concat()).await
+        let program = self.program.file().await;
+        output(ground, &program, &[args, &["--admin", &self.admin]].concat()).await
     }
 }
 
@@ -196,7 +197,12 @@ impl Cloud {
 /// # Errors
 /// It failed; the error holds what it wrote to stderr.
 pub async fn admin(ground: &Ground, args: &[&str]) -> anyhow::Result<String> {
-    let mut command = Command::new(ground.program("csi-cloud"));
+    output(ground, &ground.program("csi-cloud"), args).await
+}
+
+async fn output(ground: &Ground, program: &Path, args: &[&str]) -> anyhow::Result<String> {
+    let mut command = Command::new(program);
+    command.current_dir(ground.dir());
     let output = command.args(args).stdin(Stdio::null()).kill_on_drop(true).output();
     let output = tokio::time::timeout(START, output).await.context("csi-cloud does not end")??;
     let error = String::from_utf8_lossy(&output.stderr);

@@ -173,6 +173,11 @@ impl Program {
         command.spawn().with_context(|| format!("{} cannot be started", self.name))
     }
 
+    /// Its binary.
+    pub async fn file(&self) -> PathBuf {
+        self.state.lock().await.launch.program.clone()
+    }
+
     /// From the next start on it is another binary, with the same arguments.
     pub async fn replace(&self, program: &Path) {
         self.state.lock().await.launch.program = program.to_owned();
