@@ -10,6 +10,7 @@ mod doctor;
 mod edge_topology;
 mod endpoints;
 mod expansion;
+mod formats;
 mod history;
 mod hostile;
 mod hung_program;

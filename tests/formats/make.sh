@@ -1,0 +1,10 @@
+#!/bin/sh
+# Has the programs of a commit write what the tests of formats read: make.sh COMMIT VERSION
+set -eu
+cd "$(dirname "$0")/../.."
+commit=${1:?COMMIT is missing}
+version=${2:?VERSION is missing}
+older=$(sh tests/older.sh "$commit")
+cargo build --locked --workspace
+EDGE_CSI_CLOUD=$older/csi-cloud EDGE_CSI_EDGE=$older/csi-edge FORMATS=$PWD/tests/formats/$version \
+  cargo test --locked -p integration --test programs -- --ignored older_programs_write
