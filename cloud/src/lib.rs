@@ -12,7 +12,7 @@ use proto::config::Common;
 use proto::host::socket::Socket;
 use proto::host::tasks;
 use proto::host::tasks::Tasks;
-use proto::link::tls::{Credentials, Role};
+use proto::link::tls::{Credentials, Files, Role};
 use proto::names::DriverName;
 use tokio::net::TcpListener;
 
@@ -111,12 +111,7 @@ pub async fn serve(mut config: Config) -> anyhow::Result<()> {
     let fronts = serve_fronts(&config, sockets, (&store, &links, &calls), &groups.fronts);
     let relays = RelayListener::new(fronts.clone(), store.clone(), groups.fronts.clone());
     relays.listen(&config.holders, &credentials).await?;
-    let current = credentials.clone().keep_current(config.tls.clone(), Role::Cloud);
-    groups.watching.spawn_until_stop("certificates", current);
-    let told = links.clone();
-    let upkeep = move |ca| told.issued_by(ca);
-    let upkeep = own::keep(links.enrolment().clone(), credentials.clone(), upkeep);
-    groups.watching.spawn_until_stop("csi-cloud's certificate", upkeep);
+    keep_certificate(&credentials, &config.tls, &links, &groups.watching);
     let settings = config.kubernetes.take();
     let policies = config.policies;
     let mut state = AdminState {
@@ -140,6 +135,16 @@ pub async fn serve(mut config: Config) -> anyhow::Result<()> {
     tasks::signal().await.context("cannot listen to signals")?;
     finish(groups, &links, &health, grace).await;
     Ok(())
+}
+
+/// Takes changed files, and renews csi-cloud's own certificate where it has the CA.
+fn keep_certificate(credentials: &Credentials, files: &Files, links: &Arc<Links>, tasks: &Tasks) {
+    let current = credentials.clone().keep_current(files.clone(), Role::Cloud);
+    tasks.spawn_until_stop("certificates", current);
+    let told = links.clone();
+    let issued = move |ca| told.issued_by(ca);
+    let upkeep = own::keep(links.enrolment().clone(), credentials.clone(), issued);
+    tasks.spawn_until_stop("csi-cloud's certificate", upkeep);
 }
 
 /// The links, none yet, and what issues certificates to their nodes.
