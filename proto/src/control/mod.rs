@@ -1,5 +1,5 @@
 //! The messages that both ends exchange beside calls: the hello, news of drivers, leases of
-//! volumes, direct volumes that were not taken, and certificates.
+//! volumes, direct volumes that were not taken, certificates, and which csi-cloud leads.
 //!
 //! Pure codecs: bytes from the other end are parsed once, within bounds, and never panic. May use:
 //! names, host, csi.
@@ -9,6 +9,7 @@ pub mod certificate;
 pub mod health;
 pub mod hello;
 pub mod join;
+pub mod leader;
 pub mod lease;
 pub mod metadata;
 pub mod not_taken;

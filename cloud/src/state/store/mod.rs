@@ -9,6 +9,7 @@ pub(crate) mod examine;
 pub mod file;
 mod format;
 mod key;
+pub mod leadership;
 pub mod measured;
 pub mod memory;
 pub mod ring;

@@ -12,6 +12,7 @@ use tokio::sync::{mpsc, oneshot};
 use tracing::{info, warn};
 
 use super::backend::{Backend, StoreError};
+use super::leadership::Leadership;
 use crate::state::colocated::ColocatedQueue;
 use crate::state::known::State;
 use crate::state::not_taken::NotTakenReports;
@@ -49,6 +50,7 @@ pub struct Store {
     not_taken: Arc<NotTakenReports>,
     quotas: Arc<Quotas>,
     refusals: Arc<Refusals>,
+    leadership: Leadership,
 }
 
 impl Store {
@@ -70,7 +72,13 @@ impl Store {
             not_taken: Arc::default(),
             quotas: Arc::default(),
             refusals: Arc::default(),
+            leadership: Leadership::alone(),
         })
+    }
+
+    /// Whether this csi-cloud may change the store, and answer finally.
+    pub fn leadership(&self) -> &Leadership {
+        &self.leadership
     }
 
     /// The same store with these quotas of each node.
