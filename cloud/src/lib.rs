@@ -47,6 +47,7 @@ pub mod cli;
 pub mod config;
 pub mod csi;
 pub mod error;
+pub mod etcd;
 pub mod explain;
 pub mod kubernetes;
 pub mod lease;

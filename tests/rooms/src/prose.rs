@@ -14,7 +14,7 @@ use crate::tree::Tree;
 /// The most words of a sentence.
 const WORDS: usize = 25;
 /// Sources that a generator wrote.
-const GENERATED: &str = "proto/src/csi/gen/";
+const GENERATED: [&str; 2] = ["proto/src/csi/gen/", "cloud/src/etcd/gen/"];
 
 /// A line of prose with its number.
 type Line<'a> = (usize, &'a str);
@@ -36,9 +36,10 @@ pub(crate) fn all(tree: &Tree) -> anyhow::Result<Vec<Sentence>> {
     let mut found = Vec::new();
     for file in tree.below("") {
         let text = tree.get(file).unwrap_or_default();
+        let is_generated = GENERATED.iter().any(|generated| file.starts_with(generated));
         let blocks = if file.ends_with(".md") {
             vec![(1..).zip(text.lines()).collect()]
-        } else if file.ends_with(".rs") && !file.starts_with(GENERATED) {
+        } else if file.ends_with(".rs") && !is_generated {
             comments(text).with_context(|| format!("cannot read {file}"))?
         } else {
             continue;
