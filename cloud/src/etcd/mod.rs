@@ -1,5 +1,12 @@
 //! etcd: a client of its API, without policy. What is stored there is the business of `state`.
 //!
-//! `api` is generated from `cloud/etcd/rpc.proto`; its servers are for tests.
+//! A request goes to one member at a time, has a deadline, and is not sent again here. `api` is
+//! generated from `cloud/etcd/rpc.proto`; its servers are for tests. May use: no other room.
 
 pub mod api;
+pub mod client;
+pub mod error;
+pub mod login;
+pub mod request;
+pub mod settings;
+pub mod watch;

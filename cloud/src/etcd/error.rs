@@ -1,0 +1,147 @@
+//! What an error of etcd means: whether the request may have been carried out.
+//!
+//! Only an answer of etcd itself proves that nothing was changed. All else leaves that open.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tonic::{Code, Status};
+
+/// How etcd begins the text of each error of its own.
+const OWN: &str = "etcdserver: ";
+
+/// Why a request has no answer.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum EtcdError {
+    /// etcd refused the request, and did nothing of it.
+    #[error("etcd refused it: {0}")]
+    Refused(String),
+    /// Its database has reached its largest size; nothing was done.
+    #[error(
+        "etcd has no space left, and takes no more changes ({0}); compact and defragment it, give \
+         it a larger --quota-backend-bytes, then end the alarm NOSPACE"
+    )]
+    NoSpace(String),
+    /// The revision was compacted away.
+    #[error("etcd does not have this revision any more: {0}")]
+    Compacted(String),
+    /// It refused the user, the password or what the user may do; nothing was done.
+    #[error(
+        "etcd refuses this user: {0}; look at user and password_file in [etcd], and at the role \
+         of the user"
+    )]
+    Auth(String),
+    /// The token is not valid any more; nothing was done.
+    #[error("etcd refuses the token of this user: {0}")]
+    Token(String),
+    /// The answer is larger than this client takes.
+    #[error("the answer of etcd is too large: {0}")]
+    TooLarge(String),
+    /// There is no answer in time. The request may have been done, or may be done yet.
+    #[error("etcd gave no answer within {0:?}; has it a quorum, and can it be reached?")]
+    Timeout(Duration),
+    /// It ended in a way that leaves open whether it was done.
+    #[error("etcd gave no answer; has it a quorum, and can it be reached?")]
+    Lost(#[source] Arc<Status>),
+}
+
+impl EtcdError {
+    /// True if nothing was changed, now or later.
+    pub fn is_refusal(&self) -> bool {
+        match self {
+            Self::Refused(_)
+            | Self::NoSpace(_)
+            | Self::Compacted(_)
+            | Self::Auth(_)
+            | Self::Token(_) => true,
+            Self::TooLarge(_) | Self::Timeout(_) | Self::Lost(_) => false,
+        }
+    }
+}
+
+impl From<Status> for EtcdError {
+    fn from(status: Status) -> Self {
+        let message = status.message();
+        let Some(why) = message.strip_prefix(OWN) else {
+            return match status.code() {
+                // A decoder's limit; etcd's own word would have the prefix.
+                Code::OutOfRange => Self::TooLarge(message.to_owned()),
+                _ => Self::Lost(Arc::new(status)),
+            };
+        };
+        let why = why.to_owned();
+        match status.code() {
+            Code::Unauthenticated => Self::Token(why),
+            Code::InvalidArgument if is_about_token(&why) => Self::Token(why),
+            Code::InvalidArgument if why.starts_with("authentication failed") => Self::Auth(why),
+            Code::PermissionDenied => Self::Auth(why),
+            Code::OutOfRange if why.contains("compacted") => Self::Compacted(why),
+            Code::ResourceExhausted if why.contains("space exceeded") => Self::NoSpace(why),
+            Code::InvalidArgument
+            | Code::FailedPrecondition
+            | Code::OutOfRange
+            | Code::ResourceExhausted
+            | Code::NotFound
+            | Code::AlreadyExists
+            | Code::Unimplemented => Self::Refused(why),
+            _ => Self::Lost(Arc::new(status)),
+        }
+    }
+}
+
+/// True if a new token helps: there was none, or users were changed since it was made.
+fn is_about_token(why: &str) -> bool {
+    why == "user name is empty" || why == "revision of auth store is old"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(code: Code, message: &str) -> EtcdError {
+        Status::new(code, message).into()
+    }
+
+    #[test]
+    fn only_etcd_itself_can_say_that_nothing_was_done() {
+        for (code, message) in [
+            (Code::ResourceExhausted, "etcdserver: mvcc: database space exceeded"),
+            (Code::ResourceExhausted, "etcdserver: too many requests"),
+            (Code::InvalidArgument, "etcdserver: request is too large"),
+            (Code::PermissionDenied, "etcdserver: permission denied"),
+            (Code::NotFound, "etcdserver: requested lease not found"),
+        ] {
+            assert!(of(code, message).is_refusal(), "{message}");
+        }
+        for (code, message) in [
+            (Code::ResourceExhausted, "a proxy is full"),
+            (Code::OutOfRange, "the message is too large"),
+            (Code::Unavailable, "etcdserver: request timed out"),
+            (Code::Unavailable, "etcdserver: leader changed"),
+            (Code::Unavailable, "etcdserver: no leader"),
+            (Code::Unknown, "connection reset"),
+            (Code::Cancelled, "etcdserver: request canceled"),
+        ] {
+            assert!(!of(code, message).is_refusal(), "{message}");
+        }
+        assert!(!EtcdError::Timeout(Duration::from_secs(1)).is_refusal());
+    }
+
+    #[test]
+    fn what_calls_for_a_remedy_is_told_apart() {
+        let of = |code, message: &str| of(code, &format!("{OWN}{message}"));
+        let full = of(Code::ResourceExhausted, "mvcc: database space exceeded");
+        assert!(matches!(full, EtcdError::NoSpace(_)));
+        let compacted = of(Code::OutOfRange, "mvcc: required revision has been compacted");
+        assert!(matches!(compacted, EtcdError::Compacted(_)));
+        for (code, why) in [
+            (Code::Unauthenticated, "invalid auth token"),
+            (Code::InvalidArgument, "user name is empty"),
+            (Code::InvalidArgument, "revision of auth store is old"),
+        ] {
+            assert!(matches!(of(code, why), EtcdError::Token(_)), "{why}");
+        }
+        let wrong = of(Code::InvalidArgument, "authentication failed, invalid user ID or password");
+        assert!(matches!(wrong, EtcdError::Auth(_)));
+    }
+}

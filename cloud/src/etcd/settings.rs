@@ -1,0 +1,175 @@
+//! How to reach etcd beside its addresses: certificates, user and password.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use proto::config::Reader;
+use proto::host::private;
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
+
+use crate::etcd::login::Login;
+
+/// The time for a connection.
+const CONNECT: Duration = Duration::from_secs(2);
+/// How often a connection must show life, and how long it may then take.
+const ALIVE: Duration = Duration::from_secs(3);
+/// The bytes on their way that a stream, and a connection, may have.
+const WINDOW: u32 = 4 << 20;
+
+/// The settings of the section `[etcd]`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EtcdSettings {
+    /// The CA of its members, PEM. Without it there is no TLS.
+    pub ca: Option<PathBuf>,
+    /// This client's certificate and its private key, PEM.
+    pub identity: Option<(PathBuf, PathBuf)>,
+    /// The user, and the file that has the password.
+    pub user: Option<(String, PathBuf)>,
+}
+
+/// Why there can be no client.
+#[derive(Debug, thiserror::Error)]
+pub enum SettingsError {
+    /// A file cannot be read.
+    #[error("{}, which [etcd] names, cannot be read", path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// The file system's error.
+        #[source]
+        source: io::Error,
+    },
+    /// Others may read the private key.
+    #[error(transparent)]
+    Private(#[from] private::PrivateError),
+    /// An address or a certificate is none.
+    #[error("the address {host} or a certificate of [etcd] cannot be used")]
+    Address {
+        /// The address.
+        host: String,
+        /// What is wrong with it.
+        #[source]
+        source: tonic::transport::Error,
+    },
+    /// The password is no text.
+    #[error("the password in {} is no text of UTF-8", .0.display())]
+    Password(PathBuf),
+}
+
+/// What contradicts itself in the settings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Contradiction {
+    /// One of a pair is missing.
+    #[error("cert and key belong together; etcd's client certificate needs both")]
+    Identity,
+    /// The same of the user.
+    #[error("user and password_file belong together")]
+    User,
+    /// A certificate without TLS.
+    #[error("cert needs ca: without the CA of etcd there is no TLS")]
+    NoCa,
+}
+
+impl EtcdSettings {
+    /// Puts the parts together.
+    ///
+    /// # Errors
+    /// One of a pair is missing.
+    pub fn of(
+        ca: Option<PathBuf>,
+        (cert, key): (Option<PathBuf>, Option<PathBuf>),
+        (user, password): (Option<String>, Option<PathBuf>),
+    ) -> Result<Self, Contradiction> {
+        let identity = pair(cert, key).ok_or(Contradiction::Identity)?;
+        let user = pair(user, password).ok_or(Contradiction::User)?;
+        if identity.is_some() && ca.is_none() {
+            return Err(Contradiction::NoCa);
+        }
+        Ok(Self { ca, identity, user })
+    }
+
+    /// Takes the keys of the section `[etcd]`.
+    pub fn read(section: &mut Reader) -> Self {
+        let ca = section.path("ca");
+        let identity = (section.path("cert"), section.path("key"));
+        let user = section.parsed("user", |text| Ok::<_, Contradiction>(text.to_owned()));
+        let user = (user, section.path("password_file"));
+        Self::of(ca, identity, user).unwrap_or_else(|wrong| {
+            section.problem(format!("[etcd] {wrong}"));
+            Self::default()
+        })
+    }
+
+    /// One channel to each member; none is connected yet.
+    ///
+    /// # Errors
+    /// A file or an address cannot be used.
+    pub(super) fn channels(&self, hosts: &[String]) -> Result<Vec<Channel>, SettingsError> {
+        let tls = self.tls()?;
+        let scheme = if tls.is_some() { "https" } else { "http" };
+        let channel = |host: &String| {
+            let wrong = |source| SettingsError::Address { host: host.clone(), source };
+            let endpoint = Endpoint::from_shared(format!("{scheme}://{host}")).map_err(wrong)?;
+            let endpoint = match &tls {
+                Some(tls) => endpoint.tls_config(tls.clone()).map_err(wrong)?,
+                None => endpoint,
+            };
+            let endpoint = endpoint
+                .connect_timeout(CONNECT)
+                .http2_keep_alive_interval(ALIVE)
+                .keep_alive_timeout(ALIVE)
+                .keep_alive_while_idle(true)
+                .initial_stream_window_size(WINDOW)
+                .initial_connection_window_size(WINDOW);
+            Ok(endpoint.connect_lazy())
+        };
+        hosts.iter().map(channel).collect()
+    }
+
+    /// The user and the password, if there are any.
+    pub(super) fn login(&self) -> Result<Option<Login>, SettingsError> {
+        let Some((user, path)) = &self.user else { return Ok(None) };
+        let password = String::from_utf8(read(path)?);
+        let password = password.map_err(|_| SettingsError::Password(path.clone()))?;
+        Ok(Some(Login::new(user, password.trim_end_matches(['\r', '\n']))))
+    }
+
+    fn tls(&self) -> Result<Option<ClientTlsConfig>, SettingsError> {
+        let Some(ca) = &self.ca else { return Ok(None) };
+        let tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(read(ca)?));
+        let Some((cert, key)) = &self.identity else { return Ok(Some(tls)) };
+        private::check(key)?;
+        Ok(Some(tls.identity(Identity::from_pem(read(cert)?, read(key)?))))
+    }
+}
+
+/// Reads a file. Those of a Secret are links, so links are followed.
+fn read(path: &Path) -> Result<Vec<u8>, SettingsError> {
+    std::fs::read(path).map_err(|source| SettingsError::File { path: path.to_owned(), source })
+}
+
+/// Both or neither.
+fn pair<A, B>(one: Option<A>, other: Option<B>) -> Option<Option<(A, B)>> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(Some((one, other))),
+        (None, None) => Some(None),
+        (Some(_), None) | (None, Some(_)) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_belongs_together_comes_together() {
+        let path = || Some(PathBuf::from("/a"));
+        let of = EtcdSettings::of;
+        assert!(of(path(), (path(), path()), (Some("u".into()), path())).is_ok());
+        assert!(of(path(), (None, None), (None, None)).is_ok());
+        assert_eq!(of(path(), (path(), None), (None, None)), Err(Contradiction::Identity));
+        assert_eq!(of(None, (path(), path()), (None, None)), Err(Contradiction::NoCa));
+        assert_eq!(of(None, (None, None), (None, path())), Err(Contradiction::User));
+    }
+}

@@ -1,0 +1,87 @@
+//! The changes of keys, as etcd tells them.
+//!
+//! Changes of one revision come together, or not at all.
+
+use futures_util::stream;
+use futures_util::stream::StreamExt;
+use tonic::metadata::MetadataValue;
+use tonic::{Request, Streaming};
+
+use crate::etcd::api::watch_request::RequestUnion;
+use crate::etcd::api::{Event, WatchCreateRequest, WatchRequest, WatchResponse};
+use crate::etcd::client::Client;
+use crate::etcd::error::EtcdError;
+
+/// The metadata by which a member that has lost its quorum ends a watch, instead of being silent.
+const HAS_LEADER: &str = "hasleader";
+
+/// A watch of keys. It ends when it is dropped.
+pub struct Watch {
+    answers: Streaming<WatchResponse>,
+    client: Client,
+    /// The turn of the member that it asks.
+    turn: usize,
+}
+
+impl Watch {
+    pub(super) fn of(answers: Streaming<WatchResponse>, client: Client, turn: usize) -> Self {
+        Self { answers, client, turn }
+    }
+
+    /// A stream that asks once and stays open: its end would be that of the watch.
+    pub(super) fn request(
+        request: Request<WatchCreateRequest>,
+    ) -> Request<impl stream::Stream<Item = WatchRequest> + Send + 'static> {
+        let mut request = request.map(|create| {
+            let create = WatchCreateRequest { fragment: true, ..create };
+            let create = RequestUnion::CreateRequest(create);
+            let create = WatchRequest { request_union: Some(create) };
+            stream::iter([create]).chain(stream::pending())
+        });
+        request.metadata_mut().insert(HAS_LEADER, MetadataValue::from_static("true"));
+        request
+    }
+
+    /// The next changes, in their order; at least one. It waits for them without an end, and a dead
+    /// connection is noticed.
+    ///
+    /// # Errors
+    /// The watch has ended; [`EtcdError::Compacted`] if what it wants is gone.
+    pub async fn next(&mut self) -> Result<Vec<Event>, EtcdError> {
+        let mut events = Vec::new();
+        loop {
+            let answer = match self.answers.message().await {
+                Ok(Some(answer)) => answer,
+                ended => {
+                    self.client.leave(self.turn);
+                    let status = ended.err();
+                    let ended = || tonic::Status::unavailable("the watch has ended");
+                    return Err(status.unwrap_or_else(ended).into());
+                }
+            };
+            if answer.compact_revision > 0 {
+                let oldest = answer.compact_revision;
+                return Err(EtcdError::Compacted(format!("it begins at {oldest}")));
+            }
+            if answer.canceled {
+                self.client.leave(self.turn);
+                return Err(canceled(answer.cancel_reason));
+            }
+            events.extend(answer.events);
+            if !answer.fragment && !events.is_empty() {
+                return Ok(events);
+            }
+        }
+    }
+}
+
+/// A watch changes nothing, so its end is a refusal.
+fn canceled(reason: String) -> EtcdError {
+    if reason.contains("permission denied") {
+        return EtcdError::Auth(reason);
+    }
+    if reason.contains("auth token") {
+        return EtcdError::Token(reason);
+    }
+    EtcdError::Refused(reason)
+}
