@@ -16,8 +16,9 @@ use tokio::time::Instant;
 /// Which part this csi-cloud has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// No other csi-cloud can use the store.
-    Alone,
+    /// No other csi-cloud can use the store. It has an epoch if the store once had several
+    /// csi-clouds: their edges carry out no call without one.
+    Alone(Option<LeaderEpoch>),
     /// It leads, while its lease is valid.
     Leading(LeaderEpoch),
     /// Another one leads, or none does.
@@ -51,9 +52,9 @@ struct Inner {
 }
 
 impl Leadership {
-    /// That of a csi-cloud whose store is its own.
-    pub fn alone() -> Self {
-        Self::begin(Role::Alone)
+    /// That of a csi-cloud whose store is its own, with the epoch that the store says.
+    pub fn alone(epoch: Option<LeaderEpoch>) -> Self {
+        Self::begin(Role::Alone(epoch))
     }
 
     /// That of one of several, which follows at first.
@@ -79,17 +80,18 @@ impl Leadership {
     /// True while no other csi-cloud can lead. An answer that is final for its caller needs it.
     pub fn leads(&self) -> bool {
         match &*self.0.role.borrow() {
-            Role::Alone => true,
+            Role::Alone(_) => true,
             Role::Leading(_) => self.left() > Duration::ZERO,
             Role::Following(_) | Role::Deposed => false,
         }
     }
 
-    /// The epoch of its calls; none alone, or if it does not lead.
+    /// The epoch of its calls; none if it does not lead, or never was one of several.
     pub fn epoch(&self) -> Option<LeaderEpoch> {
         match &*self.0.role.borrow() {
             Role::Leading(epoch) => Some(*epoch),
-            Role::Alone | Role::Following(_) | Role::Deposed => None,
+            Role::Alone(epoch) => *epoch,
+            Role::Following(_) | Role::Deposed => None,
         }
     }
 
@@ -100,7 +102,7 @@ impl Leadership {
                 *known = leader;
                 true
             }
-            Role::Following(_) | Role::Alone | Role::Leading(_) | Role::Deposed => false,
+            Role::Following(_) | Role::Alone(_) | Role::Leading(_) | Role::Deposed => false,
         });
     }
 
@@ -135,7 +137,7 @@ impl Leadership {
 
     /// Waits until it leads, or is alone.
     pub async fn leading(&self) {
-        let leads = |role: &Role| matches!(role, Role::Alone | Role::Leading(_));
+        let leads = |role: &Role| matches!(role, Role::Alone(_) | Role::Leading(_));
         // `self` has the sender, so this ends only when it leads.
         let _ = self.roles().wait_for(leads).await;
     }
@@ -201,12 +203,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_is_alone_leads_without_an_epoch() {
-        let leadership = Leadership::alone();
-        leadership.leading().await;
-        leadership.depose();
-        leadership.lead(LeaderEpoch(1), Instant::now());
-        assert!(leadership.leads());
-        assert_eq!(leadership.epoch(), None);
+    async fn who_is_alone_leads_with_the_epoch_of_its_store() {
+        for epoch in [None, Some(LeaderEpoch(9))] {
+            let leadership = Leadership::alone(epoch);
+            leadership.leading().await;
+            leadership.depose();
+            leadership.lead(LeaderEpoch(1), Instant::now());
+            assert!(leadership.leads());
+            assert_eq!(leadership.epoch(), epoch);
+        }
     }
 }

@@ -72,7 +72,7 @@ impl Store {
             not_taken: Arc::default(),
             quotas: Arc::default(),
             refusals: Arc::default(),
-            leadership: Leadership::alone(),
+            leadership: Leadership::alone(None),
         })
     }
 
