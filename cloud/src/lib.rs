@@ -37,8 +37,9 @@ use crate::relay::listen::RelayListener;
 use crate::state::listed;
 use crate::state::policy::Policy;
 use crate::state::store::measured::Measured;
+use crate::state::store::replicated::Joining;
 use crate::state::store::ring;
-use crate::state::store::url::StoreAt;
+use crate::state::store::url::{Opened, StoreAt};
 use crate::state::store::writer::Store;
 use crate::telemetry::calls::Calls;
 
@@ -90,7 +91,7 @@ pub async fn serve(mut config: Config) -> anyhow::Result<()> {
     let health = Arc::new(Health::default());
     serve_http(config.http, &health, &groups.watching).await?;
     let calls = Arc::new(Calls::default());
-    let store = open(config.store.clone(), &calls, &groups.keeping).await?;
+    let store = open(&config, &calls, &groups.keeping).await?;
     keep_ended(config.store.clone(), &calls, &groups.keeping).await?;
     let store = store.with_quotas(config.quotas);
     // The operator says that the store may be older than what nodes have made.
@@ -248,11 +249,22 @@ async fn publish(
 }
 
 /// Opens the store. A large one takes seconds, during which `/livez` answers.
-async fn open(at: StoreAt, calls: &Arc<Calls>, tasks: &Tasks) -> anyhow::Result<Store> {
+async fn open(config: &Config, calls: &Arc<Calls>, tasks: &Tasks) -> anyhow::Result<Store> {
     let commits = calls.metrics.commits();
-    let tasks = tasks.clone();
-    let opening = move || Store::open(Box::new(Measured::new(at.open()?, commits)), &tasks);
-    Ok(tokio::task::spawn_blocking(opening).await.context("the store was not opened")??)
+    let not_opened = "the store was not opened";
+    let at = config.store.clone();
+    match tokio::task::spawn_blocking(move || at.open()).await.context(not_opened)?? {
+        Opened::Own(backend) => {
+            let tasks = tasks.clone();
+            let measured = Box::new(Measured::new(backend, commits));
+            let opening = tokio::task::spawn_blocking(move || Store::open(measured, &tasks));
+            Ok(opening.await.context(not_opened)??)
+        }
+        Opened::Shared(at) => {
+            let joining = Joining::new(&at, config.replica.clone(), commits)?;
+            Ok(Store::join(joining, tasks).await?)
+        }
+    }
 }
 
 /// Takes the calls that ended before the last stop, and keeps those that end from now on.

@@ -14,6 +14,7 @@ use proto::names::{DriverName, NodeName};
 use crate::admin::doctor::installation::Installation;
 use crate::config::duration::duration;
 use crate::config::serve_arguments::Serve;
+use crate::etcd::settings::EtcdSettings;
 use crate::kubernetes::csidriver::CsiDriverSettings;
 use crate::kubernetes::settings::Kubernetes;
 use crate::nodes::admission::Limits;
@@ -23,6 +24,7 @@ use crate::relay::address::Address;
 use crate::state::node_labels::NodeLabels;
 use crate::state::policy::Policy;
 use crate::state::quotas::{MIB, Quota, Quotas};
+use crate::state::store::replica::{Replica, host_name, replica_name};
 use crate::state::store::url::StoreAt;
 
 /// The longest life of an issued certificate, in days.
@@ -69,6 +71,8 @@ pub struct Config {
     pub ca: Option<CaSettings>,
     /// Where edges reach this csi-cloud from outside, for the command that joins a node.
     pub advertise: Option<Endpoint>,
+    /// What this csi-cloud is among several with one store.
+    pub replica: Replica,
     /// The limits of one remote address.
     pub limits: Limits,
     /// The quotas of each node.
@@ -96,7 +100,9 @@ impl Config {
         if holders.is_empty() {
             file.required("fronts (--fronts)", fronts.as_ref());
         }
+        let etcd = file.section("etcd", EtcdSettings::read).unwrap_or_default();
         let store = store(flags.store, &mut file, directory);
+        let store = store.map(|store| store.with_etcd(etcd));
         let admin = admin(flags.admin, &mut file, fronts.as_deref(), &drivers);
         let http = file.parsed("http", str::parse::<SocketAddr>);
         let kubernetes =
@@ -110,7 +116,13 @@ impl Config {
         let tls = file.certificates(&flags.common, None);
         let common = file.common(&flags.common, dead_after);
         let ca = file.section("ca", ca).flatten();
-        let advertise = file.parsed("advertise", str::parse::<Endpoint>);
+        let advertise =
+            over(flags.advertise, file.one_or_list("advertise", str::parse::<Endpoint>));
+        let name = file.parsed("replica", replica_name);
+        let replica = Replica {
+            name: flags.replica.or(name).unwrap_or_else(host_name),
+            endpoints: advertise.clone(),
+        };
         let limits = file.section("limits", limits).unwrap_or_default();
         let quotas = file.section("quotas", quotas).unwrap_or_default();
         file.required("listen (--listen)", listen.first());
@@ -136,7 +148,8 @@ impl Config {
             kubernetes,
             tls,
             ca,
-            advertise,
+            advertise: advertise.into_iter().next(),
+            replica,
             limits,
             quotas,
             common,

@@ -10,6 +10,7 @@ use proto::names::{DriverName, NodeName};
 
 use crate::kubernetes::settings::{ApiChoice, Publish};
 use crate::relay::address::Address;
+use crate::state::store::replica::replica_name;
 use crate::state::store::url::StoreAt;
 
 /// The flags of `serve`. A flag overrides the file.
@@ -30,9 +31,17 @@ pub struct Serve {
     /// The node for calls that name none [default: the only node known, if there is just one]
     #[arg(long, value_name = "NODE")]
     pub default_node: Option<NodeName>,
-    /// The store of all records: file:PATH, or memory: to forget them at the end
+    /// The store of all records: file:PATH; etcd://HOST:PORT,HOST:PORT/PREFIX for several csi-clouds;
+    /// or memory: to forget them at the end
     #[arg(long, value_name = "URL")]
     pub store: Option<StoreAt>,
+    /// The name of this csi-cloud among several with one store in etcd [default: the host's name]
+    #[arg(long, value_name = "NAME", value_parser = replica_name)]
+    pub replica: Option<String>,
+    /// Where edges reach this csi-cloud: wss://HOST:PORT or quic://HOST:PORT; may be given several
+    /// times. The first is in the command that joins a node
+    #[arg(long, value_name = "URL")]
+    pub advertise: Vec<Endpoint>,
     /// The socket of `csi-cloud nodes`, `volumes` and so on [default: FRONTS/_admin.sock]
     #[arg(long, value_name = "PATH")]
     pub admin: Option<PathBuf>,

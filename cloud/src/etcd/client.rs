@@ -6,7 +6,6 @@
 
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::stream;
@@ -24,6 +23,7 @@ use crate::etcd::api::{
 };
 use crate::etcd::error::EtcdError;
 use crate::etcd::login::Login;
+use crate::etcd::members::Members;
 use crate::etcd::settings::{EtcdSettings, SettingsError};
 use crate::etcd::watch::Watch;
 
@@ -38,14 +38,9 @@ const TOKEN: &str = "token";
 
 /// A client. Clones share its connections.
 #[derive(Clone, Debug)]
-pub struct Client(Arc<Inner>);
-
-#[derive(Debug)]
-struct Inner {
-    channels: Vec<Channel>,
-    /// The channel whose turn it is, modulo their number.
-    turn: AtomicUsize,
-    login: Option<Login>,
+pub struct Client {
+    members: Arc<Members>,
+    login: Arc<Option<Login>>,
 }
 
 impl Client {
@@ -59,7 +54,7 @@ impl Client {
 
     /// A client over channels, one to each member; at least one.
     pub fn over(channels: Vec<Channel>, login: Option<Login>) -> Self {
-        Self(Arc::new(Inner { channels, turn: AtomicUsize::new(0), login }))
+        Self { members: Arc::new(Members::new(channels)), login: Arc::new(login) }
     }
 
     /// Reads keys.
@@ -67,7 +62,7 @@ impl Client {
     /// # Errors
     /// There is no answer, or a refusal.
     pub async fn range(&self, request: RangeRequest) -> Result<RangeResponse, EtcdError> {
-        self.call(ANSWER, request, async |channel, request| {
+        self.call(ANSWER, request, |channel, request| async move {
             let mut kv = KvClient::new(channel).max_decoding_message_size(LARGEST);
             kv.range(request).await
         })
@@ -79,7 +74,7 @@ impl Client {
     /// # Errors
     /// There is no answer, or a refusal.
     pub async fn txn(&self, request: TxnRequest) -> Result<TxnResponse, EtcdError> {
-        self.call(ANSWER, request, async |channel, request| {
+        self.call(ANSWER, request, |channel, request| async move {
             let mut kv = KvClient::new(channel).max_decoding_message_size(LARGEST);
             kv.txn(request).await
         })
@@ -92,7 +87,7 @@ impl Client {
     /// There is no answer, or a refusal.
     pub async fn grant(&self, seconds: i64) -> Result<i64, EtcdError> {
         let request = LeaseGrantRequest { ttl: seconds, id: 0 };
-        let granted = self.call(LEASE, request, async |channel, request| {
+        let granted = self.call(LEASE, request, |channel, request| async move {
             LeaseClient::new(channel).lease_grant(request).await
         });
         Ok(granted.await?.id)
@@ -104,7 +99,7 @@ impl Client {
     /// There is no answer, or a refusal.
     pub async fn keep_alive(&self, id: i64) -> Result<i64, EtcdError> {
         let request = LeaseKeepAliveRequest { id };
-        let kept = self.call(LEASE, request, async |channel, request: Request<_>| {
+        let kept = self.call(LEASE, request, |channel, request: Request<_>| async move {
             let request = request.map(|one| stream::iter([one]));
             let answers = LeaseClient::new(channel).lease_keep_alive(request).await?;
             let first = answers.into_inner().message().await?;
@@ -119,7 +114,7 @@ impl Client {
     /// There is no answer, or a refusal.
     pub async fn revoke(&self, id: i64) -> Result<(), EtcdError> {
         let request = LeaseRevokeRequest { id };
-        let revoked = self.call(LEASE, request, async |channel, request| {
+        let revoked = self.call(LEASE, request, |channel, request| async move {
             LeaseClient::new(channel).lease_revoke(request).await
         });
         revoked.await.map(drop)
@@ -130,22 +125,22 @@ impl Client {
     /// # Errors
     /// There is no answer, or a refusal.
     pub async fn watch(&self, request: WatchCreateRequest) -> Result<Watch, EtcdError> {
-        let turn = self.0.turn.load(Ordering::Relaxed);
-        let answers = self.call(ANSWER, request, async |channel, request| {
+        let (turn, _) = self.members.channel();
+        let answers = self.call(ANSWER, request, |channel, request| async move {
             let mut watch = WatchClient::new(channel).max_decoding_message_size(LARGEST);
             watch.watch(Watch::request(request)).await
         });
-        Ok(Watch::of(answers.await?, self.clone(), turn))
+        Ok(Watch::of(answers.await?, self.members.clone(), turn))
     }
 
     /// Sends a request to the member whose turn it is.
-    async fn call<Q: Clone, A>(
+    async fn call<Q: Clone, A, S: Future<Output = Result<Response<A>, Status>>>(
         &self,
         limit: Duration,
         request: Q,
-        send: impl AsyncFn(Channel, Request<Q>) -> Result<Response<A>, Status>,
+        send: impl Fn(Channel, Request<Q>) -> S,
     ) -> Result<A, EtcdError> {
-        let again = self.0.login.is_some().then(|| request.clone());
+        let again = self.login.is_some().then(|| request.clone());
         let sent = self.send(limit, request, &send).await;
         match (sent, again) {
             // Users were changed, or the token has ended. A new one shows which.
@@ -157,17 +152,17 @@ impl Client {
         }
     }
 
-    async fn send<Q, A>(
+    async fn send<Q, A, S: Future<Output = Result<Response<A>, Status>>>(
         &self,
         limit: Duration,
         request: Q,
-        send: impl AsyncFn(Channel, Request<Q>) -> Result<Response<A>, Status>,
+        send: impl Fn(Channel, Request<Q>) -> S,
     ) -> Result<A, EtcdError> {
         let mut request = Request::new(request);
         if let Some(token) = self.token().await? {
             request.metadata_mut().insert(TOKEN, token);
         }
-        let (turn, channel) = self.channel();
+        let (turn, channel) = self.members.channel();
         self.within(limit, turn, send(channel, request)).await
     }
 
@@ -182,18 +177,18 @@ impl Client {
             Err(_) => Err(EtcdError::Timeout(limit)),
         };
         if let Err(EtcdError::Timeout(_) | EtcdError::Lost(_)) = answer {
-            self.leave(turn);
+            self.members.leave(turn);
         }
         answer
     }
 
     /// The token of the user, if there is one. Asks for it if it is not known.
     async fn token(&self) -> Result<Option<MetadataValue<Ascii>>, EtcdError> {
-        let Some(login) = &self.0.login else { return Ok(None) };
+        let Some(login) = &*self.login else { return Ok(None) };
         if let Some(token) = login.token() {
             return Ok(Some(token));
         }
-        let (turn, channel) = self.channel();
+        let (turn, channel) = self.members.channel();
         let request = login.request();
         let answer = async { AuthClient::new(channel).authenticate(request).await };
         let token = match self.within(ANSWER, turn, answer).await {
@@ -209,24 +204,8 @@ impl Client {
     }
 
     fn forget_token(&self) {
-        if let Some(login) = &self.0.login {
+        if let Some(login) = &*self.login {
             login.keep(None);
         }
-    }
-
-    /// The channel whose turn it is.
-    fn channel(&self) -> (usize, Channel) {
-        let turn = self.0.turn.load(Ordering::Relaxed);
-        let channels = &self.0.channels;
-        // There is at least one; see `over`.
-        (turn, channels[turn % channels.len()].clone())
-    }
-
-    /// Gives the next member its turn, unless another request did.
-    pub(super) fn leave(&self, turn: usize) {
-        let next = turn.wrapping_add(1);
-        let turns = &self.0.turn;
-        // It fails if another one was faster.
-        let _ = turns.compare_exchange(turn, next, Ordering::Relaxed, Ordering::Relaxed);
     }
 }

@@ -7,6 +7,7 @@ pub mod api;
 pub mod client;
 pub mod error;
 pub mod login;
+mod members;
 pub mod request;
 pub mod settings;
 pub mod watch;

@@ -2,8 +2,10 @@
 
 use crate::etcd::api::compare::{CompareResult, CompareTarget, TargetUnion};
 use crate::etcd::api::request_op::Request;
+use crate::etcd::api::response_op::Response;
 use crate::etcd::api::{
-    Compare, DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest,
+    Compare, DeleteRangeRequest, KeyValue, PutRequest, RangeRequest, RequestOp, TxnRequest,
+    TxnResponse,
 };
 
 /// The first key after all that begin with this one, which ends with a byte below 255.
@@ -31,6 +33,15 @@ pub fn read(ranges: impl IntoIterator<Item = RangeRequest>) -> TxnRequest {
     TxnRequest { success: success.collect(), ..TxnRequest::default() }
 }
 
+/// The keys in the answer to [`read`], range by range; a range that has no answer is empty.
+pub fn ranges<const N: usize>(answer: TxnResponse) -> [Vec<KeyValue>; N] {
+    let mut answers = answer.responses.into_iter();
+    std::array::from_fn(|_| match answers.next().and_then(|answer| answer.response) {
+        Some(Response::ResponseRange(range)) => range.kvs,
+        _ => Vec::new(),
+    })
+}
+
 /// Sets a key, which goes with the lease; 0 is none.
 pub fn put(key: &[u8], value: Vec<u8>, lease: i64) -> RequestOp {
     of(Request::RequestPut(PutRequest { key: key.into(), value, lease, ..PutRequest::default() }))
@@ -39,6 +50,13 @@ pub fn put(key: &[u8], value: Vec<u8>, lease: i64) -> RequestOp {
 /// Deletes a key.
 pub fn delete(key: &[u8]) -> RequestOp {
     let delete = DeleteRangeRequest { key: key.into(), ..DeleteRangeRequest::default() };
+    of(Request::RequestDeleteRange(delete))
+}
+
+/// Deletes all keys that begin with this one.
+pub fn delete_all(prefix: &[u8]) -> RequestOp {
+    let range_end = after_prefix(prefix);
+    let delete = DeleteRangeRequest { key: prefix.into(), range_end, prev_kv: false };
     of(Request::RequestDeleteRange(delete))
 }
 

@@ -2,6 +2,8 @@
 //!
 //! Changes of one revision come together, or not at all.
 
+use std::sync::Arc;
+
 use futures_util::stream;
 use futures_util::stream::StreamExt;
 use tonic::metadata::MetadataValue;
@@ -9,8 +11,8 @@ use tonic::{Request, Streaming};
 
 use crate::etcd::api::watch_request::RequestUnion;
 use crate::etcd::api::{Event, WatchCreateRequest, WatchRequest, WatchResponse};
-use crate::etcd::client::Client;
 use crate::etcd::error::EtcdError;
+use crate::etcd::members::Members;
 
 /// The metadata by which a member that has lost its quorum ends a watch, instead of being silent.
 const HAS_LEADER: &str = "hasleader";
@@ -18,14 +20,20 @@ const HAS_LEADER: &str = "hasleader";
 /// A watch of keys. It ends when it is dropped.
 pub struct Watch {
     answers: Streaming<WatchResponse>,
-    client: Client,
+    members: Arc<Members>,
     /// The turn of the member that it asks.
     turn: usize,
+    /// The first part of changes that come in several.
+    events: Vec<Event>,
 }
 
 impl Watch {
-    pub(super) fn of(answers: Streaming<WatchResponse>, client: Client, turn: usize) -> Self {
-        Self { answers, client, turn }
+    pub(super) fn of(
+        answers: Streaming<WatchResponse>,
+        members: Arc<Members>,
+        turn: usize,
+    ) -> Self {
+        Self { answers, members, turn, events: Vec::new() }
     }
 
     /// A stream that asks once and stays open: its end would be that of the watch.
@@ -43,17 +51,16 @@ impl Watch {
     }
 
     /// The next changes, in their order; at least one. It waits for them without an end, and a dead
-    /// connection is noticed.
+    /// connection is noticed. Who stops waiting loses none.
     ///
     /// # Errors
     /// The watch has ended; [`EtcdError::Compacted`] if what it wants is gone.
     pub async fn next(&mut self) -> Result<Vec<Event>, EtcdError> {
-        let mut events = Vec::new();
         loop {
             let answer = match self.answers.message().await {
                 Ok(Some(answer)) => answer,
                 ended => {
-                    self.client.leave(self.turn);
+                    self.members.leave(self.turn);
                     let status = ended.err();
                     let ended = || tonic::Status::unavailable("the watch has ended");
                     return Err(status.unwrap_or_else(ended).into());
@@ -64,12 +71,12 @@ impl Watch {
                 return Err(EtcdError::Compacted(format!("it begins at {oldest}")));
             }
             if answer.canceled {
-                self.client.leave(self.turn);
+                self.members.leave(self.turn);
                 return Err(canceled(answer.cancel_reason));
             }
-            events.extend(answer.events);
-            if !answer.fragment && !events.is_empty() {
-                return Ok(events);
+            self.events.extend(answer.events);
+            if !answer.fragment && !self.events.is_empty() {
+                return Ok(std::mem::take(&mut self.events));
             }
         }
     }

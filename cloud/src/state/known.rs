@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
+use proto::control::leader::LeaderEpoch;
 use proto::csi::Id;
 use proto::names::{DriverName, NodeName};
 
@@ -26,6 +27,7 @@ pub struct State {
     named: HashMap<DriverName, BTreeSet<NodeName>>,
     /// The last lease epoch.
     epoch: u64,
+    leader_epoch: Option<LeaderEpoch>,
     trust: Trust,
     usages: Usages,
 }
@@ -98,6 +100,11 @@ impl State {
         self.epoch
     }
 
+    /// The epoch of the last csi-cloud that led; none if the store always had one only.
+    pub fn leader_epoch(&self) -> Option<LeaderEpoch> {
+        self.leader_epoch
+    }
+
     /// Whom csi-cloud trusts, and its own secret keys.
     pub fn trust(&self) -> &Trust {
         &self.trust
@@ -138,6 +145,7 @@ impl State {
             | Change::Profile(..)
             | Change::Lease(..)
             | Change::Epoch(_)
+            | Change::LeaderEpoch(_)
             | Change::Trust(_) => None,
         }
     }
@@ -179,8 +187,25 @@ impl State {
                 self.drivers.entry(driver).or_default().set_lease(id, lease)
             }
             Change::Epoch(last) => self.epoch = last,
+            Change::LeaderEpoch(epoch) => self.leader_epoch = Some(epoch),
             Change::Trust(change) => self.trust.apply(change),
         }
+    }
+
+    /// Takes the records of a state that was read anew. What is in memory only stays.
+    pub(super) fn take_records(&mut self, fresh: Self) {
+        let apart = std::mem::take(&mut self.apart);
+        let named = std::mem::take(&mut self.named);
+        *self = Self { apart, named, ..fresh };
+        for node in &self.removed {
+            self.apart.forget(node);
+        }
+        let held = |(driver, of): (&DriverName, &DriverState)| {
+            let nodes = of.nodes().keys().map(|node| (driver.clone(), node.clone()));
+            nodes.collect::<Vec<_>>()
+        };
+        let all: Vec<_> = self.drivers.iter().flat_map(held).collect();
+        all.iter().for_each(|(driver, node)| self.recount(driver, node));
     }
 
     /// Notes that a call changed something without a home.

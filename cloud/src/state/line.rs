@@ -2,6 +2,7 @@
 //!
 //! The names of fields and variants are part of the format, so they never change.
 
+use proto::control::leader::LeaderEpoch;
 use proto::csi::Id;
 use proto::names::certificate::Subject;
 use proto::names::{DriverName, NodeName};
@@ -57,6 +58,8 @@ pub(super) enum Line {
     },
     /// The last lease epoch.
     Epoch { last: u64 },
+    /// The epoch of the last csi-cloud that led.
+    Leader { epoch: LeaderEpoch },
     /// The secret keys of csi-cloud, if the export is asked for them.
     Secrets(Secrets),
     /// A token, with hashes only.
@@ -80,6 +83,7 @@ impl TryFrom<Change> for Line {
             Change::Elected(driver, Some(node)) => Self::Elected { driver, node },
             Change::Lease(driver, id, Some(record)) => Self::Lease { driver, id, record },
             Change::Epoch(last) => Self::Epoch { last },
+            Change::LeaderEpoch(epoch) => Self::Leader { epoch },
             Change::Profile(driver, Some(profile)) => Self::Profile { driver, profile },
             Change::Trust(TrustChange::Secrets(secrets)) => Self::Secrets(secrets),
             Change::Trust(TrustChange::Token(id, Some(token))) => Self::Token { id, token },
@@ -103,6 +107,7 @@ impl TryFrom<Line> for Change {
             Line::Elected { driver, node } => Self::Elected(driver, Some(node)),
             Line::Lease { driver, id, record } => Self::Lease(driver, id, Some(record)),
             Line::Epoch { last } => Self::Epoch(last),
+            Line::Leader { epoch } => Self::LeaderEpoch(epoch),
             Line::Profile { driver, profile } => Self::Profile(driver, Some(profile)),
             Line::Secrets(secrets) => Self::Trust(TrustChange::Secrets(secrets)),
             Line::Token { id, token } => Self::Trust(TrustChange::Token(id, Some(token))),

@@ -20,6 +20,7 @@ pub mod home_claims;
 pub mod ingest;
 mod json;
 pub mod known;
+mod leader_epoch;
 pub mod line;
 pub mod list_entry;
 pub mod listed;

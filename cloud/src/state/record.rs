@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use proto::control::leader::LeaderEpoch;
 use proto::csi::{Capabilities, Id, Local, Method, Segments, topology};
 use proto::names::{DriverName, NodeName};
 use serde::{Deserialize, Serialize};
@@ -239,6 +240,8 @@ pub enum Change {
     Lease(DriverName, Id, Option<LeaseRecord>),
     /// The last lease epoch; it only grows.
     Epoch(u64),
+    /// The epoch of the last csi-cloud that led; it only grows. See [`crate::state::leader_epoch`].
+    LeaderEpoch(LeaderEpoch),
     /// A record of whom csi-cloud trusts.
     Trust(TrustChange),
 }
@@ -258,6 +261,7 @@ impl Change {
             | Self::Intent(..)
             | Self::Node(..)
             | Self::Epoch(_)
+            | Self::LeaderEpoch(_)
             | Self::Trust(_) => None,
         }
     }

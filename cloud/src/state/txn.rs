@@ -257,6 +257,13 @@ impl<'a> Txn<'a> {
         }
     }
 
+    /// The number of changes.
+    pub(super) fn len(&self) -> usize {
+        let records = self.homes.len() + self.intents.len() + self.at.len() + self.nodes.len();
+        let others = self.elected.len() + self.profiles.len() + self.leases.len();
+        records + others + usize::from(self.epoch.is_some()) + self.trust.len()
+    }
+
     /// All changes, each key once, and the changed things without a home.
     pub(super) fn changes(self) -> (Vec<Change>, HashSet<(DriverName, Id)>) {
         let homes =

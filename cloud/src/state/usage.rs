@@ -94,6 +94,7 @@ impl Change {
             | Self::Profile(..)
             | Self::Lease(..)
             | Self::Epoch(_)
+            | Self::LeaderEpoch(_)
             | Self::Trust(_) => None,
         }
     }

@@ -19,6 +19,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use crate::pki::issuers::{CaSettings, Issuers};
+use crate::state::store::etcd_at::EtcdAt;
 use crate::state::store::url::StoreAt;
 
 /// How long a disk may take to answer.
@@ -129,10 +130,14 @@ impl Installation {
 
     fn stored(&self) -> Vec<Finding> {
         const CHECK: &str = "store";
-        let StoreAt::File(path) = &self.store else {
-            let found = "memory: forgets everything at the end of csi-cloud";
-            let advice = "keep it in a file: store = \"file:/var/lib/edge-csi/cloud.redb\"";
-            return vec![Finding::warning(CHECK, "memory:", found, advice)];
+        let path = match &self.store {
+            StoreAt::File(path) => path,
+            StoreAt::Etcd(at) => return vec![reached(at)],
+            StoreAt::Memory => {
+                let found = "memory: forgets everything at the end of csi-cloud";
+                let advice = "keep it in a file: store = \"file:/var/lib/edge-csi/cloud.redb\"";
+                return vec![Finding::warning(CHECK, "memory:", found, advice)];
+            }
         };
         let about = path.display().to_string();
         let file = match std::fs::metadata(path) {
@@ -151,6 +156,20 @@ impl Installation {
         let missing = "make it, for the user of csi-cloud";
         let used = Use { check: "store-disk", path, least: ROOM, missing };
         vec![file, place::directory(used, &place::look(path))]
+    }
+}
+
+/// Whether the store in etcd can be read.
+fn reached(at: &EtcdAt) -> Finding {
+    const CHECK: &str = "store";
+    match at.look() {
+        Ok(commit) => Finding::ok(CHECK, at.to_string(), format!("{commit} commits so far")),
+        Err(error) => Finding::fault(
+            CHECK,
+            at.to_string(),
+            format!("it cannot be read: {error:#}"),
+            "see \"Several csi-clouds\" in docs/operations.md",
+        ),
     }
 }
 

@@ -12,7 +12,8 @@ pub trait Backend: Send {
     /// The records cannot be read, or not be trusted.
     fn load(&mut self, each: &mut dyn FnMut(Change)) -> Result<(), StoreError>;
 
-    /// Makes all these changes durable, or none of them. The last change of a key counts.
+    /// Makes all these changes durable, or none of them. The last change of a key counts. A store
+    /// in etcd is the exception: see [`crate::state::store::replicated::commit`].
     ///
     /// # Errors
     /// The changes are not durable. After a restart none exists, unless the error says that this is
@@ -54,7 +55,34 @@ pub enum StoreError {
     /// A commit failed.
     #[error("a change could not be made durable in the store; is its disk full or gone?")]
     Commit(#[source] Arc<dyn std::error::Error + Send + Sync>),
+    /// The store refused a commit, and nothing was changed. It takes the next one.
+    #[error("the store refused a change, so nothing was changed")]
+    Refused(#[source] Arc<dyn std::error::Error + Send + Sync>),
+    /// Another csi-cloud has to make the change.
+    #[error("this csi-cloud follows {leader:?} and changes nothing itself; nothing was changed")]
+    Follows {
+        /// The one that leads.
+        leader: Arc<str>,
+    },
+    /// No csi-cloud makes changes now.
+    #[error("no csi-cloud leads at this moment, so nothing was changed; try again")]
+    NoLeader,
+    /// This csi-cloud led when the change came.
+    #[error(
+        "this csi-cloud led, and another one may lead by now; whether the change was made, that          one knows"
+    )]
+    Deposed,
+    /// A csi-cloud, or another command, has the store.
+    #[error("another csi-cloud has the store, or changed it meanwhile; stop all of them first")]
+    Busy,
     /// The store takes no more changes.
     #[error("the store is closed; csi-cloud is stopping, or a commit failed before")]
     Closed,
+}
+
+impl StoreError {
+    /// True if the next commit may be made.
+    pub(super) fn is_refusal(&self) -> bool {
+        matches!(self, Self::Refused(_))
+    }
 }

@@ -9,6 +9,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use prost::Message;
+use proto::control::leader::LeaderEpoch;
 use proto::names::{DriverName, IdentityError, NodeName};
 
 use crate::state::record::{
@@ -80,13 +81,17 @@ pub(super) fn encode(change: &Change) -> Row {
             lease.as_ref().map(|lease| LeaseValue::from(lease).encode_to_vec()),
         ),
         Change::Epoch(last) => (LAST.into(), Some(EpochValue { last: *last }.encode_to_vec())),
+        Change::LeaderEpoch(LeaderEpoch(last)) => {
+            (LEADER.into(), Some(EpochValue { last: *last }.encode_to_vec()))
+        }
         Change::Trust(change) => trust_codec::encode(change),
     };
     Row { table: Table::of(change), key, value }
 }
 
-/// The only key of its table.
+/// The keys of the epochs: the last one of leases, and that of the last leader.
 const LAST: &[u8] = b"last";
+const LEADER: &[u8] = b"leader";
 
 /// Decodes changes. Equal names share one copy: a million homes are at thousands of nodes.
 #[derive(Default)]
@@ -103,11 +108,43 @@ impl Decoder {
         key: &[u8],
         value: &[u8],
     ) -> Result<Change, StoreError> {
-        self.change(table, key, value).map_err(|source| StoreError::Record {
-            table: table.name(),
-            key: key.escape_ascii().to_string(),
-            source: Arc::new(source),
-        })
+        self.change(table, key, value).map_err(|source| unreadable(table, key, source))
+    }
+
+    /// The change that removes this record; none of one that is never removed.
+    pub(super) fn removal(
+        &mut self,
+        table: Table,
+        key: &[u8],
+    ) -> Result<Option<Change>, StoreError> {
+        self.removed(table, key).map_err(|source| unreadable(table, key, source))
+    }
+
+    fn removed(&mut self, table: Table, key: &[u8]) -> Result<Option<Change>, CodecError> {
+        Ok(Some(match table {
+            Table::Homes => {
+                let (driver, rest) = self.driver(key)?;
+                Change::Home(driver, key::id(rest)?, None)
+            }
+            Table::Intents => {
+                let (driver, rest) = self.driver(key)?;
+                Change::Intent(driver, key::id(rest)?, None)
+            }
+            Table::NodeDrivers => {
+                let (driver, rest) = self.driver(key)?;
+                Change::NodeDriver(driver, self.node(key::text(rest)?)?, None)
+            }
+            Table::Nodes => Change::Node(self.node(key::text(key)?)?, None),
+            Table::Elected => Change::Elected(named(&mut self.drivers, key::text(key)?)?, None),
+            Table::Profiles => Change::Profile(named(&mut self.drivers, key::text(key)?)?, None),
+            Table::Leases => {
+                let (driver, rest) = self.driver(key)?;
+                Change::Lease(driver, key::id(rest)?, None)
+            }
+            Table::Tokens => Change::Trust(trust_codec::removed_token(key)?),
+            Table::Revocations => Change::Trust(trust_codec::removed_revocation(key)?),
+            Table::Epochs | Table::Secrets => return Ok(None),
+        }))
     }
 
     fn change(&mut self, table: Table, key: &[u8], value: &[u8]) -> Result<Change, CodecError> {
@@ -146,6 +183,9 @@ impl Decoder {
                 Change::Lease(driver, key::id(rest)?, Some(self.lease(LeaseValue::decode(value)?)?))
             }
             Table::Epochs if key == LAST => Change::Epoch(EpochValue::decode(value)?.last),
+            Table::Epochs if key == LEADER => {
+                Change::LeaderEpoch(LeaderEpoch(EpochValue::decode(value)?.last))
+            }
             Table::Secrets => Change::Trust(trust_codec::secrets(key, value)?),
             Table::Tokens => Change::Trust(trust_codec::token(key, value)?),
             Table::Revocations => Change::Trust(trust_codec::revocation(key, value)?),
@@ -222,6 +262,11 @@ impl Decoder {
             direct: value.direct,
         })
     }
+}
+
+fn unreadable(table: Table, key: &[u8], source: CodecError) -> StoreError {
+    let key = key.escape_ascii().to_string();
+    StoreError::Record { table: table.name(), key, source: Arc::new(source) }
 }
 
 fn named<N>(known: &mut HashMap<Box<str>, N>, name: &str) -> Result<N, IdentityError>

@@ -1,11 +1,10 @@
-//! Examines a store that no csi-cloud has open.
+//! Examines a store that no csi-cloud has open, or one in etcd.
 //!
 //! Its records must be readable, and must not contradict each other.
 
 use crate::state::check::{Wrong, disagreements};
 use crate::state::known::State;
-use crate::state::store::backend::Backend;
-use crate::state::store::file::File;
+use crate::state::store::existing::Existing;
 use crate::state::store::url::StoreAt;
 
 /// What was found.
@@ -23,15 +22,15 @@ pub(crate) fn examine(at: &StoreAt) -> anyhow::Result<Examined> {
     let mut state = State::default();
     let mut records = 0;
     // A store that is in use or missing cannot be judged.
-    let mut file = File::existing(at.file()?)?;
-    let loaded = file.load(&mut |change| {
+    let mut store = Existing::open(at)?;
+    let loaded = store.load(&mut |change| {
         records += 1;
         state.apply(change);
     });
     let mut wrong = disagreements(&state);
     if let Err(error) = loaded {
         let why = proto::host::chain(&error);
-        wrong.push(Wrong { driver: String::new(), what: "the file".into(), why });
+        wrong.push(Wrong { driver: String::new(), what: "the store".into(), why });
     }
-    Ok(Examined { wrong, records, format: file.format() })
+    Ok(Examined { wrong, records, format: store.format() })
 }

@@ -4,7 +4,6 @@
 //! redb verifies the checksums only on request, and trusts the file otherwise. So every open
 //! verifies the whole file. A file that anybody else changed is refused, and nothing is guessed.
 
-use std::collections::HashSet;
 use std::fs;
 use std::fs::{DirBuilder, OpenOptions};
 use std::io;
@@ -23,7 +22,7 @@ use crate::state::store::backend::{Backend, StoreError};
 use crate::state::store::codec;
 use crate::state::store::codec::Decoder;
 use crate::state::store::format;
-use crate::state::store::format::{NEWEST, Needs, OLDEST};
+use crate::state::store::format::{NEWEST, Needs, Newer, OLDEST};
 use crate::state::store::table::Table;
 use crate::state::trust::TrustChange;
 
@@ -149,7 +148,7 @@ impl File {
     }
 
     fn read(&mut self, each: &mut dyn FnMut(Change)) -> Result<(), Unread> {
-        let mut newer = HashSet::new();
+        let mut newer = Newer::new();
         let reading = self.database.begin_read()?;
         let mut decoder = Decoder::default();
         for table in Table::ALL {
@@ -161,8 +160,9 @@ impl File {
                 let (key, value) = row?;
                 let change = decoder.decode(table, key.value(), value.value());
                 let change = change.map_err(Unread::Record)?;
-                if format::needed(&change) > OLDEST {
-                    newer.insert((table, key.value().to_vec()));
+                let needed = format::needed(&change);
+                if needed > OLDEST {
+                    newer.insert((table, key.value().to_vec()), needed);
                 }
                 each(change);
             }

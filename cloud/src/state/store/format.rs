@@ -3,7 +3,7 @@
 //! The number grows only while a record is there that an older csi-cloud could misread. So an
 //! older one opens the store whenever it can be trusted with it, and refuses it otherwise.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 
 use crate::state::record::Change;
 use crate::state::store::codec::Row;
@@ -14,12 +14,19 @@ pub(super) const OLDEST: u64 = 1;
 /// While nodes claim a direct volume by their words alone (`LeaseRecord::claims`). An older
 /// csi-cloud drops the claims, and would give the volume to another node.
 const CLAIMED_LEASES: u64 = 2;
+/// Once several csi-clouds had the store. An older one sends no epoch with a call, and edges that
+/// know one refuse such calls.
+const LEADER_EPOCH: u64 = 3;
 /// The newest format that this csi-cloud reads.
-pub(super) const NEWEST: u64 = CLAIMED_LEASES;
+pub(super) const NEWEST: u64 = LEADER_EPOCH;
+
+/// The formats that records need, by table and key.
+pub(super) type Newer = HashMap<(Table, Vec<u8>), u64>;
 
 /// The records of one store that need more than the oldest format.
+#[derive(Clone)]
 pub(super) struct Needs {
-    newer: HashSet<(Table, Vec<u8>)>,
+    newer: Newer,
     /// False until all records were seen; the stored format is then no more than kept.
     is_known: bool,
 }
@@ -27,24 +34,25 @@ pub(super) struct Needs {
 impl Needs {
     /// Those of a store that has no records yet.
     pub(super) fn of_empty() -> Self {
-        Self { newer: HashSet::new(), is_known: true }
+        Self { newer: Newer::new(), is_known: true }
     }
 
     /// Those of a store that has to be read first.
     pub(super) fn unknown() -> Self {
-        Self { newer: HashSet::new(), is_known: false }
+        Self { newer: Newer::new(), is_known: false }
     }
 
     /// Takes all records of the store, whatever was known before.
-    pub(super) fn learn(&mut self, newer: HashSet<(Table, Vec<u8>)>) {
+    pub(super) fn learn(&mut self, newer: Newer) {
         *self = Self { newer, is_known: true };
     }
 
     /// Counts a change that is about to be written.
     pub(super) fn note(&mut self, change: &Change, row: &Row) {
         let of = (row.table, row.key.clone());
-        if row.value.is_some() && needed(change) > OLDEST {
-            self.newer.insert(of);
+        let needed = needed(change);
+        if row.value.is_some() && needed > OLDEST {
+            self.newer.insert(of, needed);
         } else {
             self.newer.remove(&of);
         }
@@ -52,11 +60,8 @@ impl Needs {
 
     /// The format that the store must state, if it states this one now.
     pub(super) fn format(&self, stated: u64) -> u64 {
-        match (self.newer.is_empty(), self.is_known) {
-            (true, true) => OLDEST,
-            (true, false) => stated,
-            (false, _) => CLAIMED_LEASES,
-        }
+        let needed = self.newer.values().copied().max().unwrap_or(OLDEST);
+        if self.is_known { needed } else { needed.max(stated) }
     }
 }
 
@@ -64,6 +69,7 @@ impl Needs {
 pub(super) fn needed(change: &Change) -> u64 {
     match change {
         Change::Lease(_, _, Some(lease)) if !lease.claims.is_empty() => CLAIMED_LEASES,
+        Change::LeaderEpoch(_) => LEADER_EPOCH,
         // An older one ignores what it does not know of these, and loses no volume by that. It
         // knows no revocations, which are never undone: docs/operations.md has what to do.
         Change::Lease(..)

@@ -12,6 +12,7 @@ use proto::control::leader::LeaderEpoch;
 use proto::link::endpoint::Endpoint;
 use tokio::sync::watch;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 /// Which part this csi-cloud has.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,6 +50,7 @@ struct Inner {
     began: Instant,
     /// How long the lease is certainly valid, in ms since `began`.
     until: AtomicU64,
+    resign: CancellationToken,
 }
 
 impl Leadership {
@@ -64,7 +66,8 @@ impl Leadership {
 
     fn begin(role: Role) -> Self {
         let role = watch::Sender::new(role);
-        Self(Arc::new(Inner { role, began: Instant::now(), until: AtomicU64::new(0) }))
+        let resign = CancellationToken::new();
+        Self(Arc::new(Inner { role, began: Instant::now(), until: AtomicU64::new(0), resign }))
     }
 
     /// The role now. `Leading` may be over already: see [`Self::leads`].
@@ -145,6 +148,16 @@ impl Leadership {
     /// Waits until it led and does not any more.
     pub async fn deposed(&self) {
         let _ = self.roles().wait_for(|role| matches!(role, Role::Deposed)).await;
+    }
+
+    /// Another one shall lead. This csi-cloud stops as if it was told to, and is started again.
+    pub(super) fn resign(&self) {
+        self.0.resign.cancel();
+    }
+
+    /// Waits until another one shall lead.
+    pub async fn resigning(&self) {
+        self.0.resign.cancelled().await;
     }
 
     /// For how long the lease is certainly valid.

@@ -1,23 +1,28 @@
 //! The store: changes are made one after another, many per commit, and are visible once durable.
 //!
-//! Each backend is one file: `file` is redb, `memory` forgets. `url` lists the kinds. All records
-//! are in memory too, so that routing never waits. `ring` is beside the store: what may be lost.
+//! Each backend is one file: `file` is redb, `memory` forgets. `replicated` is etcd, for several
+//! csi-clouds. `url` lists the kinds. All records are in memory too, so that routing never waits. `ring` is beside the store: what may be lost.
 
 pub mod backend;
 mod codec;
+pub mod etcd_at;
 pub(crate) mod examine;
+mod existing;
 pub mod file;
 mod format;
 mod key;
 pub mod leadership;
 pub mod measured;
 pub mod memory;
+pub mod replica;
+pub mod replicated;
 pub mod ring;
 mod table;
 pub mod transfer;
 mod trust_codec;
 pub mod url;
 mod value;
+mod write_loop;
 pub mod writer;
 
 #[cfg(test)]

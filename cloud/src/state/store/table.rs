@@ -55,12 +55,17 @@ impl Table {
             Change::Node(..) => Self::Nodes,
             Change::Elected(..) => Self::Elected,
             Change::Lease(..) => Self::Leases,
-            Change::Epoch(_) => Self::Epochs,
+            Change::Epoch(_) | Change::LeaderEpoch(_) => Self::Epochs,
             Change::Profile(..) => Self::Profiles,
             Change::Trust(TrustChange::Secrets(_)) => Self::Secrets,
             Change::Trust(TrustChange::Token(..)) => Self::Tokens,
             Change::Trust(TrustChange::Revocation(..)) => Self::Revocations,
         }
+    }
+
+    /// The table of this name.
+    pub(super) fn named(name: &[u8]) -> Option<Self> {
+        Self::ALL.into_iter().find(|table| table.name().as_bytes() == name)
     }
 
     /// The name in every backend and every export; it never changes.

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use proptest::collection::{btree_map, vec};
 use proptest::option;
 use proptest::prelude::*;
+use proto::control::leader::LeaderEpoch;
 use proto::csi::{Id, Method};
 use proto::names::certificate::{Serial, Subject};
 use proto::names::{DriverName, NodeName};
@@ -236,6 +237,7 @@ pub(super) fn change() -> BoxedStrategy<Change> {
         1 => profile.boxed(),
         2 => owner.boxed(),
         1 => any::<u64>().prop_map(Change::Epoch).boxed(),
+        1 => any::<u64>().prop_map(|epoch| Change::LeaderEpoch(LeaderEpoch(epoch))).boxed(),
         1 => any::<u8>().prop_map(secrets).boxed(),
         2 => any_trust().boxed(),
     ]

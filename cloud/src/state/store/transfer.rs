@@ -1,4 +1,4 @@
-//! Exports and imports a store that no csi-cloud has open.
+//! Exports and imports a store that no csi-cloud has open; one in etcd may have followers.
 //!
 //! An import is complete or leaves nothing. The last line of an export proves that it is complete.
 
@@ -9,11 +9,11 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 
+use crate::state::leader_epoch;
 use crate::state::line::{FORMAT, Line};
 use crate::state::listed;
 use crate::state::record::Change;
-use crate::state::store::backend::Backend;
-use crate::state::store::file::File;
+use crate::state::store::existing::Existing;
 use crate::state::store::url::StoreAt;
 use crate::state::trust::TrustChange;
 
@@ -34,11 +34,11 @@ pub enum ExportedSecrets {
 /// # Errors
 /// The store is missing, in use, or cannot be trusted; or the output fails.
 pub fn export(at: &StoreAt, secrets: ExportedSecrets, out: &mut dyn Write) -> anyhow::Result<()> {
-    let mut file = File::existing(at.file()?)?;
+    let mut store = Existing::open(at)?;
     let mut out = BufWriter::new(out);
     let mut records = 0;
     let mut written = line(&mut out, &Line::Begin { format: FORMAT });
-    file.load(&mut |change| {
+    store.load(&mut |change| {
         let is_secret = matches!(change, Change::Trust(TrustChange::Secrets(_)));
         if is_secret && secrets == ExportedSecrets::LeftOut {
             return;
@@ -66,17 +66,16 @@ fn line(out: &mut impl Write, line: &Line) -> io::Result<()> {
 /// The store has records already; the export is incomplete or from a newer csi-cloud; or files
 /// cannot be read or written.
 pub fn import(at: &StoreAt, file: &Path) -> anyhow::Result<()> {
-    let path = at.file()?;
     if file == Path::new("-") {
-        return import_from(path, &mut io::stdin().lock());
+        return import_from(at, &mut io::stdin().lock());
     }
     let reading = || format!("{} cannot be read", file.display());
     let exported = fs::File::open(file).with_context(reading)?;
-    import_from(path, &mut BufReader::new(exported)).with_context(reading)
+    import_from(at, &mut BufReader::new(exported)).with_context(reading)
 }
 
-pub(super) fn import_from(path: &Path, lines: &mut dyn BufRead) -> anyhow::Result<()> {
-    File::import(path, |store| {
+pub(super) fn import_from(at: &StoreAt, lines: &mut dyn BufRead) -> anyhow::Result<()> {
+    Existing::import(at, |store| {
         let mut lines = lines.lines().zip(1_u64..).map(|(text, number)| {
             let line = text.map_err(anyhow::Error::from);
             line.and_then(|text| Ok(serde_json::from_str(&text)?))
@@ -100,7 +99,7 @@ pub(super) fn import_from(path: &Path, lines: &mut dyn BufRead) -> anyhow::Resul
                 Some(line) => {
                     let change = Change::try_from(line);
                     let change = change.map_err(|_| anyhow::anyhow!("it begins twice"))?;
-                    batch.push(listed::unmarked(change));
+                    batch.push(imported(change));
                 }
                 None => {
                     bail!(
@@ -122,4 +121,13 @@ pub(super) fn import_from(path: &Path, lines: &mut dyn BufRead) -> anyhow::Resul
         }
         Ok(store.commit(&batch)?)
     })
+}
+
+/// A record as an import takes it: the export may be old. A csi-cloud that led since may still be
+/// paused, so the epoch is a later one.
+fn imported(change: Change) -> Change {
+    match change {
+        Change::LeaderEpoch(epoch) => Change::LeaderEpoch(leader_epoch::next(Some(epoch))),
+        change => listed::unmarked(change),
+    }
 }

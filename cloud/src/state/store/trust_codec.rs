@@ -105,9 +105,23 @@ pub(super) fn secrets(key: &[u8], value: &[u8]) -> Result<TrustChange, TrustCode
     Ok(TrustChange::Secrets(Secrets { resets, leases }))
 }
 
+/// The change that removes a token.
+pub(super) fn removed_token(id: &[u8]) -> Result<TrustChange, TrustCodecError> {
+    Ok(TrustChange::Token(token_id(id)?, None))
+}
+
+/// The change that removes a revocation.
+pub(super) fn removed_revocation(key: &[u8]) -> Result<TrustChange, TrustCodecError> {
+    Ok(TrustChange::Revocation(subject_of(key)?, None))
+}
+
+fn token_id(id: &[u8]) -> Result<TokenId, TrustCodecError> {
+    Ok(TokenId::try_from(key::text(id)?.to_owned()).map_err(|_| KeyError::Key)?)
+}
+
 /// The change that sets a token.
 pub(super) fn token(id: &[u8], value: &[u8]) -> Result<TrustChange, TrustCodecError> {
-    let id = TokenId::try_from(key::text(id)?.to_owned()).map_err(|_| KeyError::Key)?;
+    let id = token_id(id)?;
     let value = TokenValue::decode(value)?;
     let used = match value.used {
         Some(used) => Some(TokenUse {

@@ -8,10 +8,12 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use super::backend::{Backend, StoreError};
+use super::etcd_at::{EtcdAt, NoEtcdAt};
 use super::file;
 use super::file::File;
 use super::memory::Memory;
 use super::ring::Ring;
+use crate::etcd::settings::EtcdSettings;
 use crate::telemetry::ended::EndedCall;
 
 /// The location of the store.
@@ -19,19 +21,32 @@ use crate::telemetry::ended::EndedCall;
 pub enum StoreAt {
     /// A file on this host, for one csi-cloud: `file:PATH`.
     File(PathBuf),
+    /// In etcd, for several csi-clouds: `etcd://HOST:PORT,HOST:PORT/PREFIX`.
+    Etcd(EtcdAt),
     /// Nowhere: all records end with the process. For tests and trials, and only on request:
     /// `memory:`.
     Memory,
+}
+
+/// A store that is open, or that is still to be joined.
+pub enum Opened {
+    /// One that this csi-cloud has alone.
+    Own(Box<dyn Backend>),
+    /// One of several csi-clouds. See [`Store::join`](super::writer::Store::join).
+    Shared(EtcdAt),
 }
 
 /// Why a text is no location.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreAtError {
     /// The text has no scheme, or an unknown one.
-    #[error("{0} is no kind of store; there are file:PATH and memory:")]
+    #[error("{0} is no kind of store; there are file:PATH, etcd://HOST:PORT/PREFIX and memory:")]
     Unknown(String),
-    /// The kind is planned.
-    #[error("a store in etcd is not there yet; use file:PATH")]
+    /// Something is missing, or there is a user, who belongs into the configuration.
+    #[error(
+        "a store in etcd is etcd://HOST:PORT,HOST:PORT/PREFIX, for example \
+         etcd://etcd-0:2379,etcd-1:2379/edge-csi; user and password belong into [etcd]"
+    )]
     Etcd,
     /// A file on another host, or no file.
     #[error("a store in a file is file:PATH, for example file:/var/lib/edge-csi/cloud.redb")]
@@ -42,39 +57,33 @@ pub enum StoreAtError {
 }
 
 impl StoreAt {
-    /// Opens the store; creates it if there is none.
+    /// Opens a store that one csi-cloud has alone; creates it if there is none.
     ///
     /// # Errors
     /// It cannot be read or trusted, or another csi-cloud has it open.
-    pub fn open(&self) -> Result<Box<dyn Backend>, StoreError> {
+    pub fn open(self) -> Result<Opened, StoreError> {
         Ok(match self {
-            Self::File(path) => Box::new(File::open(path)?),
-            Self::Memory => Box::new(Memory::default()),
+            Self::File(path) => Opened::Own(Box::new(File::open(&path)?)),
+            Self::Memory => Opened::Own(Box::new(Memory::default())),
+            Self::Etcd(at) => Opened::Shared(at),
         })
     }
 
-    /// Opens the file beside the store that keeps the calls that ended, and reads them; none beside
-    /// a store in memory.
-    pub fn ring(&self) -> Option<(Ring, Vec<EndedCall>)> {
+    /// The same, with how etcd is reached.
+    #[must_use]
+    pub fn with_etcd(self, settings: EtcdSettings) -> Self {
         match self {
-            Self::File(path) => Some(Ring::beside(path)),
-            Self::Memory => None,
+            Self::Etcd(at) => Self::Etcd(EtcdAt { settings, ..at }),
+            own @ (Self::File(_) | Self::Memory) => own,
         }
     }
 
-    /// The path of a store in a file, for commands that need no csi-cloud.
-    ///
-    /// # Errors
-    /// The store is in memory.
-    pub(super) fn file(&self) -> anyhow::Result<&Path> {
+    /// Opens the file beside the store that keeps the calls that ended, and reads them; none beside
+    /// a store that is no file.
+    pub fn ring(&self) -> Option<(Ring, Vec<EndedCall>)> {
         match self {
-            Self::File(path) => Ok(path),
-            Self::Memory => {
-                anyhow::bail!(
-                    "memory: ends with its csi-cloud, so there is nothing to look after; \
-                     give file:PATH"
-                )
-            }
+            Self::File(path) => Some(Ring::beside(path)),
+            Self::Etcd(_) | Self::Memory => None,
         }
     }
 
@@ -83,7 +92,7 @@ impl StoreAt {
     pub(crate) fn below(self, directory: &Path) -> Self {
         match self {
             Self::File(path) => Self::File(directory.join(path)),
-            Self::Memory => Self::Memory,
+            shared @ (Self::Etcd(_) | Self::Memory) => shared,
         }
     }
 }
@@ -99,7 +108,7 @@ impl FromStr for StoreAt {
             "file" => path(rest).map(Self::File).ok_or(StoreAtError::File),
             "memory" if rest.is_empty() => Ok(Self::Memory),
             "memory" => Err(StoreAtError::Memory),
-            "etcd" => Err(StoreAtError::Etcd),
+            "etcd" => text.parse().map(Self::Etcd).map_err(|NoEtcdAt| StoreAtError::Etcd),
             other => Err(StoreAtError::Unknown(format!("{other:?}"))),
         }
     }
@@ -109,6 +118,7 @@ impl fmt::Display for StoreAt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::File(path) => f.write_str(&file::url(path)),
+            Self::Etcd(at) => at.fmt(f),
             Self::Memory => f.write_str("memory:"),
         }
     }
@@ -143,6 +153,7 @@ mod tests {
             ("file:/a/", Err(StoreAtError::File)),
             ("file://host/a", Err(StoreAtError::File)),
             ("etcd://h:2379", Err(StoreAtError::Etcd)),
+            ("etcd://me:hunter2@h:2379/p", Err(StoreAtError::Etcd)),
             ("FILE:/a", Err(StoreAtError::Unknown("\"FILE\"".into()))),
         ] {
             assert_eq!(text.parse::<StoreAt>(), expected, "{text}");
@@ -151,9 +162,9 @@ mod tests {
 
     #[test]
     fn an_unknown_kind_is_told_the_known_ones_and_no_password_is_printed() {
-        for text in ["redis://me:hunter2@h", "/var/lib/hunter2", ""] {
+        for text in ["redis://me:hunter2@h", "/var/lib/hunter2", "", "etcd://me:hunter2@h:1/p"] {
             let error = text.parse::<StoreAt>().unwrap_err().to_string();
-            assert!(error.contains("file:PATH") && error.contains("memory:"), "{error}");
+            assert!(error.contains("file:PATH") || error.contains("etcd://HOST"), "{error}");
             assert!(!error.contains("hunter2"), "{error}");
         }
     }

@@ -1,31 +1,37 @@
 //! The store: durable records of homes, intents, nodes, drivers and leases.
 //!
 //! Nothing acts on a change before it is durable: [`Store::read`] shows committed changes only. One
-//! task makes the changes in order; changes that arrive during a commit share the next one.
+//! task makes the changes in order, see `write_loop`; of several replicas, that of the leader.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 
 use proto::host::tasks::Tasks;
 use proto::names::{DriverName, NodeName};
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::backend::{Backend, StoreError};
-use super::leadership::Leadership;
+use super::leadership::{Leadership, Role};
+use super::replicated::Cluster;
+use super::write_loop;
+use super::write_loop::{Job, Writes};
 use crate::state::colocated::ColocatedQueue;
 use crate::state::known::State;
 use crate::state::not_taken::NotTakenReports;
 use crate::state::quotas::{OverQuota, Quota, Quotas, Refusals};
-use crate::state::record::Change;
 use crate::state::set_apart::{Reason, ReasonKind};
 use crate::state::trust::{NoRandomness, Secrets, TrustChange};
 use crate::state::txn::Txn;
 
 /// The number of changes that may wait; more callers wait for room in the queue.
 const QUEUE: usize = 4096;
-/// The largest number of changes in one commit.
-const BATCH: usize = 1024;
+/// How long a replica waits for another one to make the secret keys.
+const SECRETS: Duration = Duration::from_secs(60);
+/// How often it looks.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// Why there are no secret keys.
 #[derive(Debug, thiserror::Error)]
@@ -38,9 +44,6 @@ pub enum SecretsError {
     Store(#[from] StoreError),
 }
 
-type Settle = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
-type Job = Box<dyn FnOnce(&mut Txn<'_>) -> Settle + Send>;
-
 /// The durable state, and the way to change it. Clones share the store.
 #[derive(Clone)]
 pub struct Store {
@@ -51,6 +54,7 @@ pub struct Store {
     quotas: Arc<Quotas>,
     refusals: Arc<Refusals>,
     leadership: Leadership,
+    cluster: Option<Arc<Cluster>>,
 }
 
 impl Store {
@@ -63,17 +67,39 @@ impl Store {
         let mut state = State::default();
         backend.load(&mut |change| state.apply(change))?;
         let state = Arc::new(RwLock::new(state));
+        let (store, queue) = Self::over(state.clone(), None);
+        tasks.spawn("store", write_loop::run(state, queue, Writes::Own(backend), tasks.clone()));
+        Ok(store)
+    }
+
+    /// The store over a state, as one of several replicas or alone; and its queue of changes.
+    pub(super) fn over(
+        state: Arc<RwLock<State>>,
+        cluster: Option<Arc<Cluster>>,
+    ) -> (Self, mpsc::Receiver<Job>) {
         let (jobs, queue) = mpsc::channel(QUEUE);
-        tasks.spawn("store", run(state.clone(), queue, backend, tasks.clone()));
-        Ok(Self {
+        let alone = || {
+            let state = state.read().unwrap_or_else(PoisonError::into_inner);
+            Leadership::alone(state.leader_epoch())
+        };
+        let leadership =
+            cluster.as_ref().map_or_else(alone, |cluster| cluster.leadership().clone());
+        let store = Self {
             state,
             jobs,
             colocated: Arc::default(),
             not_taken: Arc::default(),
             quotas: Arc::default(),
             refusals: Arc::default(),
-            leadership: Leadership::alone(None),
-        })
+            leadership,
+            cluster,
+        };
+        (store, queue)
+    }
+
+    /// The replicas, if the store has several.
+    pub fn cluster(&self) -> Option<&Arc<Cluster>> {
+        self.cluster.as_ref()
     }
 
     /// Whether this csi-cloud may change the store, and answer finally.
@@ -183,14 +209,26 @@ impl Store {
         self.read(|state| state.apart().why(node, driver).map(|apart| apart.reason.clone()))
     }
 
-    /// The secret keys of csi-cloud. The first call makes them, so they are durable before use.
+    /// The secret keys of csi-cloud. The first call makes them, so they are durable before use. A
+    /// replica that follows waits until the one that leads has made them.
     ///
     /// # Errors
     /// They cannot be made, or not be kept.
     pub async fn secrets(&self) -> Result<Secrets, SecretsError> {
-        if let Some(secrets) = self.read(|state| state.trust().secrets().cloned()) {
-            return Ok(secrets);
+        let end = Instant::now() + SECRETS;
+        loop {
+            if let Some(secrets) = self.read(|state| state.trust().secrets().cloned()) {
+                return Ok(secrets);
+            }
+            match self.check_leads() {
+                Ok(()) => return self.make_secrets().await,
+                Err(error) if Instant::now() >= end => return Err(error.into()),
+                Err(_) => tokio::time::sleep(LOOK).await,
+            }
         }
+    }
+
+    async fn make_secrets(&self) -> Result<Secrets, SecretsError> {
         let made = Secrets::generate()?;
         let keep = move |txn: &mut Txn<'_>| {
             // Another task may have been faster.
@@ -218,72 +256,26 @@ impl Store {
             // The caller may have left.
             Box::new(move |durable| drop(done.send(durable.map(|()| value))))
         });
-        self.jobs.send(job).await.map_err(|_| StoreError::Closed)?;
-        outcome.await.map_err(|_| StoreError::Closed)?
+        self.check_leads()?;
+        self.jobs.send(job).await.map_err(|_| self.closed())?;
+        outcome.await.map_err(|_| self.closed())?
     }
-}
 
-/// Commits waiting changes together, then makes them visible. At a stop, it commits those that
-/// wait.
-async fn run(
-    state: Arc<RwLock<State>>,
-    mut queue: mpsc::Receiver<Job>,
-    mut backend: Box<dyn Backend>,
-    tasks: Tasks,
-) {
-    let mut batch = Vec::new();
-    loop {
-        let waiting = tokio::select! {
-            biased;
-            waiting = queue.recv_many(&mut batch, BATCH) => waiting,
-            () = tasks.stopped() => {
-                queue.close();
-                queue.recv_many(&mut batch, BATCH).await
-            }
-        };
-        if waiting == 0 {
-            return;
-        }
-        let mut settle = Vec::with_capacity(batch.len());
-        let (changes, without) = {
-            let seen = state.read().unwrap_or_else(PoisonError::into_inner);
-            let mut txn = Txn::new(&seen);
-            settle.extend(batch.drain(..).map(|job| job(&mut txn)));
-            txn.changes()
-        };
-        let (kept, outcome, changes) = commit(backend, changes).await;
-        let Some(kept) = kept else { return };
-        backend = kept;
-        if outcome.is_ok() {
-            let mut state = state.write().unwrap_or_else(PoisonError::into_inner);
-            changes.into_iter().for_each(|change| state.apply(change));
-            without.into_iter().for_each(|(driver, id)| state.set_stale(&driver, id));
-        }
-        for settle in settle {
-            settle(outcome.clone());
-        }
-        if let Err(error) = outcome {
-            // The content of the disk is uncertain now; only a restart reads it again.
-            tracing::error!(error = proto::host::chain(&error), "the store takes no more changes");
-            return;
+    /// # Errors
+    /// Another csi-cloud makes the changes.
+    fn check_leads(&self) -> Result<(), StoreError> {
+        match self.leadership.role() {
+            Role::Alone(_) | Role::Leading(_) => Ok(()),
+            Role::Following(Some(leader)) => Err(StoreError::Follows { leader: leader.name }),
+            Role::Following(None) => Err(StoreError::NoLeader),
+            Role::Deposed => Err(StoreError::Deposed),
         }
     }
-}
 
-type Committed = (Option<Box<dyn Backend>>, Result<(), StoreError>, Vec<Change>);
-
-async fn commit(mut backend: Box<dyn Backend>, changes: Vec<Change>) -> Committed {
-    if changes.is_empty() {
-        return (Some(backend), Ok(()), changes);
+    fn closed(&self) -> StoreError {
+        match self.leadership.role() {
+            Role::Deposed => StoreError::Deposed,
+            Role::Alone(_) | Role::Leading(_) | Role::Following(_) => StoreError::Closed,
+        }
     }
-    if !backend.waits() {
-        let outcome = backend.commit(&changes);
-        return (Some(backend), outcome, changes);
-    }
-    let committing = tokio::task::spawn_blocking(move || {
-        let outcome = backend.commit(&changes);
-        (Some(backend), outcome, changes)
-    });
-    // After a panic of the backend, all callers learn that the store is closed.
-    committing.await.unwrap_or_else(|_| (None, Err(StoreError::Closed), Vec::new()))
 }

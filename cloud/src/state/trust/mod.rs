@@ -118,6 +118,11 @@ impl TrustChanges {
         }
     }
 
+    /// The number of changes.
+    pub(super) fn len(&self) -> usize {
+        usize::from(self.secrets.is_some()) + self.tokens.len() + self.revocations.len()
+    }
+
     /// All changes, each key once.
     pub(super) fn into_changes(self) -> impl Iterator<Item = TrustChange> {
         let tokens = self.tokens.into_iter().map(|(id, token)| TrustChange::Token(id, token));

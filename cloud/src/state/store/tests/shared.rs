@@ -168,6 +168,8 @@ fn make(txn: &mut Txn<'_>, change: &Change) {
         Change::Elected(driver, node) => txn.elect(&driver, node),
         Change::Lease(driver, id, own) => txn.set_lease(&driver, &id, own),
         Change::Epoch(last) => txn.set_epoch(last),
+        // No transaction changes it.
+        Change::LeaderEpoch(_) => {}
         Change::Profile(driver, profile) => txn.set_profile(&driver, profile),
         Change::Trust(change) => txn.set_trust(change),
     }

@@ -48,7 +48,8 @@ fn checked(path: &Path, output: Output) -> (anyhow::Result<()>, String) {
 }
 
 fn imported(path: &Path, lines: &str) -> Result<(), String> {
-    transfer::import_from(path, &mut lines.as_bytes()).map_err(|error| format!("{error:#}"))
+    transfer::import_from(&StoreAt::File(path.into()), &mut lines.as_bytes())
+        .map_err(|error| format!("{error:#}"))
 }
 
 proptest! {

@@ -1,0 +1,156 @@
+//! The lease by which a replica shows that it is alive. The leader's key goes with it.
+//!
+//! How long it is valid is counted from before the request that made it so, less a margin: another
+//! replica cannot lead before that is over.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tracing::{info, warn};
+
+use super::cluster::{Cluster, Work};
+use super::member::Member;
+use crate::etcd::api::TxnRequest;
+use crate::etcd::error::EtcdError;
+use crate::etcd::request;
+use crate::state::store::leadership::Role;
+
+/// Its time in seconds.
+const TIME: i64 = 10;
+/// How often it is kept alive.
+const EVERY: Duration = Duration::from_millis(2500);
+/// When it is tried again.
+const AGAIN: Duration = Duration::from_millis(500);
+/// What clocks may differ by over the time of a lease.
+const MARGIN: Duration = Duration::from_secs(1);
+
+/// A lease that is certainly valid until then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Held {
+    pub(super) id: i64,
+    pub(super) until: Instant,
+}
+
+/// The lease of this replica.
+pub(super) struct Lease {
+    cluster: Arc<Cluster>,
+    held: watch::Sender<Option<Held>>,
+}
+
+impl Lease {
+    /// None yet.
+    pub(super) fn new(cluster: Arc<Cluster>) -> Self {
+        Self { cluster, held: watch::Sender::new(None) }
+    }
+
+    /// The lease of now.
+    pub(super) fn held(&self) -> Option<Held> {
+        self.held.borrow().filter(|held| held.until > Instant::now())
+    }
+
+    /// The lease of now, which may have ended.
+    pub(super) fn id(&self) -> Option<i64> {
+        self.held.borrow().map(|held| held.id)
+    }
+
+    /// Whether this lease is certainly valid.
+    pub(super) fn is_held(&self, id: i64) -> bool {
+        self.held().is_some_and(|held| held.id == id)
+    }
+
+    /// Waits until there is a lease.
+    pub(super) async fn has(&self) -> Held {
+        let mut held = self.held.subscribe();
+        loop {
+            if let Some(held) = self.held() {
+                return held;
+            }
+            // `self` has the sender, so this waits for the next word of `keep`.
+            let _ = held.changed().await;
+        }
+    }
+
+    /// Waits until this lease may have ended.
+    pub(super) async fn ended(&self, id: i64) {
+        let mut held = self.held.subscribe();
+        while let Some(until) = self.held().filter(|held| held.id == id).map(|held| held.until) {
+            tokio::select! {
+                biased;
+                _ = held.changed() => {}
+                () = tokio::time::sleep_until(until) => {}
+            }
+        }
+    }
+
+    /// Keeps a lease, and makes another one when it is lost. Never ends.
+    pub(super) async fn keep(&self) {
+        let mut told = None;
+        loop {
+            let kept = self.keep_once(&mut told).await;
+            match &kept {
+                Ok(()) => self.cluster.clear_trouble(Work::Lease),
+                Err(error) => self.cluster.set_trouble(Work::Lease, error),
+            }
+            tokio::time::sleep(if kept.is_ok() { EVERY } else { AGAIN }).await;
+        }
+    }
+
+    async fn keep_once(&self, told: &mut Option<u64>) -> Result<(), EtcdError> {
+        let sent = Instant::now();
+        let before = *self.held.borrow();
+        let Some(Held { id, .. }) = before else {
+            let id = self.cluster.client.grant(TIME).await?;
+            *told = None;
+            self.tell(id, told).await?;
+            self.set(id, sent, TIME);
+            return Ok(());
+        };
+        match self.cluster.client.keep_alive(id).await? {
+            left @ 1.. => self.set(id, sent, left.min(TIME)),
+            _ => {
+                warn!("the lease of this replica has ended; another csi-cloud may lead");
+                self.held.send_replace(None);
+                return Ok(());
+            }
+        }
+        self.tell(id, told).await
+    }
+
+    fn set(&self, id: i64, sent: Instant, seconds: i64) {
+        let time = Duration::from_secs(seconds.unsigned_abs()).saturating_sub(MARGIN);
+        let until = sent + time;
+        // A leader's lease only; a follower's role says that it does not lead.
+        if matches!(self.cluster.leadership.role(), Role::Leading(_)) {
+            self.cluster.leadership.extend(until);
+        }
+        self.held.send_replace(Some(Held { id, until }));
+    }
+
+    /// Says how far this replica is, if that is news.
+    async fn tell(&self, id: i64, told: &mut Option<u64>) -> Result<(), EtcdError> {
+        let commit = Some(self.cluster.commit());
+        if *told == commit {
+            return Ok(());
+        }
+        let me = Member { commit, ..self.cluster.me.clone() };
+        let key = self.cluster.keys.replica(&me.name);
+        let success = vec![request::put(&key, me.to_bytes(), id)];
+        self.cluster.client.txn(TxnRequest { success, ..TxnRequest::default() }).await?;
+        *told = commit;
+        Ok(())
+    }
+
+    /// Ends the lease, so that nobody waits for its end.
+    pub(super) async fn revoke(&self) {
+        let Some(Held { id, .. }) = self.held.send_replace(None) else { return };
+        match self.cluster.client.revoke(id).await {
+            Ok(()) => info!("the lease of this replica is given back"),
+            Err(error) => {
+                let error = proto::host::chain(&error);
+                warn!(error, "the lease of this replica ends by itself, within {TIME} s");
+            }
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! How far the store is: the number of its last commit, and its format.
+//!
+//! A commit proves that it follows the one that was seen last, by the bytes of this value.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::etcd::api::{Compare, KeyValue, RequestOp};
+use crate::etcd::request;
+use crate::state::store::backend::StoreError;
+use crate::state::store::format::{NEWEST, OLDEST};
+
+/// The format of a store into which an import goes: no csi-cloud knows it.
+pub(super) const IMPORTING: u64 = u64::MAX;
+
+/// The value of the key `commit`.
+#[derive(Serialize, Deserialize)]
+struct Written {
+    number: u64,
+    format: u64,
+}
+
+/// The last commit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Position {
+    /// Its number; 0 before the first.
+    pub(super) number: u64,
+    /// The format of the store.
+    pub(super) format: u64,
+    /// The bytes in etcd; none before the first.
+    bytes: Option<Vec<u8>>,
+}
+
+/// Why the value is none.
+#[derive(Debug, thiserror::Error)]
+enum PositionError {
+    #[error("its key commit holds no JSON of csi-cloud")]
+    Json(#[from] serde_json::Error),
+    #[error(
+        "an import into it has not finished; do it again, or delete all keys below its prefix to \
+         begin anew"
+    )]
+    Importing,
+    #[error(
+        "it was made by a newer csi-cloud, in format {0}; this one knows up to {NEWEST}, start the \
+         newer one"
+    )]
+    Newer(u64),
+}
+
+impl Position {
+    /// The position that etcd has; `at` names the store.
+    pub(super) fn of(found: Option<&KeyValue>, at: &str) -> Result<Self, StoreError> {
+        let Some(found) = found else {
+            return Ok(Self { number: 0, format: OLDEST, bytes: None });
+        };
+        Self::parse(&found.value)
+            .map_err(|why| StoreError::Open { store: at.to_owned(), why: Arc::new(why) })
+    }
+
+    /// The position of a store into which an import goes, if it is one. Its records do not count.
+    pub(super) fn of_import(found: Option<&KeyValue>) -> Option<Self> {
+        let bytes = &found?.value;
+        let Written { number, format } = serde_json::from_slice(bytes).ok()?;
+        (format == IMPORTING).then(|| Self { number, format, bytes: Some(bytes.clone()) })
+    }
+
+    fn parse(bytes: &[u8]) -> Result<Self, PositionError> {
+        let Written { number, format } = serde_json::from_slice(bytes)?;
+        if format == IMPORTING {
+            return Err(PositionError::Importing);
+        }
+        if format > NEWEST {
+            return Err(PositionError::Newer(format));
+        }
+        Ok(Self { number, format, bytes: Some(bytes.to_vec()) })
+    }
+
+    /// The position after the next commit.
+    pub(super) fn next(&self, format: u64) -> Self {
+        let number = self.number.saturating_add(1);
+        // Numbers have no JSON that fails.
+        let bytes = serde_json::to_vec(&Written { number, format }).unwrap_or_default();
+        Self { number, format, bytes: Some(bytes) }
+    }
+
+    /// True in etcd while this is the last commit.
+    pub(super) fn is_last(&self, key: &[u8]) -> Compare {
+        match &self.bytes {
+            Some(bytes) => request::has_value(key, bytes.clone()),
+            None => request::is_created_at(key, 0),
+        }
+    }
+
+    /// Makes it the last commit.
+    pub(super) fn put(&self, key: &[u8]) -> RequestOp {
+        request::put(key, self.bytes.clone().unwrap_or_default(), 0)
+    }
+
+    /// Whether etcd has this one.
+    pub(super) fn is(&self, found: Option<&KeyValue>) -> bool {
+        found.map(|found| &found.value) == self.bytes.as_ref()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(value: &str) -> KeyValue {
+        KeyValue { value: value.into(), ..KeyValue::default() }
+    }
+
+    #[test]
+    fn the_next_one_is_read_back() {
+        let first = Position::of(None, "x").unwrap();
+        assert!(first.is(None));
+        let second = first.next(OLDEST);
+        assert!(!second.is(None));
+        let text = r#"{"number":1,"format":1}"#;
+        assert!(second.is(Some(&found(text))), "the format never changes");
+        assert_eq!(Position::of(Some(&found(text)), "x").unwrap(), second);
+    }
+
+    #[test]
+    fn what_a_newer_one_wrote_is_refused() {
+        let newer = format!(r#"{{"number":1,"format":{}}}"#, NEWEST + 1);
+        for text in ["", "{}", &newer] {
+            let error = Position::of(Some(&found(text)), "etcd://a/b").unwrap_err();
+            assert!(error.to_string().contains("etcd://a/b"), "{error}");
+        }
+        let more = r#"{"number":7,"format":1,"more":1}"#;
+        assert_eq!(Position::of(Some(&found(more)), "x").unwrap().number, 7);
+    }
+}
