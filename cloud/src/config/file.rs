@@ -100,9 +100,7 @@ impl Config {
         if holders.is_empty() {
             file.required("fronts (--fronts)", fronts.as_ref());
         }
-        let etcd = file.section("etcd", EtcdSettings::read).unwrap_or_default();
         let store = store(flags.store, &mut file, directory);
-        let store = store.map(|store| store.with_etcd(etcd));
         let admin = admin(flags.admin, &mut file, fronts.as_deref(), &drivers);
         let http = file.parsed("http", str::parse::<SocketAddr>);
         let kubernetes =
@@ -116,13 +114,7 @@ impl Config {
         let tls = file.certificates(&flags.common, None);
         let common = file.common(&flags.common, dead_after);
         let ca = file.section("ca", ca).flatten();
-        let advertise =
-            over(flags.advertise, file.one_or_list("advertise", str::parse::<Endpoint>));
-        let name = file.parsed("replica", replica_name);
-        let replica = Replica {
-            name: flags.replica.or(name).unwrap_or_else(host_name),
-            endpoints: advertise.clone(),
-        };
+        let replica = replica(flags.replica, flags.advertise, &mut file);
         let limits = file.section("limits", limits).unwrap_or_default();
         let quotas = file.section("quotas", quotas).unwrap_or_default();
         file.required("listen (--listen)", listen.first());
@@ -148,7 +140,7 @@ impl Config {
             kubernetes,
             tls,
             ca,
-            advertise: advertise.into_iter().next(),
+            advertise: replica.endpoints.first().cloned(),
             replica,
             limits,
             quotas,
@@ -190,7 +182,16 @@ fn store(flag: Option<StoreAt>, file: &mut Reader, directory: Option<&Path>) -> 
     let store = file.parsed("store", str::parse::<StoreAt>);
     let store = store.map(|store| store.below(directory.unwrap_or_else(|| Path::new(""))));
     let missing = "store (--store), where csi-cloud keeps which volume lives where,";
-    file.required(missing, flag.or(store))
+    let store = file.required(missing, flag.or(store));
+    let etcd = file.section("etcd", EtcdSettings::read).unwrap_or_default();
+    store.map(|store| store.with_etcd(etcd))
+}
+
+/// What this csi-cloud is among several.
+fn replica(name: Option<String>, advertise: Vec<Endpoint>, file: &mut Reader) -> Replica {
+    let configured = file.parsed("replica", replica_name);
+    let endpoints = over(advertise, file.one_or_list("advertise", str::parse::<Endpoint>));
+    Replica { name: name.or(configured).unwrap_or_else(host_name), endpoints }
 }
 
 /// The admin socket's path, which must not be a front's.

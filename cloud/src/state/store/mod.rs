@@ -26,4 +26,4 @@ mod write_loop;
 pub mod writer;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -31,6 +31,7 @@ use crate::state::known::State;
 use crate::state::txn::Txn;
 
 mod contract;
+pub(crate) mod etcd_server;
 mod file;
 mod shared;
 mod size;

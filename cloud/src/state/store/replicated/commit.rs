@@ -248,7 +248,7 @@ mod tests {
 
     fn volume(id: impl ToString, home: Option<&str>) -> Change {
         let home = home.map(|node| Home::at(node.parse().unwrap(), 7));
-        Change::Home("d".parse().unwrap(), Id::Volume(id.to_string().into()), home)
+        Change::Home("d".parse().unwrap(), Id::Volume(id.to_string()), home)
     }
 
     fn sizes(steps: &[Step]) -> Vec<usize> {

@@ -147,7 +147,7 @@ mod tests {
     fn a_leader_watches_its_key_and_orders_at_once_and_no_record() {
         let keys = Keys::new("/a");
         let mut sorted =
-            [keys.leader(), keys.promote(), keys.drain("x"), keys.records(), keys.replica("x")];
+            [keys.leader(), keys.drain("x"), keys.promote(), keys.records(), keys.replica("x")];
         let given = sorted.clone();
         sorted.sort();
         assert_eq!(sorted, given);

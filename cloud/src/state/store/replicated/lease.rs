@@ -1,7 +1,7 @@
 //! The lease by which a replica shows that it is alive. The leader's key goes with it.
 //!
-//! How long it is valid is counted from before the request that made it so, less a margin: another
-//! replica cannot lead before that is over.
+//! Its time is counted from before the request that extended it, less a margin. Another replica
+//! cannot lead before that is over.
 
 use std::sync::Arc;
 use std::time::Duration;

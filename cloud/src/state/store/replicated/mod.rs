@@ -17,6 +17,9 @@ mod orders;
 mod position;
 mod replicas;
 
+#[cfg(test)]
+mod tests;
+
 pub use cluster::{Cluster, OrderError};
 pub use join::Joining;
 pub use replicas::{Replica, Replicas};

@@ -2,6 +2,9 @@
 
 use proptest::test_runner::{Config, TestRunner};
 
+use proto::host::program::runtime;
+
+use crate::state::store::tests::etcd_server::EtcdServer;
 use crate::state::store::tests::*;
 
 /// Opens the same store again; the previous handle is closed by then.
@@ -25,12 +28,26 @@ fn in_memory() -> impl Reopen {
     move || Box::new(store.clone()) as Box<dyn Backend>
 }
 
+/// None if etcd is not installed.
+fn in_etcd() -> Option<impl Reopen> {
+    let server = EtcdServer::start(&[])?;
+    runtime(1).unwrap().block_on(server.ready());
+    Some(move || Box::new(server.at("edge-csi").offline().unwrap()) as Box<dyn Backend>)
+}
+
 macro_rules! backends {
     ($($name:ident: $check:ident;)*) => {$(
         mod $name {
             #[test]
             fn in_file() {
                 super::$check(&mut super::in_file());
+            }
+
+            #[test]
+            fn in_etcd() {
+                if let Some(mut store) = super::in_etcd() {
+                    super::$check(&mut store);
+                }
             }
 
             #[test]

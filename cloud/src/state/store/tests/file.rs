@@ -8,6 +8,7 @@ use std::path::Path;
 
 use redb::{Database, ReadableDatabase, TableDefinition};
 
+use crate::state::store::format::NEWEST;
 use crate::state::store::tests::*;
 
 /// The error chain, as `csi-cloud serve` prints it.
@@ -51,12 +52,12 @@ fn a_newer_format_is_refused() {
     writing
         .open_table(TableDefinition::<&str, u64>::new("meta"))
         .unwrap()
-        .insert("format", 3)
+        .insert("format", NEWEST + 1)
         .unwrap();
     writing.commit().unwrap();
     drop(database);
     let refused = refusal(&path);
-    for word in ["made by a newer csi-cloud, in format 3", "up to 2", "start the newer one"] {
+    for word in ["made by a newer csi-cloud, in format 4", "up to 3", "start the newer one"] {
         assert!(refused.contains(word), "{refused}");
     }
 }

@@ -1,0 +1,140 @@
+//! Commits whose answer, or whose request, is lost on the way.
+
+use std::sync::{Arc, Mutex};
+
+use futures_util::stream;
+use hyper_util::rt::TokioIo;
+use tokio::sync::mpsc;
+use tonic::transport::Server;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Request, Response, Status, async_trait};
+
+use super::*;
+use crate::etcd::api::kv_client::KvClient;
+use crate::etcd::api::kv_server::{Kv, KvServer};
+use crate::etcd::api::{
+    CompactionRequest, CompactionResponse, RangeRequest, RangeResponse, TxnRequest, TxnResponse,
+};
+use crate::etcd::client::Client;
+use crate::state::store::format::Needs;
+use crate::state::store::leadership::Leadership;
+use crate::state::store::replicated::cluster::Cluster;
+use crate::state::store::replicated::commit::Committer;
+use crate::state::store::replicated::keys::Keys;
+use crate::state::store::replicated::load::load;
+use crate::state::store::replicated::member::Member;
+
+/// What happens to the next transactions that change something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Loss {
+    Nothing,
+    /// It is done, and its answer is lost.
+    Answer,
+    /// It is lost.
+    Request,
+    /// It is held back.
+    Late,
+}
+
+/// Passes requests on to etcd, and loses some.
+#[derive(Clone)]
+struct Lossy {
+    etcd: KvClient<Channel>,
+    losses: Arc<Mutex<Vec<Loss>>>,
+    late: Arc<Mutex<Vec<TxnRequest>>>,
+}
+
+#[async_trait]
+impl Kv for Lossy {
+    async fn range(&self, _: Request<RangeRequest>) -> Result<Response<RangeResponse>, Status> {
+        Err(Status::unimplemented("no commit reads a range alone"))
+    }
+
+    async fn txn(&self, request: Request<TxnRequest>) -> Result<Response<TxnResponse>, Status> {
+        let mut etcd = self.etcd.clone();
+        let request = request.into_inner();
+        let changes = !request.compare.is_empty();
+        let loss = if changes { self.losses.lock().unwrap().pop() } else { None };
+        match loss {
+            None | Some(Loss::Nothing) => return etcd.txn(request).await,
+            Some(Loss::Answer) => drop(etcd.txn(request).await?),
+            Some(Loss::Request) => {}
+            Some(Loss::Late) => self.late.lock().unwrap().push(request),
+        }
+        Err(Status::unavailable("the connection broke"))
+    }
+
+    async fn compact(
+        &self,
+        _: Request<CompactionRequest>,
+    ) -> Result<Response<CompactionResponse>, Status> {
+        Err(Status::unimplemented("no commit compacts"))
+    }
+}
+
+impl Lossy {
+    async fn over(server: &EtcdServer, losses: &[Loss]) -> Self {
+        server.ready().await;
+        let etcd = KvClient::new(server.channel());
+        let losses = losses.iter().rev().copied().collect();
+        Self { etcd, losses: Arc::new(Mutex::new(losses)), late: Arc::default() }
+    }
+
+    /// A channel to it in memory.
+    fn channel(&self, tasks: &Tasks) -> Channel {
+        let (dialed, accepting) = mpsc::channel(8);
+        let accepted = stream::unfold(accepting, async |mut accepting: mpsc::Receiver<_>| {
+            let accepted = accepting.recv().await?;
+            Some((Ok::<_, std::io::Error>(accepted), accepting))
+        });
+        let kv = KvServer::new(self.clone());
+        tasks.spawn_until_stop("etcd of a kind", async move {
+            let forever = std::future::pending();
+            let accepted = Box::pin(accepted);
+            Server::builder().serve_with_incoming_shutdown(kv, accepted, forever).await.unwrap();
+        });
+        let connector = tower::service_fn(move |_| {
+            let dialed = dialed.clone();
+            async move {
+                let (here, there) = tokio::io::duplex(1 << 16);
+                dialed.send(there).await.map_err(std::io::Error::other)?;
+                Ok::<_, std::io::Error>(TokioIo::new(here))
+            }
+        });
+        Endpoint::from_static("http://memory").connect_with_connector_lazy(connector)
+    }
+}
+
+fn cluster(client: Client) -> Arc<Cluster> {
+    let reach = (client, Keys::new("/edge-csi"), "etcd://memory/edge-csi".into());
+    Arc::new(Cluster::new(reach, Member::default(), Leadership::following(), None))
+}
+
+#[tokio::test]
+async fn a_lost_answer_is_read_back_and_a_late_attempt_does_nothing() {
+    let Some(server) = EtcdServer::start(&[]) else { return };
+    let losses = [Loss::Answer, Loss::Request, Loss::Request, Loss::Nothing, Loss::Late];
+    let lossy = Lossy::over(&server, &losses).await;
+    let tasks = Tasks::default();
+    let direct = cluster(server.client());
+    let begun = load(&direct, &mut |_| panic!("it is empty")).await.unwrap();
+    let over = cluster(Client::over(vec![lossy.channel(&tasks)], None));
+    let mut committer = Committer::new(over.clone(), None, (begun.position, Needs::of_empty()));
+    let changes = ["answer", "request", "late"].map(volume);
+    let mut read_backs = Vec::new();
+    for change in &changes {
+        let (durable, outcome) = committer.commit(vec![change.clone()]).await;
+        outcome.unwrap();
+        assert_eq!(durable, std::slice::from_ref(change));
+        read_backs.push(over.read_backs());
+    }
+    assert_eq!(read_backs, [1, 3, 4], "each loss is read back");
+    // The attempt that was held back is done now, after the one that was sent again.
+    let late = lossy.late.lock().unwrap().pop().unwrap();
+    assert!(!server.client().txn(late).await.unwrap().succeeded);
+    let mut kept = Vec::new();
+    let loaded = load(&direct, &mut |change| kept.push(change)).await.unwrap();
+    assert_eq!(kept.len(), changes.len());
+    assert!(changes.iter().all(|change| kept.contains(change)));
+    assert_eq!(loaded.position, *committer.position(), "none was made twice");
+}
