@@ -37,13 +37,18 @@ impl Health {
     }
 
     /// Why it is not ready, if it is not.
-    fn not_ready(&self) -> Option<&'static str> {
-        match self.ready.get() {
-            _ if self.stopping.load(Ordering::Relaxed) => Some("csi-cloud is stopping"),
-            None => Some("the store is being opened"),
-            Some(state) if !state.store.is_open() => Some("the store takes no more changes"),
-            Some(_) => None,
+    fn not_ready(&self) -> Option<Arc<str>> {
+        let state = match self.ready.get() {
+            _ if self.stopping.load(Ordering::Relaxed) => {
+                return Some("csi-cloud is stopping".into());
+            }
+            None => return Some("the store is being opened".into()),
+            Some(state) => state,
+        };
+        if !state.store.is_open() {
+            return Some("the store takes no more changes".into());
         }
+        state.store.cluster().and_then(|cluster| cluster.trouble())
     }
 
     fn answer(&self, method: &Method, path: &str) -> Answer {
@@ -53,7 +58,7 @@ impl Health {
         match (path, self.not_ready(), self.ready.get()) {
             ("/livez", ..) => text(StatusCode::OK, "ok"),
             ("/readyz", None, _) => text(StatusCode::OK, "ready"),
-            ("/readyz", Some(reason), _) => text(StatusCode::SERVICE_UNAVAILABLE, reason),
+            ("/readyz", Some(reason), _) => text(StatusCode::SERVICE_UNAVAILABLE, &reason),
             ("/metrics", _, Some(state)) => http1::metrics(state.metrics()),
             ("/metrics", ..) => text(StatusCode::SERVICE_UNAVAILABLE, "the store is being opened"),
             _ => text(StatusCode::NOT_FOUND, "there are /livez, /readyz and /metrics"),

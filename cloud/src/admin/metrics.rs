@@ -49,6 +49,7 @@ impl AdminState {
             certificates: self.certificates(),
             links_ending: self.links.ending(SystemTime::now() + WEEK),
             queue: self.store.queued(),
+            replica: self.replica_now(),
             drivers: drivers.map(|driver| self.driver_now(driver, &linked, &in_flight)).collect(),
         }
     }

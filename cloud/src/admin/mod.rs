@@ -29,6 +29,7 @@ pub mod page;
 pub mod rebuild_homes;
 pub mod refused;
 pub mod release_volume;
+pub mod replicas;
 pub mod resolve_intent;
 pub mod revocation;
 pub mod server;

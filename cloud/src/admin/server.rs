@@ -20,7 +20,7 @@ use crate::admin::refused::CommandError;
 use crate::admin::{
     adopt_volume, ca_rotation, calls, doctor, driver_profile, drivers, ended_calls, explain,
     forget_volume, intents, leases, node_purge, node_removal, nodes, rebuild_homes, release_volume,
-    resolve_intent, revocation, tokens, top, volumes,
+    replicas, resolve_intent, revocation, tokens, top, volumes,
 };
 
 /// Connections at a time.
@@ -79,6 +79,10 @@ pub(super) async fn answer(
         forget_volume::PATH => json(&state.forget_volume(read(body)?).await?),
         adopt_volume::PATH => json(&state.adopt_volume(read(body)?).await?),
         release_volume::PATH => json(&state.release_volume(read(body)?).await?),
+        replicas::LIST => json(&state.replicas().await?),
+        replicas::PROMOTE => json(&state.promote_replica(read(body)?).await?),
+        replicas::DRAIN => json(&state.drain_replica(read(body)?).await?),
+        replicas::UNDRAIN => json(&state.undrain_replica(read(body)?).await?),
         rebuild_homes::PATH => json(&state.rebuild_homes(read(body)?).await?),
         _ => Err(CommandError::unknown(format!(
             "{path} is no command of this csi-cloud; are both of one version?"

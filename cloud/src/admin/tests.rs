@@ -34,6 +34,7 @@ use crate::state::store::writer::Store;
 use crate::state::txn::Txn;
 use crate::state::usage::Usage;
 
+mod replicas;
 mod trust;
 
 /// The state of one driver, over an empty store.
@@ -43,7 +44,11 @@ pub(crate) fn admin_state(tasks: &Tasks) -> AdminState {
 
 /// The state of one driver.
 pub(crate) fn admin_state_into(backend: Box<dyn Backend>, tasks: &Tasks) -> AdminState {
-    let store = Store::open(backend, tasks).unwrap();
+    admin_state_over(Store::open(backend, tasks).unwrap(), tasks)
+}
+
+/// The state of one driver, over a store.
+fn admin_state_over(store: Store, tasks: &Tasks) -> AdminState {
     let links = Arc::new(Links::new(store.clone(), tasks.clone(), answer::answer));
     let policies = BTreeMap::from([(driver(), Policy::new(None))]);
     AdminState {

@@ -14,6 +14,7 @@ pub mod intents;
 pub mod leases;
 pub mod nodes;
 pub mod output;
+mod replicas;
 mod rotation;
 pub mod run;
 pub mod store;

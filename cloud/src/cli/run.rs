@@ -19,8 +19,8 @@ use crate::admin::{
 };
 use crate::cli::output::change;
 use crate::cli::{
-    ca, calls, doctor, drivers, explain, homes, intents, leases, nodes, rotation, store, tokens,
-    top, volumes,
+    ca, calls, doctor, drivers, explain, homes, intents, leases, nodes, replicas, rotation, store,
+    tokens, top, volumes,
 };
 use crate::config::admin_arguments::{
     Ask, DriverCommand, HomesCommand, IntentCommand, NodeCommand, VolumeCommand,
@@ -62,6 +62,7 @@ async fn ask(command: Ask) -> anyhow::Result<()> {
         Ask::Owners { driver, node, show } => leases::run(driver, node, &show).await,
         Ask::Intents(list) | Ask::Intent(IntentCommand::List(list)) => intents::run(list).await,
         Ask::Calls(list) => calls::run(list).await,
+        Ask::Replicas(command) => replicas::run(command).await,
         Ask::Top { interval, count, show } => top::run(&show, interval, count).await,
         Ask::Node(NodeCommand::Remove { node, yes, reach }) => {
             change(&reach, node_removal::REMOVE, &RemoveNode { node, yes }).await

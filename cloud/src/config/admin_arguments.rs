@@ -14,6 +14,7 @@ use crate::admin::tokens::{LONGEST, SHORTEST};
 use crate::config::doctor_arguments::Doctor;
 use crate::config::duration::duration;
 use crate::config::explain_arguments::ExplainCommand;
+use crate::config::replica_arguments::Replicas;
 use crate::config::show_arguments::{Reach, Show};
 use crate::state::trust::TokenId;
 
@@ -68,6 +69,8 @@ pub enum Ask {
     Intents(Intents),
     /// Show the calls in flight, or the last ones that ended.
     Calls(Calls),
+    /// Show the csi-clouds that share a store in etcd, or say which of them leads.
+    Replicas(Replicas),
     /// Show everything at a glance, again and again, until ctrl-c.
     Top {
         /// How often, in seconds

@@ -9,6 +9,7 @@ pub mod doctor_arguments;
 mod duration;
 pub mod explain_arguments;
 pub mod file;
+pub mod replica_arguments;
 pub mod serve_arguments;
 pub mod show_arguments;
 

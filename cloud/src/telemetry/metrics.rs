@@ -21,8 +21,11 @@ use self::labels::{
     Answered, AskedApi, DriverLabel, InFlight, Named, Of, OfState, Over, Passed, QuotaLabel,
     SetApart,
 };
+use self::replica::ReplicaGauges;
+pub use self::replica::ReplicaNow;
 
 mod labels;
+mod replica;
 
 /// In seconds: from the cost of one call here to the patience of a sidecar.
 const CALL: [f64; 14] =
@@ -65,6 +68,7 @@ pub struct Metrics {
     commit_changes: Histogram,
     api_requests: Family<AskedApi, Counter>,
     api_seconds: Histogram,
+    replica: ReplicaGauges,
 }
 
 /// The values of the gauges at a scrape.
@@ -87,6 +91,8 @@ pub struct Now {
     pub links_ending: usize,
     /// Changes that wait for a commit.
     pub queue: usize,
+    /// What this csi-cloud is among several.
+    pub replica: ReplicaNow,
     /// The drivers that have a front.
     pub drivers: Vec<DriverNow>,
 }
@@ -158,6 +164,7 @@ impl Metrics {
     fn set(&self, now: &Now) {
         self.nodes.set(whole(now.nodes.0));
         self.nodes_removed.set(whole(now.nodes.1));
+        self.replica.set(now.replica);
         self.queue.set(whole(now.queue));
         self.direct_not_taken.set(i64::try_from(now.not_taken.0).unwrap_or(i64::MAX));
         self.direct_not_taken_nodes.set(whole(now.not_taken.1));
@@ -209,6 +216,7 @@ impl Metrics {
         self.register_limits();
         self.register_store();
         self.register_kubernetes();
+        self.replica.register(&mut self.registry);
     }
 
     fn register_calls(&mut self) {
@@ -375,6 +383,7 @@ impl Default for Metrics {
             commit_changes: Histogram::new(CHANGES),
             api_requests: Family::default(),
             api_seconds: Histogram::new(CALL),
+            replica: ReplicaGauges::default(),
         };
         metrics.register();
         metrics

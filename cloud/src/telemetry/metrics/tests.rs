@@ -24,6 +24,13 @@ fn now() -> Now {
         certificates: vec![("cloud", 77), ("ca", -5)],
         links_ending: 4,
         queue: 6,
+        replica: ReplicaNow {
+            leads: true,
+            epoch: 1_763_972_345,
+            commit: 12,
+            trouble: true,
+            read_backs: 3,
+        },
         drivers: vec![driver],
     }
 }
@@ -54,6 +61,11 @@ fn all_is_written_with_its_labels() {
         r#"edge_csi_calls_in_flight{driver="d.example",stage="sent"} 4"#,
         r#"edge_csi_calls_in_flight_limit{driver="d.example"} 1024"#,
         r#"edge_csi_links{transport="wss"} 2"#,
+        "edge_csi_replica_leads 1",
+        "edge_csi_replica_epoch 1763972345",
+        "edge_csi_replica_commit 12",
+        "edge_csi_replica_trouble 1",
+        "edge_csi_store_read_backs_total 3",
         "edge_csi_link_ups_total 9",
         "edge_csi_nodes 5",
         "edge_csi_nodes_removed 1",

@@ -49,13 +49,14 @@ impl Keys {
         self.of("r/")
     }
 
+    /// How all records of a table begin.
+    pub(super) fn table(&self, table: Table) -> Vec<u8> {
+        self.of(&format!("r/{}/", table.name()))
+    }
+
     /// A record.
     pub(super) fn record(&self, row: &Row) -> Vec<u8> {
-        let mut key = self.of("r/");
-        key.extend_from_slice(row.table.name().as_bytes());
-        key.push(b'/');
-        key.extend_from_slice(&row.key);
-        key
+        [self.table(row.table), row.key.clone()].concat()
     }
 
     /// The replica that leads.

@@ -4,7 +4,7 @@ use super::cluster::Cluster;
 use super::keys::Key;
 use super::orders::Orders;
 use super::position::Position;
-use crate::etcd::api::{KeyValue, RangeRequest, RangeResponse};
+use crate::etcd::api::{KeyValue, RangeRequest};
 use crate::etcd::error::EtcdError;
 use crate::etcd::request;
 use crate::etcd::request::ranges;
@@ -13,6 +13,7 @@ use crate::state::store::backend::StoreError;
 use crate::state::store::codec::Decoder;
 use crate::state::store::format;
 use crate::state::store::format::{Needs, Newer, OLDEST};
+use crate::state::store::table::Table;
 
 /// The most records of a page.
 const PAGE: i64 = 5_000;
@@ -58,22 +59,20 @@ pub(super) async fn load<F: FnMut(Change) + ?Sized>(
     let position = Position::of(commit.first(), &cluster.url)?;
     let mut decoder = Decoder::default();
     let mut newer = Newer::new();
-    let mut pages = Pages { range: request::get_all(&keys.records()), limit: PAGE };
-    pages.range.revision = revision;
-    loop {
-        let page = pages.next(cluster).await?;
-        for found in &page.kvs {
-            // A table that is not known is a newer csi-cloud's, which needs no higher format for it.
-            let Key::Record(table, key) = keys.parse(&found.key) else { continue };
-            let change = decoder.decode(table, key, &found.value)?;
-            let needed = format::needed(&change);
-            if needed > OLDEST {
-                newer.insert((table, key.to_vec()), needed);
+    for table in Table::ALL {
+        let mut range = request::get_all(&keys.table(table));
+        range.revision = revision;
+        let mut pages = Pages { range, limit: PAGE };
+        while let Some(page) = pages.next(cluster).await? {
+            for found in &page {
+                let Key::Record(table, key) = keys.parse(&found.key) else { continue };
+                let change = decoder.decode(table, key, &found.value)?;
+                let needed = format::needed(&change);
+                if needed > OLDEST {
+                    newer.insert((table, key.to_vec()), needed);
+                }
+                each(change);
             }
-            each(change);
-        }
-        if !page.more {
-            break;
         }
     }
     let mut needs = Needs::unknown();
@@ -82,25 +81,25 @@ pub(super) async fn load<F: FnMut(Change) + ?Sized>(
     Ok(Loaded { revision, position, leader, orders: Orders::of(keys, &orders), needs })
 }
 
-/// What is left to read, and the size of a page.
+/// What is left to read of a table, and the size of a page.
 struct Pages {
     range: RangeRequest,
     limit: i64,
 }
 
 impl Pages {
-    async fn next(&mut self, cluster: &Cluster) -> Result<RangeResponse, EtcdError> {
+    /// The next page; none after the last.
+    async fn next(&mut self, cluster: &Cluster) -> Result<Option<Vec<KeyValue>>, EtcdError> {
         loop {
             let range = RangeRequest { limit: self.limit, ..self.range.clone() };
             match cluster.client.range(range).await {
                 Err(EtcdError::TooLarge(_)) if self.limit > 1 => self.limit /= 2,
                 Err(error) => return Err(error),
                 Ok(page) => {
-                    if let Some(last) = page.kvs.last() {
-                        // The first key after it.
-                        self.range.key = [&*last.key, b"\0"].concat();
-                    }
-                    return Ok(page);
+                    let Some(last) = page.kvs.last() else { return Ok(None) };
+                    // The first key after it.
+                    self.range.key = [&*last.key, b"\0"].concat();
+                    return Ok(Some(page.kvs));
                 }
             }
         }

@@ -18,6 +18,8 @@ use crate::telemetry::metrics::Metrics;
 
 mod handing_over;
 mod lost_answers;
+mod moving;
+mod secured;
 mod trouble;
 
 /// How long a state may take.

@@ -22,6 +22,7 @@ const START: Duration = Duration::from_secs(30);
 pub(crate) struct EtcdServer {
     dir: tempfile::TempDir,
     child: Child,
+    scheme: &'static str,
     client: u16,
     peer: u16,
 }
@@ -37,16 +38,25 @@ impl EtcdServer {
             assert!(may, "no tier may be skipped in CI but as .ci/run says");
             return None;
         }
+        Some(Self::over("http", options))
+    }
+
+    /// Starts one with TLS.
+    pub(crate) fn start_secured(options: &[&str]) -> Option<Self> {
+        Self::start(&[]).map(|_| Self::over("https", options))
+    }
+
+    fn over(scheme: &'static str, options: &[&str]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let (client, peer) = (free_port(), free_port());
-        let child = spawn(dir.path(), (client, peer), options);
-        Some(Self { dir, child, client, peer })
+        let child = spawn(dir.path(), (scheme, client, peer), options);
+        Self { dir, child, scheme, client, peer }
     }
 
     /// Ends it and starts it again with these options, with its data and ports.
     pub(crate) fn restart(&mut self, options: &[&str]) {
         self.stop();
-        self.child = spawn(self.dir.path(), (self.client, self.peer), options);
+        self.child = spawn(self.dir.path(), (self.scheme, self.client, self.peer), options);
     }
 
     /// Ends it.
@@ -93,8 +103,9 @@ fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
-fn spawn(dir: &Path, (client, peer): (u16, u16), options: &[&str]) -> Child {
-    let client = format!("http://127.0.0.1:{client}");
+fn spawn(dir: &Path, at: (&str, u16, u16), options: &[&str]) -> Child {
+    let (scheme, client, peer) = at;
+    let client = format!("{scheme}://127.0.0.1:{client}");
     let peer = format!("http://127.0.0.1:{peer}");
     Command::new(PROGRAM)
         .arg("--data-dir")

@@ -1,0 +1,71 @@
+//! The commands about replicas, over a real etcd.
+
+use std::time::Duration;
+
+use http_body_util::BodyExt;
+
+use super::*;
+use crate::admin::replicas::{DRAIN, LIST, PROMOTE, ReplicaView, UNDRAIN};
+use crate::state::store::replica::Replica;
+use crate::state::store::replicated::Joining;
+use crate::state::store::tests::etcd_server::EtcdServer;
+use crate::telemetry::metrics::Metrics;
+
+async fn join(server: &EtcdServer, name: &str, tasks: &Tasks) -> AdminState {
+    let endpoints = vec!["wss://a:1".parse().unwrap()];
+    let replica = Replica { name: name.into(), endpoints };
+    let commits = Metrics::default().commits();
+    let joining = Joining::new(&server.at("edge-csi"), replica, commits).unwrap();
+    admin_state_over(Store::join(joining, tasks).await.unwrap(), tasks)
+}
+
+async fn list(state: &AdminState) -> Vec<ReplicaView> {
+    let answer = server::answer(state, LIST, b"").await.unwrap();
+    let body = answer.into_body().collect().await.unwrap().to_bytes();
+    serde_json::from_slice(&body).unwrap()
+}
+
+#[tokio::test]
+async fn a_csi_cloud_with_a_store_of_its_own_has_no_replicas() {
+    let tasks = Tasks::default();
+    let state = admin_state(&tasks);
+    let refused = server::answer(&state, LIST, b"").await.unwrap_err();
+    assert_eq!(refused.status, 409);
+    let text = state.metrics();
+    assert!(text.contains("edge_csi_replica_leads 1"), "{text}");
+}
+
+#[tokio::test]
+async fn replicas_are_listed_and_take_orders() {
+    let Some(server) = EtcdServer::start(&[]) else { return };
+    let tasks = Tasks::default();
+    let a = join(&server, "a", &tasks).await;
+    a.store.leadership().leading().await;
+    let b = join(&server, "b", &tasks).await;
+    let listed = async {
+        loop {
+            let all = list(&b).await;
+            // Each says how far it is every 2.5 s.
+            if all.len() == 2 && all.iter().all(|replica| replica.lag == 0) {
+                return all;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let all = tokio::time::timeout(Duration::from_secs(30), listed).await.unwrap();
+    let epoch = a.store.leadership().epoch().map(|epoch| epoch.0);
+    let seen: Vec<_> = all.iter().map(|of| (&*of.name, of.leads, of.epoch, of.this)).collect();
+    assert_eq!(seen, [("a", true, epoch, false), ("b", false, None, true)]);
+    assert_eq!(all[1].version.as_deref(), Some(env!("CARGO_PKG_VERSION")));
+    assert_eq!(all[1].endpoints, ["wss://a:1"]);
+    let unknown = server::answer(&a, DRAIN, br#"{"name":"x"}"#).await.unwrap_err();
+    assert_eq!((unknown.status, unknown.text.contains("a, b")), (404, true));
+    server::answer(&a, DRAIN, br#"{"name":"b"}"#).await.unwrap();
+    assert!(list(&a).await[1].drained);
+    let drained = server::answer(&b, PROMOTE, br#"{"name":"b"}"#).await.unwrap_err();
+    assert_eq!(drained.status, 409);
+    server::answer(&b, UNDRAIN, br#"{"name":"b"}"#).await.unwrap();
+    server::answer(&b, PROMOTE, br#"{"name":"b"}"#).await.unwrap();
+    let resigned = a.store.leadership().resigning();
+    tokio::time::timeout(Duration::from_secs(30), resigned).await.unwrap();
+}
