@@ -20,15 +20,17 @@ const WIDEST: usize = 60;
 /// Runs a command of the store.
 pub(super) fn run(command: StoreCommand) -> anyhow::Result<()> {
     match command {
-        StoreCommand::Check { store, output } => check(&store, output, &mut io::stdout().lock()),
-        StoreCommand::Export { store, with_secrets } => {
+        StoreCommand::Check { place, output } => {
+            check(&place.at()?, output, &mut io::stdout().lock())
+        }
+        StoreCommand::Export { place, with_secrets } => {
             let secrets = match with_secrets {
                 true => ExportedSecrets::Included,
                 false => ExportedSecrets::LeftOut,
             };
-            transfer::export(&store, secrets, &mut io::stdout().lock())
+            transfer::export(&place.at()?, secrets, &mut io::stdout().lock())
         }
-        StoreCommand::Import { store, file } => transfer::import(&store, &file),
+        StoreCommand::Import { place, file } => transfer::import(&place.at()?, &file),
     }
 }
 

@@ -5,11 +5,13 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 use proto::admin::output::Output;
+use proto::config::{Problems, Reader};
 use proto::link::tls::Files;
 use proto::names::{DriverName, FrontName, NodeName};
 
 use crate::config::admin_arguments::{Ask, RotateCommand};
 use crate::config::serve_arguments::Serve;
+use crate::etcd::settings::EtcdSettings;
 use crate::relay;
 use crate::relay::address::Address;
 use crate::state::store::url::StoreAt;
@@ -57,7 +59,7 @@ pub enum Tool {
     /// Make the certificates of both ends.
     #[command(subcommand)]
     Ca(CaCommand),
-    /// Look after the store while no csi-cloud has it open.
+    /// Look after the store while no csi-cloud has it open. One in etcd may be read at any time.
     #[command(subcommand)]
     Store(StoreCommand),
     /// The commands that ask a running csi-cloud.
@@ -168,23 +170,47 @@ pub enum CaCommand {
     Rotate(RotateCommand),
 }
 
+/// Which store a command is about.
+#[derive(Debug, Args)]
+pub struct StorePlace {
+    /// Where it is: file:PATH, or etcd://HOST:PORT,HOST:PORT/PREFIX
+    #[arg(long, value_name = "URL")]
+    pub store: StoreAt,
+    /// The configuration of csi-cloud, whose section [etcd] says how etcd is reached
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+}
+
+impl StorePlace {
+    /// The store, and how it is reached. Other keys of the configuration do not matter here.
+    ///
+    /// # Errors
+    /// What the section says contradicts itself.
+    pub fn at(self) -> Result<StoreAt, Problems> {
+        let mut file = Reader::open(self.config.as_deref());
+        let etcd = file.section("etcd", EtcdSettings::read).unwrap_or_default();
+        file.finish_part()?;
+        Ok(self.store.with_etcd(etcd))
+    }
+}
+
 /// The commands that look after the store.
 #[derive(Debug, Subcommand)]
 pub enum StoreCommand {
     /// Check that the store is whole and its records agree; exit code 1 if not.
     Check {
-        /// Where it is: file:PATH
-        #[arg(long, value_name = "URL")]
-        store: StoreAt,
+        /// Which
+        #[command(flatten)]
+        place: Box<StorePlace>,
         /// How to say what is wrong
         #[arg(short, long, value_enum, default_value_t = Output::Table)]
         output: Output,
     },
     /// Write all records to stdout, one line of JSON each.
     Export {
-        /// Where it is: file:PATH
-        #[arg(long, value_name = "URL")]
-        store: StoreAt,
+        /// Which
+        #[command(flatten)]
+        place: Box<StorePlace>,
         /// The secret keys of csi-cloud as well, in clear. Without them csi-cloud makes new keys
         /// after an import: links are dialed anew, and leases are confirmed anew
         #[arg(long)]
@@ -192,9 +218,9 @@ pub enum StoreCommand {
     },
     /// Make a store of an export. It must not be there yet, or be empty.
     Import {
-        /// Where it goes: file:PATH
-        #[arg(long, value_name = "URL")]
-        store: StoreAt,
+        /// Where it goes
+        #[command(flatten)]
+        place: Box<StorePlace>,
         /// The exported file; - is stdin
         #[arg(default_value = "-")]
         file: PathBuf,

@@ -175,6 +175,24 @@ fn a_store_must_be_named_and_is_relative_to_the_file() {
 }
 
 #[test]
+fn several_csi_clouds_have_names_and_say_how_etcd_is_reached() {
+    let file = WHOLE.replace("file:/s", "etcd://a:1,b:2/p");
+    let etcd =
+        "[etcd]\nca = \"ca\"\ncert = \"/c\"\nkey = \"/k\"\nuser = \"u\"\npassword_file = \"/p\"";
+    let flags = ["--replica", "r1", "--advertise", "wss://r1:1", "--advertise", "quic://r1:1"];
+    let config = load(&format!("{file}{etcd}\n"), &flags).unwrap();
+    let StoreAt::Etcd(at) = config.store else { panic!("no etcd") };
+    assert_eq!((at.hosts.len(), &*at.prefix), (2, "/p"));
+    assert!(at.settings.ca.unwrap().is_absolute());
+    assert_eq!(at.settings.user, Some(("u".into(), "/p".into())));
+    assert_eq!((&*config.replica.name, config.replica.endpoints.len()), ("r1", 2));
+    assert_eq!(config.advertise, config.replica.endpoints.first().cloned());
+    let text = load(&format!("{file}[etcd]\nuser = \"u\"\n"), &[]).unwrap_err().to_string();
+    assert!(text.contains("[etcd] user and password_file belong together"), "{text}");
+    assert!(!load(&file, &[]).unwrap().replica.name.is_empty(), "the host has a name");
+}
+
+#[test]
 fn what_is_not_said_has_a_default() {
     let config = load(WHOLE, &[]).unwrap();
     assert_eq!(config.admin, Path::new("/run/x/_admin.sock"));

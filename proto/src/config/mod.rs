@@ -348,6 +348,14 @@ impl Reader {
     /// All problems, among them keys that were not taken.
     pub fn finish(mut self) -> Result<(), Problems> {
         self.refuse_unknown();
+        self.finish_part()
+    }
+
+    /// Ends the reading of a part: other keys do not matter.
+    ///
+    /// # Errors
+    /// All problems of what was taken.
+    pub fn finish_part(self) -> Result<(), Problems> {
         if self.problems.is_empty() { Ok(()) } else { Err(Problems(self.problems)) }
     }
 
