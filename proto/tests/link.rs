@@ -246,7 +246,7 @@ async fn unread() -> (Link, Link) {
 async fn a_peer_that_reads_nothing_holds_up_a_write_for_ten_seconds_and_little_memory() {
     let (mut cloud, _edge) = unread().await;
     let reason = "x".repeat(MAX_BYTES / 2);
-    let large = Message::Refused(Refused { protocol: 1, reason });
+    let large = Message::Refused(Refused { protocol: 1, reason, leader: None });
     let begun = Instant::now();
     let mut taken = 0;
     let error = loop {
@@ -266,7 +266,7 @@ async fn a_peer_that_reads_nothing_holds_up_a_write_for_ten_seconds_and_little_m
 #[tokio::test(start_paused = true)]
 async fn a_link_that_is_not_read_ends_though_nobody_writes_more() {
     let (mut cloud, _edge) = unread().await;
-    let large = Message::Refused(Refused { protocol: 1, reason: "x".repeat(100_000) });
+    let large = Message::Refused(Refused { protocol: 1, reason: "x".repeat(100_000), leader: None });
     cloud.send(&large).await.unwrap();
     let begun = Instant::now();
     let ended = end_of(&mut cloud).await;

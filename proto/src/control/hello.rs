@@ -13,6 +13,7 @@ use uuid::Uuid;
 pub use super::base64::Base64 as Protobuf;
 use super::certificate::{Certificate, NotRenewed, Renew};
 use super::health::Health;
+use super::leader::LeaderEpoch;
 use super::lease::{Reply, Request};
 use super::metadata::{Part, Position};
 use super::not_taken::NotTaken;
@@ -96,6 +97,10 @@ pub struct Hello {
     /// A hash of the CAs that it trusts. It is compared, and shown to nobody.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trust: Option<String>,
+    /// Whether it waits at a csi-cloud that follows until another one leads: it cannot use the
+    /// leader that it was told of.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub awaits_leader: bool,
 }
 
 /// The cloud accepts the link.
@@ -137,6 +142,9 @@ pub struct Welcome {
     /// Whether the edge shall renew its certificate now: the CAs have changed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub renew_now: bool,
+    /// The epoch of this csi-cloud, and of each call on the link; none if its store is its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leader_epoch: Option<LeaderEpoch>,
 }
 
 /// The cloud refuses the link.
@@ -147,6 +155,10 @@ pub struct Refused {
     /// The reason, for an operator.
     #[serde(deserialize_with = "plain_text")]
     pub reason: String,
+    /// From a csi-cloud that follows, the endpoints of the one that leads; empty if none does. An
+    /// edge dials only those that it is configured with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leader: Option<Vec<String>>,
 }
 
 /// A driver and its description of itself.
@@ -253,6 +265,7 @@ mod tests {
             expands: false,
             metadata: None,
             trust: None,
+            awaits_leader: false,
         })
     }
 
@@ -268,6 +281,28 @@ mod tests {
             metadata: false,
             renews: false,
             renew_now: false,
+            leader_epoch: None,
+        }
+    }
+
+    #[test]
+    fn only_several_csi_clouds_say_which_one_leads() {
+        let alone = Message::Welcome(welcome(BTreeMap::new())).encode().unwrap();
+        assert_eq!(alone, r#"{"welcome":{"protocol":1,"version":"0.1.0"}}"#);
+        let led = Welcome { leader_epoch: Some(LeaderEpoch(7)), ..welcome(BTreeMap::new()) };
+        let leader = vec!["wss://b.example:7443".to_owned()];
+        let refused = |leader| Refused { protocol: 1, reason: "no".into(), leader };
+        let Message::Hello(hello) = hello() else { unreachable!() };
+        for (message, end) in [
+            (Message::Welcome(led), r#","leader_epoch":7}}"#),
+            (Message::Refused(refused(None)), r#""reason":"no"}}"#),
+            (Message::Refused(refused(Some(vec![]))), r#""reason":"no","leader":[]}}"#),
+            (Message::Refused(refused(Some(leader))), r#","leader":["wss://b.example:7443"]}}"#),
+            (Message::Hello(Hello { awaits_leader: true, ..hello }), r#","awaits_leader":true}}"#),
+        ] {
+            let text = message.encode().unwrap();
+            assert!(text.ends_with(end), "{text}");
+            assert_eq!(Message::decode(text.as_bytes()).unwrap(), message);
         }
     }
 
@@ -386,7 +421,8 @@ mod tests {
     #[test]
     fn what_a_peer_says_is_shown_without_its_control_characters() {
         let evil = "\u{1b}[2J\nforged\u{202e}";
-        let refused = Message::Refused(Refused { protocol: PROTOCOL, reason: evil.into() });
+        let refused = Refused { protocol: PROTOCOL, reason: evil.into(), leader: None };
+        let refused = Message::Refused(refused);
         let Message::Hello(hello) = hello() else { panic!("no hello") };
         let hello = Message::Hello(Hello { version: evil.into(), ..hello });
         let shown = |message: Message| match Message::decode(message.encode().unwrap().as_bytes()) {

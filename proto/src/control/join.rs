@@ -83,7 +83,7 @@ pub enum Answer {
 impl Answer {
     /// A refusal with this reason, for an operator.
     pub fn refused(reason: impl Into<String>) -> Self {
-        Self::Refused(Refused { protocol: PROTOCOL, reason: reason.into() })
+        Self::Refused(Refused { protocol: PROTOCOL, reason: reason.into(), leader: None })
     }
 }
 

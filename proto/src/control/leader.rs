@@ -1,5 +1,6 @@
 //! Which of several csi-clouds leads, as its edges are told.
 
+use http::HeaderValue;
 use serde::{Deserialize, Serialize};
 
 /// The epoch of a leading csi-cloud. A later leader has a greater one.
@@ -13,5 +14,34 @@ pub struct LeaderEpoch(pub u64);
 impl std::fmt::Display for LeaderEpoch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.0.fmt(f)
+    }
+}
+
+impl LeaderEpoch {
+    /// The epoch as the value of a header.
+    pub fn header(self) -> HeaderValue {
+        self.0.into()
+    }
+
+    /// Reads the value of a header; none if that is no number.
+    pub fn of_header(value: &HeaderValue) -> Option<Self> {
+        value.to_str().ok()?.parse().map(Self).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_epoch_in_a_header_is_a_number_and_nothing_else_is_one() {
+        for number in [0, 7, u64::MAX] {
+            let value = LeaderEpoch(number).header();
+            assert_eq!(value, number.to_string().as_str());
+            assert_eq!(LeaderEpoch::of_header(&value), Some(LeaderEpoch(number)));
+        }
+        for text in ["", "-1", "x", " 7", "18446744073709551616"] {
+            assert_eq!(LeaderEpoch::of_header(&HeaderValue::from_static(text)), None, "{text}");
+        }
     }
 }

@@ -28,6 +28,9 @@ use crate::http2::limits::{CLIENT_WINDOW, MAX_HEADERS, MAX_STREAMS, STREAM_WINDO
 
 /// The id of a caller's call on the link to an edge, a UUIDv7; kept when the call is sent again.
 pub const CALL_ID: &str = "edge-csi-call";
+/// The epoch of the csi-cloud that sends a call to an edge, if it has one. Only csi-cloud may say
+/// it, so fronts take it out of what callers send.
+pub const LEADER_EPOCH: &str = "edge-csi-leader-epoch";
 /// In an edge's refusal, with the value `1`: no byte of the call went to the driver. Only an edge
 /// may say it, so the edge takes it out of what a driver answers.
 pub const NOT_DISPATCHED: &str = "edge-csi-not-dispatched";

@@ -106,6 +106,7 @@ pub fn welcome(version: &str) -> Welcome {
         metadata: false,
         renews: false,
         renew_now: false,
+        leader_epoch: None,
     }
 }
 

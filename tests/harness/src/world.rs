@@ -202,6 +202,7 @@ pub fn hello(node: &str) -> anyhow::Result<Hello> {
         expands: false,
         metadata: None,
         trust: None,
+        awaits_leader: false,
     })
 }
 

@@ -211,7 +211,7 @@ async fn of_a_cloud(transport: &'static str, spec: &Spec) -> anyhow::Result<Row>
     let socket = stand.at("driver.sock");
     let serving = driver.serve(socket.as_ref())?;
     let edge = stand.edge_with("told", &[(DRIVER, &socket)], &["--cloud", &url]).await?;
-    let refused = proto::control::hello::Refused { reason: TEXT.into(), protocol: 1 };
+    let refused = proto::control::hello::Refused { reason: TEXT.into(), protocol: 1, leader: None };
     let mut link = cloud.accept().await?;
     let _ = timeout(SOON, link.next()).await;
     link.send(&Message::Refused(refused)).await?;

@@ -265,6 +265,7 @@ impl Edge {
             expands: false,
             metadata: None,
             trust: None,
+            awaits_leader: false,
         };
         link.send(&Message::Hello(hello)).await?;
         let answer = tokio::time::timeout(proto::link::HANDSHAKE, link.next()).await;

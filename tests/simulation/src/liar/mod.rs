@@ -184,6 +184,7 @@ impl Liar {
             expands: false,
             metadata: dice.chance(50).then(|| position(&mut dice)),
             trust: None,
+            awaits_leader: false,
         })
     }
 
