@@ -11,6 +11,11 @@ use proto::http2::forward::DeadlinePassed;
 use proto::http2::serve::Stopping;
 use proto::names::{DriverName, NodeName};
 
+pub use not_leading::NotLeading;
+
+mod not_leading;
+mod retry;
+
 /// Why a call was not carried out, or its outcome is not known.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -415,6 +420,9 @@ pub enum Error {
         /// Who has it, and what to do.
         why: String,
     },
+    /// This csi-cloud is one of several, and does not lead.
+    #[error(transparent)]
+    NotLeading(#[from] NotLeading),
     /// This process is going away.
     #[error(transparent)]
     Stopping(#[from] Stopping),
@@ -473,24 +481,8 @@ proto::codes! { Error:
     // CSI, ControllerPublishVolume: "Volume published to another node";
     // DeleteVolume: "Volume in use".
     Owned { .. } => FailedPrecondition,
+    NotLeading(_) => Unavailable,
     Stopping(_) => Unavailable,
-}
-
-impl Error {
-    /// Whether an edge that links may end it: nothing was begun for want of a link.
-    pub fn awaits_link(&self) -> bool {
-        matches!(
-            self,
-            Self::NotLinked { .. }
-                | Self::NoRoute { .. }
-                | Self::Reschedule { .. }
-                | Self::NotLearned(_)
-                | Self::NotAsked { .. }
-                | Self::Unconfirmed { .. }
-                | Self::NotListed { .. }
-                | Self::NoCapacity { .. }
-        )
-    }
 }
 
 #[cfg(test)]

@@ -95,7 +95,7 @@ impl Dispatcher {
             Plan::Stream(node) => {
                 let _permit = self.admit()?;
                 check_settled(sender, call, &node)?;
-                call.at(&node, sender).stream(&call.call).await
+                call.at(&node, sender).stream(&mut call.call).await
             }
             Plan::Create(name, nodes) => {
                 let _permit = self.admit()?;

@@ -14,7 +14,7 @@ use proto::host::socket::Socket;
 use proto::host::tasks::Tasks;
 use proto::http2::body::Body;
 use proto::http2::call_id::CallId;
-use proto::http2::forward::{self, CALL_ID};
+use proto::http2::forward::{self, CALL_ID, LEADER_EPOCH};
 use proto::http2::serve;
 use proto::names::{DriverName, NodeName};
 use tokio::sync::Semaphore;
@@ -34,7 +34,7 @@ use crate::state::policy::{Policy, Scope};
 use crate::state::store::writer::Store;
 use crate::telemetry::calls::{self, Calls, Running, UNKNOWN};
 
-/// How long after the start of csi-cloud relayed calls wait for edges. A large fleet reconnects
+/// How long relayed calls wait for edges after csi-cloud began to lead. A large fleet reconnects
 /// within 16 s.
 const RECONNECT: Duration = Duration::from_secs(30);
 /// The shortest time between two attempts of a call, since many edges link at once.
@@ -66,19 +66,30 @@ impl Front {
     ) -> Self {
         let tasks = links.tasks().child();
         let queries = NodeQueries::new(driver.clone(), links, policy.ask_with_secrets);
-        let elected = store.read(|state| state.driver(&driver)?.elected().cloned());
         let dispatcher = Dispatcher {
             journal: Arc::new(CreateJournal::new(driver, store.clone())),
             lists: Lists::new(queries.clone(), store.clone(), tasks.clone()),
             capacities: Capacities::new(queries.clone(), store.clone(), policy.grace, tasks),
-            in_doubt: InDoubt::after(elected),
+            in_doubt: InDoubt::default(),
             permits: Semaphore::new(MAX_CALLS),
             only: None,
             policy,
             store,
             queries,
         };
-        Self { dispatcher, calls }
+        let front = Self { dispatcher, calls };
+        if front.links().leading().has_begun() {
+            front.begin();
+        }
+        front
+    }
+
+    /// Takes over from the csi-cloud that led before, or from an earlier start: calls of theirs may
+    /// be in doubt at the elected node.
+    pub fn begin(&self) {
+        let Dispatcher { queries, store, in_doubt, .. } = &self.dispatcher;
+        let elected = store.read(|state| state.driver(&queries.driver)?.elected().cloned());
+        in_doubt.begin_after(elected);
     }
 
     /// The front of one node, which gets every call without another home.
@@ -140,7 +151,7 @@ impl Front {
         Ok(answer.unwrap_or_else(|error| forward::failure(&error)))
     }
 
-    /// Answers one request of a socket relay. After a restart of csi-cloud it waits until edges had
+    /// Answers one request of a socket relay. When csi-cloud began to lead it waits until edges had
     /// time to reconnect, since an earlier csi-cloud may have received the same request.
     ///
     /// # Errors
@@ -164,13 +175,18 @@ impl Front {
             // Only a socket relay may set a call id.
             parts.headers.remove(CALL_ID);
         }
+        // Only csi-cloud itself says whose call an edge gets.
+        parts.headers.remove(LEADER_EPOCH);
         let id = CallId::arriving(&mut parts.headers);
         let method = Method::of_path(parts.uri.path());
         let name = method.as_ref().map_or(UNKNOWN, |method| method.name());
         let ongoing = self.calls.clone().begin(name, driver, id);
         let running = ongoing.running();
         let result = match method {
-            Some(method) => self.call(method, parts, body, running.clone(), origin).await,
+            Some(method) => {
+                let call = self.call(method, parts, body, running.clone(), origin);
+                self.leading(method, call).await
+            }
             None => Err(Error::UnknownMethod(parts.uri.path().to_owned())),
         };
         let outcome = calls::outcome(&result);
@@ -178,6 +194,23 @@ impl Front {
             log(&self.dispatcher.store, &failed, &running, &outcome, result.is_err());
         }
         debug!(call = %id, rpc = name, %driver, code = ?outcome.code, "answered");
+        result
+    }
+
+    /// Carries a call out if this csi-cloud leads, and answers if it still does then. What it
+    /// answers itself needs no leader: sidecars ask at their start, and exit at an error.
+    async fn leading(
+        &self,
+        method: Method,
+        call: impl Future<Output = Result<Response<Body>, Error>>,
+    ) -> Result<Response<Body>, Error> {
+        if method.local().is_some() {
+            return call.await;
+        }
+        let leading = self.links().leading();
+        leading.check()?;
+        let result = call.await;
+        leading.check()?;
         result
     }
 
@@ -208,7 +241,7 @@ impl Front {
     /// Carries out a call. Until edges had time to reconnect, it is retried after each new link.
     async fn dispatch_awaiting_links(&self, call: &IncomingCall) -> Result<Response<Body>, Error> {
         let mut linking = self.links().linking();
-        while let Some(left) = RECONNECT.checked_sub(self.links().age()) {
+        while let Some(left) = RECONNECT.checked_sub(self.links().leading().age()) {
             linking.mark_unchanged();
             let error = match self.dispatcher.dispatch(&mut call.clone()).await {
                 Err(error) if error.awaits_link() => error,

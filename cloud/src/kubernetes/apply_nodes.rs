@@ -147,7 +147,7 @@ impl Keeper {
     fn is_sure(&self, node: &NodeName) -> bool {
         let is_known = || self.facts.store.read(|state| state.nodes().contains_key(node));
         self.settings.publish == Publish::Off
-            || self.facts.links.age() >= self.settings.grace.max(LINKING)
+            || self.facts.links.leading().age() >= self.settings.grace.max(LINKING)
             || is_known()
     }
 

@@ -1,8 +1,8 @@
 //! Calls of a shared driver that are in doubt: sent to a node, and their outcome is unknown.
 //!
 //! Until its deadline such a call may still begin, so a repetition must not go to a newly elected
-//! node. The table is in memory. A restarted csi-cloud assumes that any call may be in doubt at the
-//! node elected before. Creates have durable intents instead.
+//! node. The table is in memory. A csi-cloud that begins assumes that any call may be in doubt at
+//! the node elected before. Creates have durable intents instead.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -33,16 +33,19 @@ pub(crate) struct Sent<'a> {
 }
 
 impl InDoubt {
-    /// The calls of a restarted csi-cloud; `elected` is the node elected before.
-    pub(crate) fn after(elected: Option<NodeName>) -> Self {
+    /// Begins after another csi-cloud, or an earlier start; `elected` is the node elected before.
+    pub(crate) fn begin_after(&self, elected: Option<NodeName>) {
         let before = elected.map(|node| (node, Instant::now() + HOLD));
-        Self { sent: Mutex::default(), before: Mutex::new(before) }
+        *self.before() = before;
+    }
+
+    fn before(&self) -> MutexGuard<'_, Option<(NodeName, Instant)>> {
+        self.before.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Drops the doubt about a node that an operator removed.
     pub(crate) fn forget(&self, is_removed: impl Fn(&NodeName) -> bool) {
-        let mut before = self.before.lock().unwrap_or_else(PoisonError::into_inner);
-        before.take_if(|(at, _)| is_removed(at));
+        self.before().take_if(|(at, _)| is_removed(at));
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Id, (NodeName, Instant)>> {
@@ -57,16 +60,16 @@ impl InDoubt {
         let mut found = about.iter().filter_map(|id| in_doubt.get(id));
         let found = found.find(|(at, _)| at != node).cloned();
         drop(in_doubt);
-        let found = found.or_else(|| self.before(about, node, now));
+        let found = found.or_else(|| self.sent_before(about, node, now));
         found.map(|(at, until)| (at, until.duration_since(now)))
     }
 
-    fn before(&self, about: &[Id], node: &NodeName, now: Instant) -> Option<(NodeName, Instant)> {
+    fn sent_before(&self, about: &[Id], node: &NodeName, now: Instant) -> Option<(NodeName, Instant)> {
         // A create without an intent was sent nowhere.
         if about.iter().all(|id| matches!(id, Id::Name(..))) {
             return None;
         }
-        let mut before = self.before.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut before = self.before();
         before.take_if(|(_, until)| *until <= now);
         before.clone().filter(|(at, _)| at != node)
     }
@@ -128,7 +131,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_an_earlier_csi_cloud_sent_may_be_about_anything_that_is_no_create() {
         let [n1, n2] = ["n1", "n2"].map(|name| name.parse::<NodeName>().unwrap());
-        let in_doubt = InDoubt::after(Some(n1.clone()));
+        let in_doubt = InDoubt::default();
+        in_doubt.begin_after(Some(n1.clone()));
         let volume = [Id::Volume("v".into())];
         let name = Id::Name(Method::CreateVolume, "pvc".into());
         assert_eq!(in_doubt.elsewhere(&volume, &n2), Some((n1.clone(), HOLD)));
@@ -141,7 +145,7 @@ mod tests {
         assert!(in_doubt.elsewhere(&volume, &n2).is_some());
         in_doubt.forget(|node| *node == n1);
         assert_eq!(in_doubt.elsewhere(&volume, &n2), None);
-        let in_doubt = InDoubt::after(Some(n1));
+        in_doubt.begin_after(Some(n1));
         tokio::time::advance(HOLD).await;
         assert_eq!(in_doubt.elsewhere(&volume, &n2), None);
     }

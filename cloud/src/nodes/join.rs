@@ -19,8 +19,12 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Answers an edge at this address.
 pub(super) async fn answer(links: &Links, from: SocketAddr, asker: Asker) {
-    let enrolment = links.enrolment();
-    let joining = enrolment.join(from.ip(), &asker.join);
+    let joining = async {
+        match links.leading().check() {
+            Ok(()) => links.enrolment().join(from.ip(), &asker.join).await,
+            Err(why) => Answer::refused(why.to_string()),
+        }
+    };
     let late = |_| Answer::refused("csi-cloud took too long; ask again with the same token");
     let answer = timeout(PATIENCE, joining).await.unwrap_or_else(late);
     if let Err(error) = asker.reply(&answer).await {

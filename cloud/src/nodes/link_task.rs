@@ -21,6 +21,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tracing::{info, warn};
 
+use crate::error::NotLeading;
 use crate::metadata::sending::Sending;
 use crate::nodes::driver_health::ReportedHealth;
 use crate::nodes::greetings::Greeting;
@@ -119,6 +120,10 @@ async fn establish(
             refuse(node, link, &reason).await;
             return None;
         }
+        Err(NoHello::Follows(why)) => {
+            send_to_leader(links, node, link, &why).await;
+            return None;
+        }
         Err(NoHello::Renewed) => {
             link.close("link again with the new certificate").await;
             return None;
@@ -195,6 +200,8 @@ enum NoHello {
     Renewed,
     /// The node may not link, for this reason.
     Refused(String),
+    /// The node is to link to the csi-cloud that leads.
+    Follows(NotLeading),
 }
 
 /// The hello of a node that may link.
@@ -231,10 +238,11 @@ async fn hello(
         let advice = "a csi-edge that renews does so by itself; otherwise check both clocks";
         return Err(NoHello::Refused(format!("{ended}; {advice}")));
     }
-    match refusal(links, identity) {
-        Some(reason) => Err(NoHello::Refused(reason)),
-        None => Ok(hello),
+    if let Some(reason) = refusal(links, identity) {
+        return Err(NoHello::Refused(reason));
     }
+    let checked = links.leading().check_for_edge(hello.awaits_leader).await;
+    checked.map(|()| hello).map_err(NoHello::Follows)
 }
 
 /// Why a node may not link that could when its handshake began; none if it may.
@@ -259,6 +267,9 @@ fn refusal(links: &Links, identity: &Identity<NodeName>) -> Option<String> {
 
 /// The answer to a request for a new certificate.
 async fn renewed(links: &Links, identity: &Identity<NodeName>, request: &Renew) -> Message {
+    if let Err(why) = links.leading().check() {
+        return Message::NotRenewed(NotRenewed { why: why.to_string() });
+    }
     match links.enrolment().renew(identity, &request.csr.0).await {
         Ok(certificate) => Message::Renewed(certificate),
         Err(error) => {
@@ -277,12 +288,24 @@ fn log_hello(node: &NodeName, hello: &Hello) {
     }
 }
 
-async fn refuse(node: &NodeName, mut link: Link, reason: &str) {
+async fn refuse(node: &NodeName, link: Link, reason: &str) {
     warn!(%node, reason, "refused a link");
-    let refused = Refused { protocol: PROTOCOL, reason: reason.into() };
+    end_with(link, Refused { protocol: PROTOCOL, reason: reason.into(), leader: None }).await;
+}
+
+/// Refuses a link of a node that another csi-cloud serves, and says where that is.
+async fn send_to_leader(links: &Links, node: &NodeName, link: Link, why: &NotLeading) {
+    let leader = links.leading().leader();
+    info!(%node, %why, leader = leader.join(" "), "sent an edge to the leader");
+    let reason = why.to_string();
+    end_with(link, Refused { protocol: PROTOCOL, reason, leader: Some(leader) }).await;
+}
+
+async fn end_with(mut link: Link, refused: Refused) {
+    let reason = refused.reason.clone();
     let told = timeout(LAST_WORD, link.send(&Message::Refused(refused))).await;
     if matches!(told, Ok(Ok(()))) {
-        link.close(reason).await;
+        link.close(&reason).await;
     }
 }
 

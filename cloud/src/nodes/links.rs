@@ -22,6 +22,7 @@ use crate::nodes::budgets::Budgets;
 use crate::nodes::driver_health::DriverHealth;
 use crate::nodes::greetings::Greetings;
 use crate::nodes::handle::Handle;
+use crate::nodes::leading::Leading;
 use crate::nodes::published_topology::{ByNode, PublishedTopology};
 use crate::nodes::scopes::Scopes;
 use crate::nodes::telling::{Telling, Told};
@@ -59,8 +60,7 @@ pub struct Links {
     lost: Mutex<HashMap<NodeName, Instant>>,
     /// What each node said last of the CAs that it has.
     cas: Mutex<HashMap<NodeName, Option<CaTag>>>,
-    /// The start of this csi-cloud.
-    begun: Instant,
+    leading: Leading,
     /// Calls that wait for their node's next link.
     waiting: Mutex<HashMap<NodeName, Vec<oneshot::Sender<Arc<Handle>>>>>,
     store: Store,
@@ -95,7 +95,7 @@ impl Links {
             by_node: Mutex::default(),
             lost: Mutex::default(),
             cas: Mutex::default(),
-            begun: Instant::now(),
+            leading: Leading::new(store.leadership().clone()),
             waiting: Mutex::default(),
             enrolment: Arc::new(Enrolment::new(store.clone(), None)),
             store,
@@ -212,9 +212,9 @@ impl Links {
         &self.tasks
     }
 
-    /// The time since the first link was possible.
-    pub(crate) fn age(&self) -> Duration {
-        self.begun.elapsed()
+    /// Whether this csi-cloud leads, and since when.
+    pub(crate) fn leading(&self) -> &Leading {
+        &self.leading
     }
 
     /// Changes whenever a node has a new link.
@@ -227,13 +227,13 @@ impl Links {
         self.by_node().get(node).cloned()
     }
 
-    /// The time since a node lost its link, at most the age of this csi-cloud; none if it has one.
+    /// The time since a node lost its link, at most since csi-cloud leads; none if it has one.
     pub fn away(&self, node: &NodeName) -> Option<Duration> {
         if self.by_node().contains_key(node) {
             return None;
         }
         let lost = self.lost().get(node).copied();
-        Some(lost.unwrap_or(self.begun).elapsed())
+        Some(lost.map_or_else(|| self.leading.age(), |lost| lost.elapsed()))
     }
 
     /// How a driver is at a node, by the node's word; none without a link, or before a word.
@@ -449,6 +449,7 @@ impl Links {
             not_taken: true,
             metadata: self.metadata.is_on(),
             renews: self.enrolment.issuers().is_some(),
+            leader_epoch: self.store.leadership().epoch(),
             renew_now: ca.is_some_and(|ca| self.enrolment.tag().is_some_and(|tag| ca != tag)),
         }
     }

@@ -13,6 +13,7 @@ pub mod handle;
 pub mod in_doubt;
 mod join;
 pub mod labelled_report;
+pub(crate) mod leading;
 pub mod lease_queue;
 pub mod link_task;
 pub mod links;

@@ -13,7 +13,7 @@ use proto::host::chain;
 use proto::http2::body::Body;
 use proto::http2::call_id;
 use proto::http2::forward;
-use proto::http2::forward::{Answer, CALL_ID, Call};
+use proto::http2::forward::{Answer, CALL_ID, Call, LEADER_EPOCH};
 use proto::link::StreamKind;
 use proto::names::{DriverName, NodeName};
 use tokio::time::Instant;
@@ -105,8 +105,7 @@ impl NodeCall<'_> {
     async fn answer(&self, call: &mut Call, sends: &mut usize) -> Result<Answer, Error> {
         let mut link = self.link()?;
         let sent = self.call.as_ref().map(|call| call.sent(self.node));
-        // A caller's call has one since it arrived; csi-cloud's own queries get theirs here.
-        call.headers.entry(CALL_ID).or_insert_with(call_id::made);
+        self.mark(call);
         // Maybe only the byte stream broke: an intact link is tried once more.
         let mut once_more = true;
         loop {
@@ -139,8 +138,9 @@ impl NodeCall<'_> {
     ///
     /// # Errors
     /// The node has no link, or lost it.
-    pub async fn stream(&self, call: &Call) -> Result<Response<Body>, Error> {
+    pub async fn stream(&self, call: &mut Call) -> Result<Response<Body>, Error> {
         let link = self.link()?;
+        self.mark(call);
         let _sent = self.call.as_ref().map(|call| call.sent(self.node));
         let room = link.passing()?;
         self.count();
@@ -161,6 +161,15 @@ impl NodeCall<'_> {
         Answer::collect(sent.map_err(|error| self.failed(error))?)
             .await
             .map_err(|error| self.failed(error))
+    }
+
+    /// Sets what only csi-cloud says of a call: its id, and whose call it is.
+    fn mark(&self, call: &mut Call) {
+        // A caller's call has an id since it arrived; csi-cloud's own queries get theirs here.
+        call.headers.entry(CALL_ID).or_insert_with(call_id::made);
+        if let Some(epoch) = self.sender.links.leading().epoch() {
+            call.headers.insert(LEADER_EPOCH, epoch.clone());
+        }
     }
 
     /// Counts an attempt for what is shown of the caller's call.

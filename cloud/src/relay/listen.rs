@@ -1,7 +1,7 @@
 //! The csi-cloud end of the socket relays: accepts their connections and answers the calls on them.
 //!
-//! When csi-cloud stops, it gives calls back soon and marks them. The relay sends them to the next
-//! csi-cloud with the same id, where they join the call that runs at the edge.
+//! When csi-cloud stops, or does not lead, it gives calls back soon and marks them. The relay sends
+//! them to the next csi-cloud with the same id, where they join the call that runs at the edge.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -14,7 +14,6 @@ use std::time::Duration;
 use anyhow::Context;
 use http::{HeaderValue, Request, Response};
 use hyper::body::Incoming;
-use proto::csi::status::ToStatus;
 use proto::host::chain;
 use proto::host::socket::Socket;
 use proto::host::tasks::Tasks;
@@ -27,7 +26,6 @@ use proto::link::{HANDSHAKE, Io, LinkError};
 use proto::names::certificate::{Identity, Subject};
 use proto::names::{DriverName, FrontName};
 use tokio::net::{TcpListener, TcpStream, lookup_host};
-use tonic::Code;
 use tracing::{debug, info, warn};
 
 use crate::csi::front::Front;
@@ -197,7 +195,7 @@ impl RelayListener {
                 response.headers_mut().remove(AGAIN);
                 Ok(response)
             }
-            Err(error) if front.links().is_drained() && is_for_the_next(&error) => {
+            Err(error) if error.is_for_the_next(front.links().is_drained()) => {
                 Ok(again(failure(&error)))
             }
             Err(error) => Ok(failure(&error)),
@@ -209,11 +207,6 @@ impl RelayListener {
 fn again(mut response: Response<Body>) -> Response<Body> {
     response.headers_mut().insert(AGAIN, HeaderValue::from_static("1"));
     response
-}
-
-/// Whether the next csi-cloud may carry out a call that this one, stopping, could not.
-fn is_for_the_next(error: &Error) -> bool {
-    error.code() == Code::Unavailable || error.awaits_link()
 }
 
 /// Ends when the certificate of a relay is revoked; never for a relay on this host.
@@ -229,19 +222,4 @@ async fn revoked(store: &Store, identity: Option<Identity<FrontName>>) {
 async fn pause_after(error: &std::io::Error) {
     warn!(%error, "cannot accept a holder");
     tokio::time::sleep(PAUSE).await;
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_the_next_csi_cloud_may_do_is_left_to_it_whatever_its_code() {
-        let node = "n1".parse().unwrap();
-        let driver: DriverName = "d.example".parse().unwrap();
-        let reschedule = Error::Reschedule { node };
-        assert!(is_for_the_next(&reschedule), "a claim is given back because a link is gone");
-        assert!(is_for_the_next(&Error::NoRoute { driver, why: String::new() }));
-        assert!(!is_for_the_next(&Error::UnknownMethod("/x".into())));
-    }
 }

@@ -107,6 +107,12 @@ impl Store {
         &self.leadership
     }
 
+    /// The same store, which this one of several csi-clouds has.
+    #[must_use]
+    pub fn with_leadership(self, leadership: Leadership) -> Self {
+        Self { leadership, ..self }
+    }
+
     /// The same store with these quotas of each node.
     #[must_use]
     pub fn with_quotas(self, quotas: Quotas) -> Self {

@@ -1,0 +1,27 @@
+//! Why a csi-cloud that is one of several does not carry a call out, nor answer for it.
+//!
+//! Each may pass, so callers send the call again; a socket relay sends it to the next csi-cloud.
+
+/// Another csi-cloud leads, or none does, or maybe another one.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotLeading {
+    /// It follows this one.
+    #[error(
+        "this csi-cloud follows {0:?}, which leads and carries calls out; nothing was done. Name \
+         both to the socket relay (`csi-cloud front --to`) and to csi-edge (cloud), which find the \
+         leader"
+    )]
+    Follows(String),
+    /// It follows, and nobody leads.
+    #[error(
+        "no csi-cloud leads at this moment, so none carries calls out; nothing was done, send the \
+         call again. If this lasts, `csi-cloud replicas` says which ones reach the store"
+    )]
+    NoLeader,
+    /// It has led.
+    #[error(
+        "this csi-cloud led, and another one may lead by now, so it answers nothing more; the \
+         outcome is not known here, send the call again"
+    )]
+    Deposed,
+}
