@@ -8,6 +8,7 @@
 pub mod authority;
 mod connection;
 pub mod deduplicate;
+mod driver_calls;
 pub mod driver_check;
 pub mod drivers;
 pub mod error;
