@@ -12,6 +12,7 @@ use edge_calls::drivers;
 use edge_calls::drivers::{Drivers, FoundBy};
 use edge_calls::executor::Executor;
 use edge_calls::expansions::{Expansions, NodeExpansion};
+use edge_calls::fence::Fence;
 use edge_calls::introductions::Introductions;
 use edge_calls::metadata::Metadata;
 use edge_calls::scopes::Scopes;
@@ -144,6 +145,7 @@ fn executor(config: &Config, drivers: &Arc<Drivers>, cloud: &Cloud, tasks: &Task
         .with_authority(authority)
         .with_delete_guard(Direct::delete_guard(config.state.clone()))
         .with_expansions(expansions.map(Arc::new))
+        .with_fence(Fence::open(config.state.as_deref(), drivers.node().clone()))
 }
 
 /// The settings of direct volumes.

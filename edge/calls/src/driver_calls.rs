@@ -64,6 +64,16 @@ impl DriverCalls {
         Ok(forward::pass(response, &broken, permit))
     }
 
+    /// Waits for a running expansion of the volume, if the call is to join what follows from it.
+    pub(crate) async fn await_expansion(&self, operation: &Operation, tracked: Option<&Tracked>) {
+        if tracked.is_some_and(Tracked::joins) {
+            // The node's half is part of that run. The driver is asked again after it.
+            while let Some(outcome) = self.runs.expansion(operation) {
+                let _ = outcome.await;
+            }
+        }
+    }
+
     /// Runs the call, unless the same operation is running or was answered already.
     pub(crate) async fn deduplicate(
         &self,
@@ -72,12 +82,6 @@ impl DriverCalls {
         deadline: Option<Instant>,
         tracked: Option<Tracked>,
     ) -> CallResult {
-        if tracked.as_ref().is_some_and(Tracked::joins) {
-            // The node's half is part of that run. The driver is asked again after it.
-            while let Some(outcome) = self.runs.expansion(&operation) {
-                let _ = outcome.await;
-            }
-        }
         let id = CallId::of(&call.headers, operation.id);
         match self.runs.begin(operation)? {
             Begin::Done(answer) => Ok(*answer),

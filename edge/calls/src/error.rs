@@ -2,7 +2,7 @@
 //!
 //! The codes are promises to the sidecars (`docs/errors.md`). If an operation may still run, or the
 //! cause may pass by itself, the code is UNAVAILABLE, DEADLINE_EXCEEDED or ABORTED, never a final
-//! one. It uses no other room.
+//! one. It may use `fence`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,6 +13,8 @@ use proto::http2::forward::DeadlinePassed;
 use proto::http2::serve::Stopping;
 use proto::names::{DriverName, NodeName};
 use tonic::Code;
+
+use crate::fence::FenceError;
 
 /// A driver's socket at a node, as errors name it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -187,6 +189,9 @@ pub enum Error {
          driver"
     )]
     LinkReplaced,
+    /// Another csi-cloud leads, or it cannot be noted that this one does.
+    #[error(transparent)]
+    Fenced(#[from] FenceError),
     /// This process is going away.
     #[error(transparent)]
     Stopping(#[from] Stopping),
@@ -219,6 +224,8 @@ proto::codes! { Error:
     // CSI: an operation is pending for the volume.
     Pending { .. } => Aborted,
     LinkReplaced => Unavailable,
+    // The csi-cloud that leads sends it again.
+    Fenced(_) => Unavailable,
     Stopping(_) => Unavailable,
     ;
     Guarded(refusal),
@@ -242,7 +249,8 @@ impl Error {
             | Self::DriverAway { .. }
             | Self::NoSuchDriver { .. }
             | Self::Full { .. }
-            | Self::LinkReplaced => true,
+            | Self::LinkReplaced
+            | Self::Fenced(_) => true,
             // Another run of what the call is about is open, or was.
             Self::DeniedInDoubt { .. } | Self::Pending { .. } => false,
             // A run may go on.
@@ -302,6 +310,8 @@ impl ToStatus for Shared {
 
 #[cfg(test)]
 mod tests {
+    use proto::control::leader::LeaderEpoch;
+
     use super::*;
 
     #[test]
@@ -314,9 +324,11 @@ mod tests {
         let broke = Error::DriverBroke { at: at.clone(), source: "it died".into() };
         let full = Error::Full { at, limit: 1 };
         let replaced = Error::LinkReplaced;
+        let told = LeaderEpoch(9);
+        let fenced = FenceError::OldLeader { node: node.clone(), epoch: None, told }.into();
         let method = "CreateVolume";
         let denied = Error::Denied { node: node.clone(), method };
-        for error in [away, replaced, denied, Error::too_late(), full] {
+        for error in [away, replaced, denied, fenced, Error::too_late(), full] {
             assert!(error.is_not_dispatched(), "{error}");
         }
         let late = Error::DeadlinePassed(DeadlinePassed("before it was answered"));

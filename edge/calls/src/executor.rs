@@ -8,6 +8,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use bytes::Bytes;
 use http::{Request, Response};
 use hyper::body::Incoming;
+use proto::control::leader::LeaderEpoch;
 use proto::csi::frame;
 use proto::csi::method;
 use proto::csi::status::{BadRequest, ToStatus};
@@ -16,7 +17,7 @@ use proto::host::tasks::Tasks;
 use proto::http2::body::Body;
 use proto::http2::busy_poll::BusyPoll;
 use proto::http2::call_id::{self, CallId};
-use proto::http2::forward::{self, Answer, CALL_ID, Call};
+use proto::http2::forward::{self, Answer, CALL_ID, Call, LEADER_EPOCH};
 use proto::http2::serve;
 use proto::link::Io;
 use proto::names::{DriverName, NodeName};
@@ -31,6 +32,7 @@ use crate::driver_calls::{DriverCalls, Run};
 use crate::drivers::Drivers;
 use crate::error::{Error, GuardRefusal, Shared};
 use crate::expansions::{Caller, Expansions, Tracked};
+use crate::fence::Fence;
 use crate::introductions::Introductions;
 use crate::node_volumes::NodeVolume;
 use crate::rewrite::TopologyRewrite;
@@ -50,6 +52,7 @@ pub struct Executor {
     authority: Authority,
     delete_guard: Option<DeleteGuard>,
     expansions: Option<Arc<Expansions>>,
+    fence: Arc<Fence>,
     busy_poll: Arc<BusyPoll>,
 }
 
@@ -89,6 +92,7 @@ type BoxError = Box<dyn std::error::Error + Send + Sync>;
 impl Executor {
     /// Executes calls against these drivers; the calls run in `tasks`.
     pub fn new(drivers: Arc<Drivers>, tasks: Tasks) -> Self {
+        let fence = Arc::new(Fence::open(None, drivers.node().clone()));
         Self {
             drivers,
             calls: RwLock::default(),
@@ -98,6 +102,7 @@ impl Executor {
             authority: Authority::default(),
             delete_guard: None,
             expansions: None,
+            fence,
             busy_poll: Arc::default(),
         }
     }
@@ -130,6 +135,17 @@ impl Executor {
     #[must_use]
     pub fn with_expansions(self, expansions: Option<Arc<Expansions>>) -> Self {
         Self { expansions, ..self }
+    }
+
+    /// Keeps which csi-cloud may call in this.
+    #[must_use]
+    pub fn with_fence(self, fence: Fence) -> Self {
+        Self { fence: Arc::new(fence), ..self }
+    }
+
+    /// Which csi-cloud may call.
+    pub fn fence(&self) -> &Fence {
+        &self.fence
     }
 
     /// Whether the program polls for the next call instead of sleeping.
@@ -206,6 +222,9 @@ impl Executor {
             return Err(Error::UnknownMethod(path.to_owned()).into());
         }
         let by_link = front_of.is_none();
+        // Only a csi-cloud may say it, so the node's own callers have none.
+        let epoch = parts.headers.remove(LEADER_EPOCH).filter(|_| by_link);
+        let epoch = epoch.as_ref().and_then(LeaderEpoch::of_header);
         // By the node's own front the driver gets methods newer than this csi-edge too; only the
         // answer's length is bounded.
         let method = if by_link { Some(Authority::sent(path)?) } else { Method::of_path(path) };
@@ -221,6 +240,9 @@ impl Executor {
             if replaced.load(Ordering::Relaxed) {
                 // The cloud has sent this call again by now, and maybe a later one too.
                 return Err(Error::LinkReplaced.into());
+            }
+            if by_link && !self.fence.is_settled(epoch) {
+                Box::pin(self.fence.settle(epoch)).await.map_err(Error::from)?;
             }
             if let Some((method, key)) = method.zip(key.as_ref()) {
                 match by_link {
@@ -250,6 +272,11 @@ impl Executor {
                     let tracked = self.track(calls, caller, method, &message)?;
                     let subjects = method.subjects(&key);
                     let operation = Operation { method, body, subjects, id };
+                    calls.await_expansion(&operation, tracked.as_ref()).await;
+                    if by_link {
+                        // Another csi-cloud may have begun to lead meanwhile.
+                        self.fence.check(epoch).map_err(Error::from)?;
+                    }
                     calls.deduplicate(operation, call, deadline, tracked).await?
                 }
                 (None, None) => calls.run(call, deadline, Run::default()).await?,
@@ -278,6 +305,7 @@ impl Executor {
         let tracked = self.track(calls, Caller::Own, method, &message)?;
         let subjects = method.subjects(&key);
         let operation = Operation { method, body: call.body.clone(), subjects, id: None };
+        calls.await_expansion(&operation, tracked.as_ref()).await;
         calls.deduplicate(operation, call, None, tracked).await
     }
 

@@ -14,6 +14,7 @@ pub mod drivers;
 pub mod error;
 pub mod executor;
 pub mod expansions;
+pub mod fence;
 pub mod health;
 pub mod introductions;
 pub mod lease_client;

@@ -15,7 +15,7 @@ use proto::csi::status::{BadRequest, ToStatus};
 use proto::http2::body::Body;
 use proto::http2::call_id::CallId;
 use proto::http2::forward;
-use proto::http2::forward::{Answer, CALL_ID};
+use proto::http2::forward::{Answer, CALL_ID, LEADER_EPOCH};
 use proto::http2::serve::Stopping;
 use proto::names::DriverName;
 use tokio::sync::oneshot;
@@ -50,8 +50,9 @@ pub(super) async fn answer(
     origin: Origin,
     mut request: Request<Incoming>,
 ) -> Result<Response<Body>, Infallible> {
-    // Only our own programs set it. Here it is for the log, and not for the driver.
+    // Only our own programs set them. Here the id is for the log, and nothing is for the driver.
     request.headers_mut().remove(CALL_ID);
+    request.headers_mut().remove(LEADER_EPOCH);
     let id = CallId::arriving(request.headers_mut());
     let method = Method::of_path(request.uri().path());
     let Some(method) = method.filter(|method| request::concerns(*method)) else {

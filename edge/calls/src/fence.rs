@@ -1,0 +1,245 @@
+//! Which csi-cloud may call this node: of several, the one with the greatest epoch.
+//!
+//! An epoch is durable before a call of it goes to a driver. After an epoch was told, no call of a
+//! lower one does. So a leader that was paused cannot undo what its successor did. It uses no other
+//! room.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use proto::control::leader::LeaderEpoch;
+use proto::host::files;
+use proto::host::files::Unread;
+use proto::host::publish::publish_record;
+use proto::names::NodeName;
+use serde::{Deserialize, Serialize};
+use tracing::{info, warn};
+
+/// The file's name in the state directory.
+pub const FILE: &str = "leader-epoch.json";
+/// No epoch: a csi-cloud whose store is its own has none.
+const NONE: u64 = 0;
+
+/// The epochs that this node was told.
+pub struct Fence {
+    node: NodeName,
+    /// The greatest one.
+    told: AtomicU64,
+    /// The greatest one that a restart does not forget.
+    durable: AtomicU64,
+    file: Option<PathBuf>,
+    writing: tokio::sync::Mutex<()>,
+}
+
+/// What the file holds.
+#[derive(Serialize, Deserialize)]
+struct Kept {
+    epoch: LeaderEpoch,
+}
+
+/// Why a csi-cloud may not call here.
+#[derive(Debug, thiserror::Error)]
+pub enum FenceError {
+    /// It led before another one.
+    #[error(
+        "node {node}: csi-edge was told that the csi-cloud of leader epoch {told} leads, and this \
+         is one {}, so it is not heard and nothing was done; call the one that leads (`csi-cloud \
+         replicas`). If its store is gone for good, remove {FILE} from csi-edge's --state and \
+         start csi-edge again", of(*.epoch)
+    )]
+    OldLeader {
+        /// The node.
+        node: NodeName,
+        /// Its epoch, if it has one.
+        epoch: Option<LeaderEpoch>,
+        /// The greatest epoch that the node was told.
+        told: LeaderEpoch,
+    },
+    /// Its epoch cannot be kept, and a restart would let an earlier leader in.
+    #[error(
+        "node {node}: the leader epoch {epoch} cannot be noted in csi-edge's --state, so nothing \
+         was done: {why}; make that directory writable and send the call again"
+    )]
+    NotNoted {
+        /// The node.
+        node: NodeName,
+        /// Its epoch.
+        epoch: LeaderEpoch,
+        /// Why not.
+        why: String,
+    },
+}
+
+fn of(epoch: Option<LeaderEpoch>) -> String {
+    epoch.map_or_else(|| "without an epoch".into(), |epoch| format!("of epoch {epoch}"))
+}
+
+fn number(epoch: Option<LeaderEpoch>) -> u64 {
+    epoch.map_or(NONE, |LeaderEpoch(number)| number)
+}
+
+impl Fence {
+    /// Reads the epoch in this state directory; without one it is kept in memory alone. A file that
+    /// is damaged or cannot be read counts as none, because the cloud tells its epoch again.
+    pub fn open(state: Option<&Path>, node: NodeName) -> Self {
+        let file = state.map(|directory| directory.join(FILE));
+        let kept = file.as_deref().map_or(Ok(NONE), read).unwrap_or_else(|error| {
+            let file = file.as_ref().map(|file| file.display().to_string());
+            warn!(
+                file, %error,
+                "the epoch of the csi-cloud that leads cannot be read; it will tell it again"
+            );
+            NONE
+        });
+        let writing = tokio::sync::Mutex::default();
+        Self { node, told: kept.into(), durable: kept.into(), file, writing }
+    }
+
+    /// Takes the epoch of a csi-cloud. From now on those before it are refused.
+    ///
+    /// # Errors
+    /// [`FenceError::OldLeader`].
+    pub fn hear(&self, epoch: Option<LeaderEpoch>) -> Result<(), FenceError> {
+        let number = number(epoch);
+        let told = self.told.fetch_max(number, Ordering::SeqCst);
+        if number < told {
+            return Err(self.old_leader(epoch, told));
+        }
+        if number > told {
+            info!(epoch = number, before = told, "another csi-cloud leads");
+        }
+        Ok(())
+    }
+
+    /// Whether a csi-cloud may still call. This is asked for each call.
+    ///
+    /// # Errors
+    /// [`FenceError::OldLeader`].
+    pub fn check(&self, epoch: Option<LeaderEpoch>) -> Result<(), FenceError> {
+        let told = self.told.load(Ordering::SeqCst);
+        if number(epoch) < told { Err(self.old_leader(epoch, told)) } else { Ok(()) }
+    }
+
+    /// Whether this is the epoch that was told last, and it is durable.
+    pub(crate) fn is_settled(&self, epoch: Option<LeaderEpoch>) -> bool {
+        let number = number(epoch);
+        let [told, durable] = [&self.told, &self.durable].map(|at| at.load(Ordering::SeqCst));
+        number == told && number == durable
+    }
+
+    /// Takes the epoch of a csi-cloud and makes it durable, before a call of it.
+    ///
+    /// # Errors
+    /// See [`FenceError`].
+    pub async fn settle(&self, epoch: Option<LeaderEpoch>) -> Result<(), FenceError> {
+        self.hear(epoch)?;
+        if let Some(epoch) = epoch {
+            self.keep(epoch).await?;
+        }
+        // A greater one may have been told meanwhile.
+        self.check(epoch)
+    }
+
+    async fn keep(&self, epoch: LeaderEpoch) -> Result<(), FenceError> {
+        let _one_at_a_time = self.writing.lock().await;
+        if self.durable.load(Ordering::SeqCst) >= epoch.0 {
+            return Ok(());
+        }
+        if let Some(file) = self.file.clone() {
+            let writing = move || publish_record(&file, &Kept { epoch });
+            let written = tokio::task::spawn_blocking(writing).await;
+            written.map_err(io::Error::from).flatten().map_err(|error| FenceError::NotNoted {
+                node: self.node.clone(),
+                epoch,
+                why: error.to_string(),
+            })?;
+        }
+        self.durable.fetch_max(epoch.0, Ordering::SeqCst);
+        Ok(())
+    }
+
+    fn old_leader(&self, epoch: Option<LeaderEpoch>, told: u64) -> FenceError {
+        FenceError::OldLeader { node: self.node.clone(), epoch, told: LeaderEpoch(told) }
+    }
+}
+
+fn read(file: &Path) -> io::Result<u64> {
+    let text = match files::read(file) {
+        Err(Unread::Missing) => return Ok(NONE),
+        text => text?,
+    };
+    let Kept { epoch } = serde_json::from_slice(&text)?;
+    Ok(epoch.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use proto::host::publish::{Existing, publish};
+
+    use super::*;
+
+    const OLD: Option<LeaderEpoch> = Some(LeaderEpoch(5));
+    const NEW: Option<LeaderEpoch> = Some(LeaderEpoch(9));
+
+    fn open(state: Option<&Path>) -> Fence {
+        Fence::open(state, "n1".parse().unwrap())
+    }
+
+    #[tokio::test]
+    async fn an_epoch_that_was_told_refuses_those_before_and_none() {
+        let fence = open(None);
+        assert!(fence.is_settled(None), "there are not several csi-clouds");
+        fence.settle(None).await.unwrap();
+        fence.settle(OLD).await.unwrap();
+        fence.hear(NEW).unwrap();
+        assert!(!fence.is_settled(NEW) && !fence.is_settled(OLD));
+        for (epoch, word) in [(OLD, "of epoch 5"), (None, "without an epoch")] {
+            for error in [fence.hear(epoch).unwrap_err(), fence.settle(epoch).await.unwrap_err()] {
+                let text = error.to_string();
+                for word in ["node n1", "leader epoch 9", word, "csi-cloud replicas", FILE] {
+                    assert!(text.contains(word), "{text}");
+                }
+            }
+            assert!(fence.check(epoch).is_err() && !fence.is_settled(epoch));
+        }
+        fence.settle(NEW).await.unwrap();
+        assert!(fence.is_settled(NEW));
+    }
+
+    #[tokio::test]
+    async fn an_epoch_whose_calls_may_run_is_there_after_a_restart() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = dir.path().join("made/here");
+        let fence = open(Some(&state));
+        fence.hear(OLD).unwrap();
+        assert!(open(Some(&state)).check(None).is_ok(), "no call of it has run");
+        fence.settle(OLD).await.unwrap();
+        let again = open(Some(&state));
+        assert!(again.is_settled(OLD) && again.check(None).is_err());
+        again.settle(NEW).await.unwrap();
+        assert!(open(Some(&state)).check(OLD).is_err());
+        assert_eq!(std::fs::read_dir(&state).unwrap().count(), 1, "something was left behind");
+    }
+
+    #[tokio::test]
+    async fn a_file_that_is_damaged_counts_as_none_and_one_that_cannot_be_written_ends_calls() {
+        let dir = tempfile::tempdir().unwrap();
+        publish(&dir.path().join(FILE), b"{\"epoch\":", 0o600, Existing::Keep).unwrap();
+        let fence = open(Some(dir.path()));
+        assert!(fence.is_settled(None));
+        fence.settle(OLD).await.unwrap();
+        assert!(open(Some(dir.path())).is_settled(OLD), "it is written anew");
+        let path = dir.path().to_owned();
+        dir.close().unwrap();
+        publish(&path, b"", 0o600, Existing::Keep).unwrap();
+        let error = fence.settle(NEW).await.unwrap_err().to_string();
+        assert!(error.contains("epoch 9 cannot be noted"), "{error}");
+        assert!(fence.check(OLD).is_err(), "what was told counts");
+        // The disk is back.
+        std::fs::remove_file(&path).unwrap();
+        fence.settle(NEW).await.unwrap();
+        assert!(open(Some(&path)).is_settled(NEW));
+        std::fs::remove_dir_all(&path).unwrap();
+    }
+}
