@@ -13,6 +13,8 @@ use tokio::time::{Instant, sleep_until};
 
 /// The longest first delay.
 const FIRST: Duration = Duration::from_millis(500);
+/// The longest delay after a csi-cloud that follows has sent us to the leader.
+const FOLLOWER: Duration = Duration::from_secs(2);
 /// The longest delay, if the cloud sets no other.
 const LAST: Duration = Duration::from_secs(30);
 /// A link that has lasted so long is stable: the next one is dialed without much delay.
@@ -79,6 +81,12 @@ impl Backoff {
         self.leave_alone(FIRST)
     }
 
+    /// Notes that the endpoint is there, and another one leads, and returns the delay. It is no
+    /// failure, so later delays do not grow by it.
+    pub fn turned_away(&mut self) -> Duration {
+        self.leave_alone(FOLLOWER)
+    }
+
     /// Waits until it is time to dial.
     pub async fn over(&self) {
         sleep_until(self.not_before).await;
@@ -114,6 +122,15 @@ mod tests {
             longest.iter().zip(bounds).all(|(seen, bound)| *seen > bound.mul_f64(0.9)),
             "{longest:?}"
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_endpoint_that_follows_is_not_left_alone_for_longer_each_time() {
+        let mut backoff = Backoff::new(rand::make_rng());
+        for _ in 0..1000 {
+            assert!(backoff.turned_away() <= FOLLOWER);
+        }
+        assert!(backoff.failed(Cap::default()) <= FIRST, "it has not failed before");
     }
 
     #[test]

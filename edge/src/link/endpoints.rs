@@ -2,7 +2,7 @@
 //!
 //! An endpoint is dialed when the preferred ones have failed or have not linked for a while: a
 //! network that swallows UDP answers nothing. Hellos are sent one at a time, so that the cloud gets
-//! one link only.
+//! one link only. A cloud that follows another one says where that is; such endpoints are next.
 
 use std::time::{Duration, SystemTime};
 
@@ -12,21 +12,23 @@ use proto::host::chain;
 use proto::link;
 use proto::link::endpoint::Endpoint;
 use proto::link::{HANDSHAKE, Link, LinkError};
-use rand::SeedableRng;
 use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
 use tokio::sync::{Mutex, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
-use tracing::warn;
+use tracing::{info, warn};
 
 use super::backoff::{Backoff, Cap};
 use super::dial::Dial;
 use super::hello;
-use super::hello::Greeted;
+use super::hello::{Greeted, NotGreeted};
 use super::renew;
 use crate::identity::directory::NodeIdentity;
 
 /// How long an endpoint has for itself before the next one joins.
 const STAGGER: Duration = Duration::from_secs(3);
+/// The longest wait before the leader is dialed, of which many edges hear at once.
+const SPREAD: Duration = Duration::from_millis(500);
 
 /// What kind of link to find.
 #[derive(Clone, Debug)]
@@ -51,6 +53,27 @@ pub(super) struct Found {
 pub(super) struct Endpoints {
     all: Vec<Candidate>,
     cap: Cap,
+    dice: StdRng,
+}
+
+/// How a race ends.
+enum Raced {
+    /// An endpoint has linked.
+    Found(Found),
+    /// A cloud follows the one at these endpoints, which may be others than ours.
+    Leader(Vec<String>),
+    /// Each has failed as often as it may.
+    Failed,
+}
+
+/// How endpoints are dialed in a race.
+#[derive(Clone, Copy)]
+struct Rules<'a> {
+    cap: Cap,
+    /// Whether each is dialed once only.
+    once: bool,
+    /// A leader that cannot be used: those who follow it may wait for another one.
+    useless: Option<&'a [String]>,
 }
 
 struct Candidate {
@@ -87,7 +110,8 @@ impl Endpoints {
             endpoint: endpoint.clone(),
             backoff: Backoff::new(StdRng::from_rng(dice)),
         };
-        Self { all: cloud.iter().enumerate().map(candidate).collect(), cap: Cap::default() }
+        let all = cloud.iter().enumerate().map(candidate).collect();
+        Self { all, cap: Cap::default(), dice: StdRng::from_rng(dice) }
     }
 
     /// Takes the cloud's longest delay.
@@ -113,27 +137,78 @@ impl Endpoints {
     pub(super) async fn find(&mut self, dial: &Dial, aim: &Aim) -> Option<Found> {
         match *aim {
             Aim::Nothing => std::future::pending().await,
-            Aim::Any => Some(self.race(dial, Some).await),
+            Aim::Any => Some(self.link(dial, Some).await),
             Aim::Elsewhere { than } => {
                 // All edges are told at once.
                 for candidate in &mut self.all {
                     candidate.backoff.reset();
                 }
                 let last = |place| Some(if place == than { usize::MAX } else { place });
-                Some(self.race(dial, last).await)
+                Some(self.link(dial, last).await)
             }
             Aim::Better { than, after } => {
                 sleep(after).await;
                 self.all.iter_mut().take(than).for_each(|candidate| candidate.backoff.forget());
-                let better = |place| (place < than).then_some(place);
-                timeout(HANDSHAKE, self.race(dial, better)).await.ok()
+                timeout(HANDSHAKE, self.better(dial, than)).await.ok().flatten()
             }
         }
     }
 
     /// Dials the endpoints that have a rank, in its order, until one links.
-    async fn race(&mut self, dial: &Dial, rank: impl Fn(usize) -> Option<usize>) -> Found {
-        let cap = self.cap;
+    async fn link(&mut self, dial: &Dial, rank: impl Fn(usize) -> Option<usize>) -> Found {
+        let mut useless: Option<Vec<String>> = None;
+        loop {
+            let rules = Rules { cap: self.cap, once: false, useless: useless.as_deref() };
+            let mut raced = self.race(dial, &rank, rules).await;
+            // Each may send us to the next one while leaders change.
+            for _ in 0..self.all.len() {
+                let Raced::Leader(leader) = raced else { break };
+                raced = self.dial_leader(dial, &leader, usize::MAX).await;
+                useless = Some(leader);
+            }
+            if let Raced::Found(found) = raced {
+                return found;
+            }
+        }
+    }
+
+    /// Makes one attempt at endpoints preferred to this one.
+    async fn better(&mut self, dial: &Dial, than: usize) -> Option<Found> {
+        let rank = |place| (place < than).then_some(place);
+        let rules = Rules { cap: self.cap, once: false, useless: None };
+        let mut raced = self.race(dial, rank, rules).await;
+        if let Raced::Leader(leader) = raced {
+            raced = self.dial_leader(dial, &leader, than).await;
+        }
+        match raced {
+            Raced::Found(found) => Some(found),
+            Raced::Leader(_) | Raced::Failed => None,
+        }
+    }
+
+    /// Dials our endpoints of the leader before this one, once each, whatever came of them before.
+    async fn dial_leader(&mut self, dial: &Dial, leader: &[String], before: usize) -> Raced {
+        let is_named = |all: &Candidate| leader.contains(&all.endpoint.to_string());
+        let named: Vec<_> = self.all.iter().map(is_named).collect();
+        let is_next =
+            |place: usize| place < before && named.get(place).copied().unwrap_or_default();
+        if !(0..self.all.len()).any(is_next) {
+            return Raced::Failed;
+        }
+        sleep(SPREAD.mul_f64(self.dice.random_range(0.0..1.0))).await;
+        let next = self.all.iter_mut().filter(|candidate| is_next(candidate.place));
+        next.for_each(|candidate| candidate.backoff.forget());
+        let rules = Rules { cap: self.cap, once: true, useless: None };
+        self.race(dial, |place| is_next(place).then_some(place), rules).await
+    }
+
+    /// Dials the endpoints that have a rank, in its order, by these rules.
+    async fn race(
+        &mut self,
+        dial: &Dial,
+        rank: impl Fn(usize) -> Option<usize>,
+        rules: Rules<'_>,
+    ) -> Raced {
         let gate =
             Gate { begun: Instant::now(), failed: watch::Sender::new(0), hello: Mutex::default() };
         let ranked =
@@ -141,36 +216,61 @@ impl Endpoints {
         let mut ranked: Vec<_> = ranked.collect();
         ranked.sort_by_key(|(rank, _)| *rank);
         let racing = ranked.into_iter().enumerate();
-        let racing = racing.map(|(turn, (_, candidate))| candidate.persist(dial, turn, &gate, cap));
+        let racing =
+            racing.map(|(turn, (_, candidate))| candidate.persist(dial, turn, &gate, rules));
         let mut racing: FuturesUnordered<_> = racing.collect();
-        match racing.next().await {
-            Some(found) => found,
-            None => std::future::pending().await,
+        while let Some(raced) = racing.next().await {
+            if !matches!(raced, Raced::Failed) {
+                return raced;
+            }
         }
+        if rules.once { Raced::Failed } else { std::future::pending().await }
     }
 }
 
 impl Candidate {
-    /// Dials until it links, once its turn has come.
-    async fn persist(&mut self, dial: &Dial, turn: usize, gate: &Gate, cap: Cap) -> Found {
+    /// Dials until it links or says who leads, once its turn has come.
+    async fn persist(
+        &mut self,
+        dial: &Dial,
+        turn: usize,
+        gate: &Gate,
+        rules: Rules<'_>,
+    ) -> Raced {
         gate.open(turn).await;
         let mut first = true;
         loop {
             self.backoff.over().await;
-            let error = match self.link(dial, gate).await {
-                Ok(greeted) => return Found { endpoint: self.place, greeted },
-                Err(error) => error,
-            };
-            let delay = self.backoff.failed(cap);
             let cloud = &self.endpoint;
-            warn!(%cloud, reason = %chain(&error), ?delay, "cannot link; dialing again");
+            match self.link(dial, gate, rules.useless.is_some()).await {
+                Ok(greeted) => return Raced::Found(Found { endpoint: self.place, greeted }),
+                Err(NotGreeted::Follows { reason, leader }) => {
+                    info!(%cloud, reason, leader = leader.join(" "), "the cloud does not lead");
+                    self.backoff.turned_away();
+                    if !leader.is_empty() && rules.useless != Some(leader.as_slice()) {
+                        return Raced::Leader(leader);
+                    }
+                }
+                Err(NotGreeted::Lost(error)) => {
+                    let delay = self.backoff.failed(rules.cap);
+                    warn!(%cloud, reason = %chain(&error), ?delay, "cannot link; dialing again");
+                }
+            }
             if std::mem::take(&mut first) {
                 gate.failed.send_modify(|failed| *failed += 1);
+            }
+            if rules.once {
+                return Raced::Failed;
             }
         }
     }
 
-    async fn link(&self, dial: &Dial, gate: &Gate) -> Result<Greeted, LinkError> {
+    async fn link(
+        &self,
+        dial: &Dial,
+        gate: &Gate,
+        awaits_leader: bool,
+    ) -> Result<Greeted, NotGreeted> {
         let ended = |identity: &&NodeIdentity| identity.ended(SystemTime::now());
         if let Some(identity) = dial.identity.as_ref().filter(ended) {
             let link = self.dial(dial).await?;
@@ -181,7 +281,7 @@ impl Candidate {
         }
         let link = self.dial(dial).await?;
         let _one_at_a_time = gate.hello.lock().await;
-        hello::greet(dial, &self.endpoint, link).await
+        hello::greet(dial, &self.endpoint, link, awaits_leader).await
     }
 
     async fn dial(&self, dial: &Dial) -> Result<Link, LinkError> {

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use proto::control::hello::{Hello, Message, PROTOCOL, Welcome};
+use proto::control::hello::{Hello, Message, PROTOCOL, Refused, Welcome};
+use proto::control::leader::LeaderEpoch;
 use proto::link::endpoint::Endpoint;
 use proto::link::{Event, HANDSHAKE, Link, LinkError};
 use tokio::sync::watch;
@@ -24,14 +25,32 @@ pub(super) struct Greeted {
     /// Whether the cloud asks for a renewal at once.
     pub(super) renew_now: bool,
     pub(super) backoff_cap: Option<Duration>,
+    /// The cloud's number among several, if it has one.
+    pub(super) epoch: Option<LeaderEpoch>,
 }
 
-/// Says hello and takes the welcome.
+/// Why a link has no welcome.
+pub(super) enum NotGreeted {
+    /// The cloud follows another one, which is at these endpoints; none if nobody leads.
+    Follows { reason: String, leader: Vec<String> },
+    /// It is lost, or refused.
+    Lost(LinkError),
+}
+
+impl From<LinkError> for NotGreeted {
+    fn from(error: LinkError) -> Self {
+        Self::Lost(error)
+    }
+}
+
+/// Says hello and takes the welcome. `awaits_leader` lets a cloud that follows wait for another
+/// leader.
 pub(super) async fn greet(
     dial: &Dial,
     cloud: &Endpoint,
     mut link: Link,
-) -> Result<Greeted, LinkError> {
+    awaits_leader: bool,
+) -> Result<Greeted, NotGreeted> {
     let changed = dial.drivers.changes();
     let hello = Hello {
         protocol: PROTOCOL,
@@ -43,11 +62,18 @@ pub(super) async fn greet(
         expands: dial.expands,
         metadata: Some(dial.metadata.position()),
         trust: Some(dial.credentials.trust()),
+        awaits_leader,
     };
     link.send(&Message::Hello(hello)).await?;
     let answer = tokio::time::timeout(HANDSHAKE, link.next()).await;
     match answer.map_err(|_| LinkError::TimedOut)? {
         Event::Message(Message::Welcome(welcome)) if welcome.protocol == PROTOCOL => {
+            let epoch = welcome.leader_epoch;
+            if let Err(old) = dial.executor.fence().hear(epoch) {
+                let reason = old.to_string();
+                link.close(&reason).await;
+                return Err(LinkError::Closed(reason).into());
+            }
             let backoff_cap = cap(&welcome);
             let leases = welcome.leases;
             let not_taken = welcome.not_taken;
@@ -57,21 +83,25 @@ pub(super) async fn greet(
             dial.scopes.hear(welcome.scopes);
             dial.metadata.hear(welcome.metadata);
             dial.scopes.hear_published(welcome.publishes_topology);
-            Ok(Greeted { link, changed, leases, not_taken, renews, renew_now, backoff_cap })
+            Ok(Greeted { link, changed, leases, not_taken, renews, renew_now, backoff_cap, epoch })
         }
         Event::Message(Message::Welcome(Welcome { protocol, .. })) => {
-            Err(LinkError::Transport(format!(
-                "the cloud speaks link protocol {protocol} and this csi-edge speaks {PROTOCOL}"
-            )))
+            let speaks = format!("the cloud speaks link protocol {protocol}");
+            let why = format!("{speaks} and this csi-edge speaks {PROTOCOL}");
+            Err(LinkError::Transport(why).into())
+        }
+        Event::Message(Message::Refused(Refused { reason, leader: Some(leader), .. })) => {
+            Err(NotGreeted::Follows { reason, leader })
         }
         Event::Message(Message::Refused(refused)) => {
             error!(%cloud, reason = refused.reason, "the cloud refused this edge");
-            Err(LinkError::Closed(format!("the cloud refused this edge: {}", refused.reason)))
+            let reason = format!("the cloud refused this edge: {}", refused.reason);
+            Err(LinkError::Closed(reason).into())
         }
         Event::Message(_) | Event::Opened(..) => {
-            Err(LinkError::Transport("it did not answer the hello".into()))
+            Err(LinkError::Transport("it did not answer the hello".into()).into())
         }
-        Event::Closed(error) => Err(error),
+        Event::Closed(error) => Err(error.into()),
     }
 }
 

@@ -8,9 +8,11 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use edge_calls::executor::Replaced;
+use edge_calls::fence::FenceError;
 use edge_calls::lease_client::LeaseRequest;
 use edge_calls::metadata::Receiving;
 use proto::control::hello::Message;
+use proto::control::leader::LeaderEpoch;
 use proto::control::lease::{Outcome, Reply};
 use proto::control::metadata::{Part, Position};
 use proto::control::not_taken::NotTaken;
@@ -60,7 +62,7 @@ pub(super) struct Use {
 /// Serves a link until it ends.
 pub(super) async fn run(dial: Arc<Dial>, greeted: Greeted, link: Use) {
     let Use { tell, tasks, replaced } = link;
-    let Greeted { link, changed, leases, not_taken, renews, renew_now, .. } = greeted;
+    let Greeted { link, changed, leases, not_taken, renews, renew_now, epoch, .. } = greeted;
     let requests = if leases {
         Some(dial.leases.linked())
     } else {
@@ -76,6 +78,7 @@ pub(super) async fn run(dial: Arc<Dial>, greeted: Greeted, link: Use) {
     let mut serving = Serving {
         dial,
         link: Some(link),
+        epoch,
         // Stopped when the cloud has heard the goodbye, so not with `tasks`.
         streams: Tasks::default(),
         link_tasks: tasks.clone(),
@@ -109,6 +112,8 @@ struct Serving {
     dial: Arc<Dial>,
     /// None after it was closed.
     link: Option<Link>,
+    /// The cloud's number among several, as it said last.
+    epoch: Option<LeaderEpoch>,
     /// Serve the calls; told to stop, they end with the last call in flight.
     streams: Tasks,
     /// The link's own tasks.
@@ -176,13 +181,30 @@ impl Serving {
                     send(link, &Message::MetadataTaken(position), tasks).await
                 }
                 request = renew::next(&mut self.renewal) => send(link, &request, tasks).await,
-                event = link.next() => self.take(event).await,
+                event = link.next() => match self.hear_epoch(&event) {
+                    Ok(()) => self.take(event).await,
+                    Err(old) => {
+                        let reason = old.to_string();
+                        let closed = self.close(&reason).await;
+                        closed.and_then(|()| Err(LinkError::Closed(reason)))
+                    }
+                },
             };
             if let Err(ended) = stepped {
                 return ended;
             }
         }
         LinkError::Closed(STOPPING.into())
+    }
+
+    /// Refuses the word of a cloud if another one was heard that leads since. Calls are refused by
+    /// the executor, each by its own epoch.
+    fn hear_epoch(&mut self, event: &Event) -> Result<(), FenceError> {
+        let Event::Message(message) = event else { return Ok(()) };
+        if let Message::Welcome(again) = message {
+            self.epoch = again.leader_epoch;
+        }
+        self.dial.executor.fence().hear(self.epoch)
     }
 
     async fn take(&mut self, event: Event) -> Result<(), LinkError> {
