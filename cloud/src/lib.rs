@@ -12,9 +12,11 @@ use proto::config::Common;
 use proto::host::socket::Socket;
 use proto::host::tasks;
 use proto::host::tasks::Tasks;
-use proto::link::tls::{Credentials, Files, Role};
+use proto::link::tls;
+use proto::link::tls::{Credentials, Files};
 use proto::names::DriverName;
 use tokio::net::TcpListener;
+use tracing::{info, warn};
 
 use crate::admin::admin_state::AdminState;
 use crate::admin::health::{self, Health};
@@ -36,11 +38,13 @@ use crate::pki::own;
 use crate::relay::listen::RelayListener;
 use crate::state::listed;
 use crate::state::policy::Policy;
+use crate::state::store::leadership::{Leadership, Role};
 use crate::state::store::measured::Measured;
 use crate::state::store::replicated::Joining;
 use crate::state::store::ring;
 use crate::state::store::url::{Opened, StoreAt};
 use crate::state::store::writer::Store;
+use crate::state::trust::Secrets;
 use crate::telemetry::calls::Calls;
 
 pub mod admin;
@@ -60,6 +64,11 @@ pub mod rewrite;
 pub mod state;
 pub mod telemetry;
 
+/// How long a csi-cloud that is one of several may take with its calls when it ends. Those of
+/// relays are given back after half a second.
+const HANDOVER: Duration = Duration::from_millis(700);
+/// How often a follower looks for the secret keys that the first leader makes.
+const LOOK: Duration = Duration::from_millis(100);
 /// How long links may take to say goodbye.
 const GOODBYE: Duration = Duration::from_secs(2);
 
@@ -83,7 +92,7 @@ struct Groups {
 /// A certificate, an address or a socket cannot be used; the text says which and what to do.
 pub async fn serve(mut config: Config) -> anyhow::Result<()> {
     let installation = config.installation();
-    let credentials = Credentials::load(&config.tls, Role::Cloud)?;
+    let credentials = Credentials::load(&config.tls, tls::Role::Cloud)?;
     let issuers = config.ca.take().map(|ca| Issuers::open(ca, &config.tls)).transpose()?;
     let sockets = bind(&config)?;
     let admin = Socket::bind_for(&config.admin, http1::MODE)?;
@@ -94,11 +103,12 @@ pub async fn serve(mut config: Config) -> anyhow::Result<()> {
     let store = open(&config, &calls, &groups.keeping).await?;
     keep_ended(config.store.clone(), &calls, &groups.keeping).await?;
     let store = store.with_quotas(config.quotas);
-    // The operator says that the store may be older than what nodes have made.
-    if !config.new_leases {
-        listed::forget(&store).await.context("what the store says of lists is not forgotten")?;
+    let leadership = store.leadership().clone();
+    groups.watching.spawn_until_stop("roles", follow_roles(leadership.clone(), calls.clone()));
+    if leadership.leads() {
+        forget_lists(&store, config.new_leases).await?;
     }
-    let secrets = store.secrets().await.context("csi-cloud has no secret keys")?;
+    let secrets = secrets(&store).await?;
     let credentials =
         credentials.with_secret(*secrets.resets.expose()).with_admit(enrolment::admit(&store));
     let links = links(&config, &store, issuers, &groups.edges);
@@ -114,13 +124,12 @@ pub async fn serve(mut config: Config) -> anyhow::Result<()> {
     let relays = RelayListener::new(fronts.clone(), store.clone(), groups.fronts.clone());
     relays.listen(&config.holders, &credentials).await?;
     keep_certificate(&credentials, &config.tls, &links, &groups.watching);
-    let settings = config.kubernetes.take();
-    let policies = config.policies;
-    let mut state = AdminState {
+    let new_leases = config.new_leases;
+    let state = AdminState {
         store,
-        links: links.clone(),
+        links,
         calls,
-        policies,
+        policies: config.policies,
         fronts,
         credentials: Some(credentials),
         advertise: config.advertise,
@@ -128,20 +137,105 @@ pub async fn serve(mut config: Config) -> anyhow::Result<()> {
         doctor: None,
         installation: Some(installation),
     };
-    publish(settings, &mut state, config.csidrivers, &groups.watching).await?;
+    let settings = config.kubernetes;
+    let state = publish(settings, state, config.csidrivers, &groups.watching).await?;
     let state = Arc::new(state);
     health.ready(state.clone());
     let watching = groups.watching.clone();
-    groups.watching.spawn("admin", admin::server::serve(state, admin, watching));
+    groups.watching.spawn("admin", admin::server::serve(state.clone(), admin, watching));
     println!("ready");
-    tasks::signal().await.context("cannot listen to signals")?;
-    finish(groups, &links, &health, grace).await;
-    Ok(())
+    let ended = tokio::select! {
+        biased;
+        signal = tasks::signal() => signal.context("cannot listen to signals"),
+        ended = lead(&state, new_leases) => ended,
+    };
+    finish(groups, &state.links, &health, grace_of(&leadership, grace)).await;
+    ended
+}
+
+/// Leads as soon as this csi-cloud may.
+///
+/// # Errors
+/// What a leader has to write first is not durable, or another csi-cloud may lead now.
+async fn lead(state: &AdminState, new_leases: bool) -> anyhow::Result<()> {
+    let AdminState { store, links, fronts, .. } = state;
+    let leadership = store.leadership();
+    leadership.leading().await;
+    if !links.leading().has_begun() {
+        forget_lists(store, new_leases).await?;
+        fronts.values().for_each(|front| front.begin());
+        links.take_over();
+    }
+    leadership.deposed().await;
+    anyhow::bail!(
+        "this csi-cloud led, and its lease is over or another one has it; what it was doing is          given back, and it ends, so that whoever runs it starts it again as a follower. If this          comes often, its store is slow or away: `csi-cloud replicas`"
+    )
+}
+
+/// Logs and counts which part this csi-cloud has among several.
+async fn follow_roles(leadership: Leadership, calls: Arc<Calls>) {
+    let mut roles = leadership.roles();
+    loop {
+        let role = roles.borrow_and_update().clone();
+        let name = match &role {
+            Role::Alone(_) => return,
+            Role::Leading(epoch) => {
+                info!(%epoch, "this csi-cloud leads");
+                "leading"
+            }
+            Role::Following(leader) => {
+                let leader = leader.as_ref().map(|leader| leader.name.to_string());
+                info!(leader, "this csi-cloud follows");
+                "following"
+            }
+            Role::Deposed => {
+                warn!("this csi-cloud led, and another one may lead now");
+                "deposed"
+            }
+        };
+        calls.metrics.role(name);
+        if roles.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Forgets that nodes were listed, if the operator says that the store may be older than what they
+/// have made.
+async fn forget_lists(store: &Store, new_leases: bool) -> anyhow::Result<()> {
+    if new_leases {
+        return Ok(());
+    }
+    listed::forget(store).await.context("what the store says of lists is not forgotten")
+}
+
+/// The secret keys. Of several csi-clouds the leader makes them, and the others wait for that.
+async fn secrets(store: &Store) -> anyhow::Result<Secrets> {
+    let leadership = store.leadership();
+    loop {
+        if leadership.leads() || store.read(|state| state.trust().secrets().is_some()) {
+            return store.secrets().await.context("csi-cloud has no secret keys");
+        }
+        tokio::select! {
+            biased;
+            () = leadership.deposed() => anyhow::bail!("another csi-cloud may lead now"),
+            () = tokio::time::sleep(LOOK) => {}
+        }
+    }
+}
+
+/// How long calls in flight may take at the end. Another csi-cloud waits for a leader to end, and
+/// answers what it gives back.
+fn grace_of(leadership: &Leadership, grace: Duration) -> Duration {
+    match leadership.role() {
+        Role::Alone(_) => grace,
+        Role::Leading(_) | Role::Following(_) | Role::Deposed => grace.min(HANDOVER),
+    }
 }
 
 /// Takes changed files, and renews csi-cloud's own certificate where it has the CA.
 fn keep_certificate(credentials: &Credentials, files: &Files, links: &Arc<Links>, tasks: &Tasks) {
-    let current = credentials.clone().keep_current(files.clone(), Role::Cloud);
+    let current = credentials.clone().keep_current(files.clone(), tls::Role::Cloud);
     tasks.spawn_until_stop("certificates", current);
     let told = links.clone();
     let issued = move |ca| told.issued_by(ca);
@@ -218,17 +312,17 @@ fn serve_fronts(
     fronts
 }
 
-/// Begins what there is to do in Kubernetes, if there is any.
+/// Begins what there is to do in Kubernetes, if there is any, and notes who knows of it.
 async fn publish(
     settings: Option<Kubernetes>,
-    state: &mut AdminState,
+    mut state: AdminState,
     csidrivers: BTreeMap<DriverName, CsiDriverSettings>,
     tasks: &Tasks,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<AdminState> {
     let Some(settings) = settings else {
         // Nobody else takes back what edges were told before.
         state.links.publishes_topology(ByNode::new());
-        return Ok(());
+        return Ok(state);
     };
     if let Some(review) = token_review::reviewer(&settings, state.calls.clone()).await? {
         state.links.enrolment().review_by(review);
@@ -245,7 +339,7 @@ async fn publish(
     let doctor = kubernetes::run::start(settings, facts, published.clone(), tasks).await?;
     state.kubernetes = Some(published);
     state.doctor = Some(doctor);
-    Ok(())
+    Ok(state)
 }
 
 /// Opens the store. A large one takes seconds, during which `/livez` answers.

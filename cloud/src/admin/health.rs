@@ -13,6 +13,7 @@ use proto::host::tasks::Tasks;
 use tokio::net::TcpListener;
 
 use crate::admin::admin_state::AdminState;
+use crate::state::store::leadership::Role;
 
 /// Connections at a time; more wait in the listener's queue.
 const CONNECTIONS: usize = 64;
@@ -45,6 +46,9 @@ impl Health {
             None => return Some("the store is being opened".into()),
             Some(state) => state,
         };
+        if state.store.leadership().role() == Role::Deposed {
+            return Some("another csi-cloud may lead; this one led, and ends".into());
+        }
         if !state.store.is_open() {
             return Some("the store takes no more changes".into());
         }
@@ -57,12 +61,22 @@ impl Health {
         }
         match (path, self.not_ready(), self.ready.get()) {
             ("/livez", ..) => text(StatusCode::OK, "ok"),
-            ("/readyz", None, _) => text(StatusCode::OK, "ready"),
+            ("/readyz", None, state) => text(StatusCode::OK, &role(state)),
             ("/readyz", Some(reason), _) => text(StatusCode::SERVICE_UNAVAILABLE, &reason),
             ("/metrics", _, Some(state)) => http1::metrics(state.metrics()),
             ("/metrics", ..) => text(StatusCode::SERVICE_UNAVAILABLE, "the store is being opened"),
             _ => text(StatusCode::NOT_FOUND, "there are /livez, /readyz and /metrics"),
         }
+    }
+}
+
+/// That csi-cloud is ready, and for what if it is one of several.
+fn role(state: Option<&Arc<AdminState>>) -> String {
+    match state.map(|state| state.store.leadership().role()) {
+        Some(Role::Leading(epoch)) => format!("ready: leads, with epoch {epoch}"),
+        Some(Role::Following(Some(leader))) => format!("ready: follows {}", leader.name),
+        Some(Role::Following(None)) => "ready: follows, and none leads".into(),
+        Some(Role::Alone(_) | Role::Deposed) | None => "ready".into(),
     }
 }
 
@@ -77,10 +91,14 @@ pub async fn serve(listener: TcpListener, health: Arc<Health>, tasks: Tasks) {
 
 #[cfg(test)]
 mod tests {
+    use proto::control::leader::LeaderEpoch;
+    use tokio::time::Instant;
+
     use super::*;
     use crate::admin::tests::{admin_state, admin_state_into};
     use crate::state::record::{Change, Node};
     use crate::state::store::backend::{Backend, StoreError};
+    use crate::state::store::leadership::{Leader, Leadership};
 
     /// A disk that is full.
     struct FullDisk;
@@ -132,6 +150,29 @@ mod tests {
             StatusCode::OK,
             "starting it again does not help a full disk"
         );
+    }
+
+    #[tokio::test]
+    async fn one_of_several_is_ready_when_it_leads_or_follows_and_not_when_it_led() {
+        let tasks = Tasks::default();
+        let leadership = Leadership::following();
+        let state = admin_state(&tasks);
+        let store = state.store.clone().with_leadership(leadership.clone());
+        let health = Health::default();
+        health.ready(Arc::new(AdminState { store, ..state }));
+        let says = |words: &str| {
+            assert_eq!(status(&health, "/readyz"), StatusCode::OK);
+            assert_eq!(role(health.ready.get()), words);
+        };
+        says("ready: follows, and none leads");
+        let endpoints = Arc::new([]);
+        let leader = Leader { name: "b".into(), epoch: LeaderEpoch(3), endpoints };
+        leadership.follow(Some(leader));
+        says("ready: follows b");
+        leadership.lead(LeaderEpoch(7), Instant::now());
+        says("ready: leads, with epoch 7");
+        leadership.depose();
+        assert_eq!(status(&health, "/readyz"), StatusCode::SERVICE_UNAVAILABLE);
     }
 
     #[tokio::test]

@@ -1,6 +1,7 @@
 //! Starts the work in Kubernetes: the watches, and the one task that sends requests.
 //!
 //! There may be one installation for each cluster. Two would take each other's nodes for their own.
+//! Of several csi-clouds of one installation all watch, and the leader alone sends requests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -65,10 +66,16 @@ pub async fn start(
 
 impl Keeper {
     async fn keep(mut self) {
+        let leadership = self.facts.store.leadership().clone();
+        leadership.leading().await;
         // Several csi-clouds that start together do not ask together.
         tokio::time::sleep(BREATH.mul_f64(rand::random_range(0.0..1.0))).await;
         let mut outage = Duration::ZERO;
         loop {
+            if !leadership.leads() {
+                tokio::time::sleep(BREATH).await;
+                continue;
+            }
             let rest = match self.round().await {
                 Ok(()) => {
                     outage = Duration::ZERO;

@@ -178,6 +178,13 @@ impl Links {
         &self.authority
     }
 
+    /// Begins to lead: calls are carried out and edges are welcomed from now on. Whom the operator
+    /// lets in is applied to what the leader before has recorded.
+    pub fn take_over(&self) {
+        self.authority.apply(&self.store);
+        self.leading.begin();
+    }
+
     /// Sets nodes apart as their labels change, for as long as csi-cloud runs. Links that wait for
     /// a label record what their edges said by themselves.
     pub async fn follow_labels(&self) {

@@ -1,9 +1,11 @@
 //! The connection to the csi-cloud that serves, whichever that is now.
 //!
-//! A new one is made as soon as it is lost, or as csi-cloud says that it takes no more calls.
+//! A new one is made as soon as it is lost, or as csi-cloud says that it takes no more calls. Of
+//! several csi-clouds those that follow say so to each call, until the leader is found.
 
 use std::future::pending;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use backon::BackoffBuilder;
@@ -53,8 +55,12 @@ pub(super) struct Server {
 pub(super) struct Connection {
     upstream: Upstream,
     address: String,
+    /// The place of its address.
+    place: usize,
     /// Stopped when no more calls can begin on the connection; those in flight may go on.
     over: Tasks,
+    /// csi-cloud said that the next one is to get a call.
+    said_again: AtomicBool,
 }
 
 impl Server {
@@ -72,8 +78,11 @@ impl Server {
     ) {
         let mut lost = Instant::now();
         let mut delays = backoff();
+        // The place that is tried first, and how many in a row have sent calls to the next one.
+        let mut first = 0;
+        let mut sent_on = 0;
         loop {
-            let connection = Arc::new(self.connect(&drivers, &tasks).await);
+            let connection = Arc::new(self.connect(first, &drivers, &tasks).await);
             let begun = Instant::now();
             let server = &connection.address;
             info!(server, away = ?lost.elapsed(), "csi-cloud carries the calls out");
@@ -86,6 +95,15 @@ impl Server {
             info!(server, "csi-cloud takes no more calls; they are held until it is back");
             if begun.elapsed() > NORMAL {
                 delays = backoff();
+                sent_on = 0;
+            }
+            if connection.said_again.load(Ordering::Relaxed) {
+                first = connection.place + 1;
+                sent_on += 1;
+                if sent_on < self.addresses.len() {
+                    continue;
+                }
+                sent_on = 0;
             }
             // A csi-cloud that ends each connection soon is not asked without a pause.
             sleep(delays.next().unwrap_or(LONGEST)).await;
@@ -111,15 +129,16 @@ impl Server {
         }
     }
 
-    /// Tries all addresses in turn until one answers.
-    async fn connect(&self, drivers: &[DriverName], tasks: &Tasks) -> Connection {
+    /// Tries all addresses in turn, beginning with this place, until one answers.
+    async fn connect(&self, first: usize, drivers: &[DriverName], tasks: &Tasks) -> Connection {
         let begun = Instant::now();
         let mut warned = false;
         let mut delays = backoff();
         loop {
             let warn_now = !warned && begun.elapsed() > NORMAL;
-            for address in &self.addresses {
-                match self.dial(address, drivers, tasks).await {
+            let places = self.addresses.iter().enumerate().cycle();
+            for (place, address) in places.skip(first).take(self.addresses.len()) {
+                match self.dial(place, address, drivers, tasks).await {
                     Ok(connection) => return connection,
                     Err(error) if warn_now => {
                         let reason = chain(&error);
@@ -141,6 +160,7 @@ impl Server {
     /// refused learns it only then.
     async fn dial(
         &self,
+        place: usize,
         address: &Address,
         drivers: &[DriverName],
         tasks: &Tasks,
@@ -159,7 +179,9 @@ impl Server {
             let _ = report.send(reason.unwrap_or_else(|| "it closed the connection".into()));
             ended.stop();
         });
-        let connection = Connection { upstream, address: address.to_string(), over };
+        let said_again = AtomicBool::default();
+        let address = address.to_string();
+        let connection = Connection { upstream, address, place, over, said_again };
         let failed = match timeout(ASK, connection.check(drivers)).await {
             Ok(Ok(())) => return Ok(connection),
             Ok(Err(error)) => LinkError::Closed(error.to_string()),
@@ -195,7 +217,7 @@ impl Connection {
         };
         match answered.await {
             Ok((answer, false)) => Ok(answer),
-            Ok((_, true)) => Err(SendError::Gone("it is stopping".into())),
+            Ok((_, true)) => Err(SendError::Gone("it is stopping or does not lead".into())),
             Err(error) if self.is_lost(&error) => Err(SendError::Gone(error)),
             Err(error) => Err(SendError::Broken(error)),
         }
@@ -211,10 +233,12 @@ impl Connection {
         forward::forward(&self.upstream, &call, driver, deadline).await
     }
 
-    /// Whether csi-cloud answers that it is stopping and that the next one is to get the call.
+    /// Whether csi-cloud answers that it is stopping or does not lead, and that the next one is to
+    /// get the call.
     pub(super) fn is_again<B>(&self, response: &Response<B>) -> bool {
         let again = response.headers().contains_key(AGAIN);
         if again {
+            self.said_again.store(true, Ordering::Relaxed);
             self.over.stop();
         }
         again
@@ -281,7 +305,7 @@ fn backoff() -> backon::ExponentialBackoff {
 mod tests {
     use std::convert::Infallible;
     use std::path::Path;
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::atomic::AtomicUsize;
 
     use proto::host::socket::Socket;
     use proto::http2::forward::failure;
@@ -333,6 +357,56 @@ mod tests {
         assert!(connected.address.ends_with("good"), "{}", connected.address);
         // The waits grow from 10 ms to 500 ms, so a second has a handful of attempts.
         assert!(times.load(Ordering::Relaxed) < 50, "{times:?}");
+        tasks.finish(Duration::from_secs(5)).await;
+    }
+
+    /// A csi-cloud that answers local calls, and counts and gives back all others if it follows.
+    fn serve_at(path: &Path, leads: bool, tasks: &Tasks) -> Arc<AtomicUsize> {
+        let calls = Arc::new(AtomicUsize::new(0));
+        let counted = calls.clone();
+        let answer = move |request: http::Request<hyper::body::Incoming>| {
+            let is_local = local_methods().any(|method| method.path() == request.uri().path());
+            counted.fetch_add(usize::from(!is_local), Ordering::Relaxed);
+            let mut response = failure(&Error::NoFront("d.example".into()));
+            if !leads && !is_local {
+                response.headers_mut().insert(AGAIN, HeaderValue::from_static("1"));
+            }
+            async { Ok::<_, Infallible>(response) }
+        };
+        let socket = Socket::bind(path).unwrap();
+        tasks.spawn("serving", serve::serve_socket(socket, answer, tasks.clone()));
+        calls
+    }
+
+    #[tokio::test]
+    async fn a_call_that_is_given_back_goes_to_the_next_place_and_not_to_the_same() {
+        let dir = tempfile::tempdir().unwrap();
+        let tasks = Tasks::default();
+        let places = ["a", "b", "c"].map(|name| dir.path().join(name));
+        let [a, b, c] = &places;
+        let followers = [serve_at(a, false, &tasks), serve_at(b, false, &tasks)];
+        let leader = serve_at(c, true, &tasks);
+        let server = Arc::new(Server::new(places.clone().map(Address::Unix).to_vec(), None));
+        let keeping = server.clone().keep(Arc::default(), vec![], tasks.clone());
+        tasks.spawn_until_stop("server", keeping);
+        let call = question(Method::CreateVolume);
+        let authority = Authority::from_static("d.example");
+        for _ in 0..3 {
+            let answered = async {
+                loop {
+                    let connection = server.next().await;
+                    match connection.send(call.clone(), &authority, None).await {
+                        Err(SendError::Gone(_)) => {}
+                        Ok(answer) => return answer,
+                        Err(SendError::Broken(error)) => panic!("{error}"),
+                    }
+                }
+            };
+            let answer = timeout(Duration::from_secs(20), answered).await.unwrap();
+            assert!(answer.failure().is_some());
+        }
+        assert_eq!(followers.map(|calls| calls.load(Ordering::Relaxed)), [1, 1]);
+        assert_eq!(leader.load(Ordering::Relaxed), 3, "it stays with the leader");
         tasks.finish(Duration::from_secs(5)).await;
     }
 }

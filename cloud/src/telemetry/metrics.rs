@@ -19,7 +19,7 @@ use tonic::Code;
 pub use self::labels::Hop;
 use self::labels::{
     Answered, AskedApi, DriverLabel, InFlight, Named, Of, OfState, Over, Passed, QuotaLabel,
-    SetApart,
+    SetApart, Taken,
 };
 use self::replica::ReplicaGauges;
 pub use self::replica::ReplicaNow;
@@ -69,6 +69,7 @@ pub struct Metrics {
     api_requests: Family<AskedApi, Counter>,
     api_seconds: Histogram,
     replica: ReplicaGauges,
+    roles: Family<Taken, Counter>,
 }
 
 /// The values of the gauges at a scrape.
@@ -140,6 +141,11 @@ impl Metrics {
     pub(crate) fn api_request(&self, request: &'static str, outcome: &'static str, time: Duration) {
         self.api_requests.get_or_create(&AskedApi { request, outcome }).inc();
         self.api_seconds.observe(time.as_secs_f64());
+    }
+
+    /// Counts a role that this csi-cloud took among several.
+    pub fn role(&self, role: &'static str) {
+        self.roles.get_or_create(&Taken { role }).inc();
     }
 
     /// The metrics that a store's commits report to.
@@ -317,6 +323,11 @@ impl Metrics {
             "Changes that wait to be made durable",
             self.queue.clone(),
         );
+        registry.register(
+            "roles",
+            "Roles that this csi-cloud took among several",
+            self.roles.clone(),
+        );
         registry.register("store_commits", "Commits of the store", self.commits.clone());
         registry.register(
             "store_commit_failures",
@@ -384,6 +395,7 @@ impl Default for Metrics {
             api_requests: Family::default(),
             api_seconds: Histogram::new(CALL),
             replica: ReplicaGauges::default(),
+            roles: Family::default(),
         };
         metrics.register();
         metrics

@@ -53,6 +53,11 @@ pub(super) struct OfState {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct Taken {
+    pub(super) role: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(super) struct AskedApi {
     pub(super) request: &'static str,
     pub(super) outcome: &'static str,

@@ -41,6 +41,7 @@ fn all_is_written_with_its_labels() {
     let driver = "d.example".parse().unwrap();
     metrics.answered("CreateVolume", &driver, Code::Unavailable);
     metrics.passed(Hop::Link, "CreateVolume", &driver, Duration::from_millis(3));
+    metrics.role("leading");
     metrics.slow(&driver);
     metrics.slow(&driver);
     metrics.api_request("CSIDriver apply", "conflict", Duration::from_millis(3));
@@ -81,6 +82,7 @@ fn all_is_written_with_its_labels() {
         r#"edge_csi_kubernetes_requests_total{request="CSIDriver apply",outcome="conflict"} 1"#,
         "edge_csi_kubernetes_request_seconds_count 1",
         "edge_csi_store_queue 6",
+        r#"edge_csi_roles_total{role="leading"} 1"#,
         "edge_csi_store_commits_total 2",
         "edge_csi_store_commit_failures_total 1",
         "edge_csi_store_commit_seconds_count 2",
