@@ -266,7 +266,8 @@ async fn a_peer_that_reads_nothing_holds_up_a_write_for_ten_seconds_and_little_m
 #[tokio::test(start_paused = true)]
 async fn a_link_that_is_not_read_ends_though_nobody_writes_more() {
     let (mut cloud, _edge) = unread().await;
-    let large = Message::Refused(Refused { protocol: 1, reason: "x".repeat(100_000), leader: None });
+    let large =
+        Message::Refused(Refused { protocol: 1, reason: "x".repeat(100_000), leader: None });
     cloud.send(&large).await.unwrap();
     let begun = Instant::now();
     let ended = end_of(&mut cloud).await;

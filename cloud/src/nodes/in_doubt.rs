@@ -64,7 +64,12 @@ impl InDoubt {
         found.map(|(at, until)| (at, until.duration_since(now)))
     }
 
-    fn sent_before(&self, about: &[Id], node: &NodeName, now: Instant) -> Option<(NodeName, Instant)> {
+    fn sent_before(
+        &self,
+        about: &[Id],
+        node: &NodeName,
+        now: Instant,
+    ) -> Option<(NodeName, Instant)> {
         // A create without an intent was sent nowhere.
         if about.iter().all(|id| matches!(id, Id::Name(..))) {
             return None;

@@ -36,6 +36,8 @@ use crate::state::{ingest, report};
 /// The time for a refused edge to take the reason.
 const LAST_WORD: Duration = Duration::from_secs(1);
 
+const STOPPING: &str = "csi-cloud is stopping; dial it elsewhere, or later";
+
 /// Runs a link of this authenticated peer, dialed from `from`, until it ends.
 pub async fn run(links: &Links, peer: Identity<NodeName>, link: Link, from: Option<SocketAddr>) {
     // Boxed like all rare steps, so that the future of an idle link stays small.
@@ -231,7 +233,7 @@ async fn hello(
     };
     log_hello(node, &hello);
     if links.is_drained() {
-        return Err(NoHello::Refused("csi-cloud is stopping; dial it elsewhere, or later".into()));
+        return Err(NoHello::Refused(STOPPING.into()));
     }
     if identity.validity.ended(SystemTime::now()) {
         let ended = "the certificate of this node has ended, and may only be renewed";
@@ -241,8 +243,13 @@ async fn hello(
     if let Some(reason) = refusal(links, identity) {
         return Err(NoHello::Refused(reason));
     }
-    let checked = links.leading().check_for_edge(hello.awaits_leader).await;
-    checked.map(|()| hello).map_err(NoHello::Follows)
+    tokio::select! {
+        biased;
+        () = links.drained() => Err(NoHello::Refused(STOPPING.into())),
+        checked = links.leading().check_for_edge(hello.awaits_leader) => {
+            checked.map(|()| hello).map_err(NoHello::Follows)
+        }
+    }
 }
 
 /// Why a node may not link that could when its handshake began; none if it may.

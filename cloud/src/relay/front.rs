@@ -21,7 +21,7 @@ use proto::http2::forward::{Answer, CALL_ID, Call, failure};
 use proto::http2::limits::MAX_PASSING;
 use proto::names::DriverName;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout, timeout_at};
 use tracing::{debug, warn};
 
 use crate::csi::dispatch::MAX_CALLS;
@@ -38,6 +38,9 @@ const MAX_LOCAL: usize = 256;
 ///
 /// external-attacher allows one second at its start.
 const LOCAL: Duration = Duration::from_millis(500);
+
+/// A csi-cloud that follows gives a call back within this time.
+const AT_ONCE: Duration = Duration::from_secs(1);
 
 /// Memory for the requests of all drivers, in KiB.
 pub(super) struct RequestMemory(Semaphore);
@@ -158,20 +161,31 @@ impl RelayFront {
     /// A unary call, sent to one csi-cloud after another until one answers.
     async fn unary(&self, call: Call, deadline: Option<Instant>) -> Result<Answer, Error> {
         let mut last = "there is none at the places of --to".into();
+        let mut held_until = Instant::now() + HOLD;
         loop {
             let next = self.server.next();
             let connection = match deadline {
                 // The caller of this function watches the deadline.
                 Some(_) => next.await,
-                None => {
-                    timeout(HOLD, next).await.map_err(|_| Error::ServerLost { source: last })?
+                None if Instant::now() >= held_until => {
+                    return Err(Error::ServerLost { source: last });
                 }
+                None => timeout_at(held_until, next)
+                    .await
+                    .map_err(|_| Error::ServerLost { source: last })?,
             };
+            let sent = Instant::now();
             last = match connection.send(call.clone(), &self.authority, deadline).await {
                 Ok(answer) => return Ok(answer),
                 Err(SendError::Broken(source)) => return Err(Error::ServerLost { source }),
                 Err(SendError::Gone(reason)) => reason,
+                Err(SendError::Again) => "it is stopping or does not lead".into(),
             };
+            if sent.elapsed() > AT_ONCE {
+                // It had the call. Those that follow give it back at once, for as long as none
+                // leads.
+                held_until = Instant::now() + HOLD;
+            }
             debug!(
                 driver = %self.driver,
                 reason = %last,

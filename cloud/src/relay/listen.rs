@@ -223,3 +223,75 @@ async fn pause_after(error: &std::io::Error) {
     warn!(%error, "cannot accept a holder");
     tokio::time::sleep(PAUSE).await;
 }
+
+#[cfg(test)]
+mod tests {
+    use http::uri::Authority;
+    use proto::control::leader::LeaderEpoch;
+    use proto::csi::{Method, frame};
+    use proto::http2::forward;
+    use proto::http2::forward::{Answer, Call, Upstream};
+    use tokio::net::UnixStream;
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::lease::answer;
+    use crate::nodes::links::Links;
+    use crate::state::policy::Policy;
+    use crate::state::store::leadership::Leadership;
+    use crate::state::store::memory::Memory;
+
+    const DRIVER: &str = "d.example";
+
+    async fn relay(path: &Path, tasks: &Tasks) -> Upstream {
+        let io = UnixStream::connect(path).await.unwrap();
+        let (upstream, driving) = forward::connect(io).await.unwrap();
+        tasks.spawn("connection", async move { drop(driving.await) });
+        upstream
+    }
+
+    /// What csi-cloud answers a relay, and whether the next csi-cloud is to get the call.
+    async fn call(upstream: &Upstream, method: Method) -> (Answer, bool) {
+        let (parts, ()) = Request::post(method.path()).body(()).unwrap().into_parts();
+        let call = Call::new(parts, frame::frame(&[]));
+        let driver = Authority::from_static(DRIVER);
+        let response = forward::forward(upstream, &call, &driver, None).await.unwrap();
+        let again = response.headers().contains_key(AGAIN);
+        (Answer::collect(response).await.unwrap(), again)
+    }
+
+    #[tokio::test]
+    async fn whoever_does_not_lead_gives_calls_back_and_answers_for_itself() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("relay.sock");
+        let tasks = Tasks::default();
+        let leadership = Leadership::following();
+        let store = Store::open(Box::new(Memory::default()), &tasks).unwrap();
+        let store = store.with_leadership(leadership.clone());
+        let links = Arc::new(Links::new(store.clone(), tasks.clone(), answer::answer));
+        let driver: DriverName = DRIVER.parse().unwrap();
+        let policy = Policy::new(None);
+        let front =
+            Front::new(driver.clone(), policy, store.clone(), links.clone(), Arc::default());
+        let fronts = BTreeMap::from([(driver, Arc::new(front))]);
+        let listener = RelayListener::new(fronts, store, tasks.clone());
+        listener.listen_unix(&path).unwrap();
+        let upstream = relay(&path, &tasks).await;
+        let list = Method::ListVolumes;
+        let (answer, again) = call(&upstream, Method::GetPluginInfo).await;
+        assert!(answer.ok().is_some() && !again, "a sidecar would exit");
+        let (answer, again) = call(&upstream, list).await;
+        assert!(again);
+        let failure = answer.failure().unwrap();
+        assert_eq!(failure.code(), tonic::Code::Unavailable);
+        assert!(failure.message().contains("no csi-cloud leads"), "{failure}");
+        leadership.lead(LeaderEpoch(7), Instant::now() + SOON * 100);
+        assert!(call(&upstream, list).await.1, "it has yet to begin");
+        links.take_over();
+        links.leading().check().unwrap();
+        leadership.depose();
+        let (answer, again) = call(&upstream, list).await;
+        assert!(again && answer.failure().unwrap().message().contains("this csi-cloud led"));
+        tasks.finish(SOON * 4).await;
+    }
+}

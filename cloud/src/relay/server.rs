@@ -196,8 +196,10 @@ impl Server {
 
 /// Why a call that was sent has no answer.
 pub(super) enum SendError {
-    /// This csi-cloud is gone or stops; the next one is to get the call.
+    /// This csi-cloud is gone; the next one is to get the call.
     Gone(BoxError),
+    /// It stops or does not lead, and says that the next one is to get the call.
+    Again,
     /// This call alone failed.
     Broken(BoxError),
 }
@@ -217,7 +219,7 @@ impl Connection {
         };
         match answered.await {
             Ok((answer, false)) => Ok(answer),
-            Ok((_, true)) => Err(SendError::Gone("it is stopping or does not lead".into())),
+            Ok((_, true)) => Err(SendError::Again),
             Err(error) if self.is_lost(&error) => Err(SendError::Gone(error)),
             Err(error) => Err(SendError::Broken(error)),
         }
@@ -262,6 +264,7 @@ impl Connection {
         match self.send(question(method), &Authority::try_from(driver.as_str())?, None).await {
             Ok(_) => Ok(()),
             Err(SendError::Gone(error) | SendError::Broken(error)) => Err(error),
+            Err(SendError::Again) => Err("it gave the question back".into()),
         }
     }
 }
@@ -280,7 +283,7 @@ async fn fetch(
             match timeout_at(deadline, asking).await {
                 Ok(Ok(answer)) => last_answers.keep(driver, method, &answer),
                 Ok(Err(SendError::Broken(_))) | Err(_) => {}
-                Ok(Err(SendError::Gone(_))) => return,
+                Ok(Err(SendError::Gone(_) | SendError::Again)) => return,
             }
         }
     }
@@ -396,7 +399,8 @@ mod tests {
                 loop {
                     let connection = server.next().await;
                     match connection.send(call.clone(), &authority, None).await {
-                        Err(SendError::Gone(_)) => {}
+                        Err(SendError::Again) => {}
+                        Err(SendError::Gone(error)) => panic!("{error}"),
                         Ok(answer) => return answer,
                         Err(SendError::Broken(error)) => panic!("{error}"),
                     }

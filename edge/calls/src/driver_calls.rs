@@ -54,7 +54,11 @@ impl DriverCalls {
 
     /// Passes a stream on as fast as its caller reads. It changes nothing, so it ends with its
     /// caller.
-    pub(crate) async fn stream(&self, call: Call, deadline: Option<Instant>) -> Result<Response<Body>, Error> {
+    pub(crate) async fn stream(
+        &self,
+        call: Call,
+        deadline: Option<Instant>,
+    ) -> Result<Response<Body>, Error> {
         let permit = self.streams.clone().try_acquire_owned();
         let at = || self.driver.socket_of(call.path.path());
         let permit = permit.map_err(|_| Error::Full { at: at(), limit: MAX_PASSING })?;

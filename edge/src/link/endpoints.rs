@@ -230,13 +230,7 @@ impl Endpoints {
 
 impl Candidate {
     /// Dials until it links or says who leads, once its turn has come.
-    async fn persist(
-        &mut self,
-        dial: &Dial,
-        turn: usize,
-        gate: &Gate,
-        rules: Rules<'_>,
-    ) -> Raced {
+    async fn persist(&mut self, dial: &Dial, turn: usize, gate: &Gate, rules: Rules<'_>) -> Raced {
         gate.open(turn).await;
         let mut first = true;
         loop {

@@ -80,7 +80,12 @@ async fn an_edge_that_is_refused_says_why() -> anyhow::Result<()> {
             Event::Message(Message::Hello(hello)) if hello.protocol == PROTOCOL
         ));
         let reason = "upgrade csi-edge".to_owned();
-        link.send(&Message::Refused(hello::Refused { protocol: PROTOCOL + 1, reason, leader: None })).await?;
+        link.send(&Message::Refused(hello::Refused {
+            protocol: PROTOCOL + 1,
+            reason,
+            leader: None,
+        }))
+        .await?;
         assert!(matches!(link.next().await, Event::Closed(_)));
     }
     assert!(edge.log_tail().contains("the cloud refused this edge"), "{}", edge.log_tail());

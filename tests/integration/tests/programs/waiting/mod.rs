@@ -22,6 +22,7 @@ mod offline_front;
 mod proxy;
 mod quotas;
 mod renewal;
+mod replicas;
 mod restart;
 mod rotation;
 mod routing;
