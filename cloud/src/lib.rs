@@ -103,9 +103,9 @@ pub async fn serve(mut config: Config) -> anyhow::Result<()> {
     let store = open(&config, &calls, &groups.keeping).await?;
     keep_ended(config.store.clone(), &calls, &groups.keeping).await?;
     let store = store.with_quotas(config.quotas);
-    let leadership = store.leadership().clone();
-    groups.watching.spawn_until_stop("roles", follow_roles(leadership.clone(), calls.clone()));
-    if leadership.leads() {
+    let roles = follow_roles(store.leadership().clone(), calls.clone());
+    groups.watching.spawn_until_stop("roles", roles);
+    if store.leadership().leads() {
         forget_lists(&store, config.new_leases).await?;
     }
     let secrets = secrets(&store).await?;
@@ -144,13 +144,18 @@ pub async fn serve(mut config: Config) -> anyhow::Result<()> {
     let watching = groups.watching.clone();
     groups.watching.spawn("admin", admin::server::serve(state.clone(), admin, watching));
     println!("ready");
-    let ended = tokio::select! {
+    let ended = run(&state, new_leases).await;
+    finish(groups, &state.links, &health, grace_of(state.store.leadership(), grace)).await;
+    ended
+}
+
+/// Runs until the process is asked to stop, or another csi-cloud may lead in the place of this one.
+async fn run(state: &AdminState, new_leases: bool) -> anyhow::Result<()> {
+    tokio::select! {
         biased;
         signal = tasks::signal() => signal.context("cannot listen to signals"),
-        ended = lead(&state, new_leases) => ended,
-    };
-    finish(groups, &state.links, &health, grace_of(&leadership, grace)).await;
-    ended
+        ended = lead(state, new_leases) => ended,
+    }
 }
 
 /// Leads as soon as this csi-cloud may.

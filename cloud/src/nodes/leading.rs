@@ -94,8 +94,8 @@ impl Leading {
         }
     }
 
-    /// The same as [`Self::check`], after a while if that may be known then: while nobody leads, or
-    /// for an edge that cannot use the present leader. So edges without a leader do not dial.
+    /// The same as [`Self::check`], after a while if nobody leads, or if the edge cannot use the
+    /// present leader. So edges without a leader do not dial all the time.
     ///
     /// # Errors
     /// Why not.

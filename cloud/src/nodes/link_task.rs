@@ -6,12 +6,12 @@
 use std::borrow::Cow;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use futures_channel::mpsc;
 use futures_util::StreamExt;
 use proto::control::certificate::{NotRenewed, Renew};
-use proto::control::hello::{Driver, Hello, Message, PROTOCOL, Refused};
+use proto::control::hello::{Driver, Hello, Message};
 use proto::control::not_taken::NotTaken;
 use proto::host::chain;
 use proto::link::{Event, HANDSHAKE, Link, LinkError};
@@ -21,7 +21,6 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tracing::{info, warn};
 
-use crate::error::NotLeading;
 use crate::metadata::sending::Sending;
 use crate::nodes::driver_health::ReportedHealth;
 use crate::nodes::greetings::Greeting;
@@ -29,12 +28,10 @@ use crate::nodes::handle::{Handle, Peer, Want};
 use crate::nodes::labelled_report::LabelledReport;
 use crate::nodes::lease_queue::LeaseQueue;
 use crate::nodes::links::{Links, REMOVED, REVOKED};
+use crate::nodes::refusal::{NoHello, end_without_hello, refuse};
 use crate::nodes::telling::Told;
 use crate::pki::issuer::CaTag;
 use crate::state::{ingest, report};
-
-/// The time for a refused edge to take the reason.
-const LAST_WORD: Duration = Duration::from_secs(1);
 
 const STOPPING: &str = "csi-cloud is stopping; dial it elsewhere, or later";
 
@@ -118,19 +115,10 @@ async fn establish(
     }
     let hello = match hello(links, identity, &mut link).await {
         Ok(hello) => hello,
-        Err(NoHello::Refused(reason)) => {
-            refuse(node, link, &reason).await;
+        Err(why) => {
+            end_without_hello(links, node, link, why).await;
             return None;
         }
-        Err(NoHello::Follows(why)) => {
-            send_to_leader(links, node, link, &why).await;
-            return None;
-        }
-        Err(NoHello::Renewed) => {
-            link.close("link again with the new certificate").await;
-            return None;
-        }
-        Err(NoHello::Lost) => return None,
     };
     greeting.heard();
     let peer = peer(identity, &link, from, &hello);
@@ -192,18 +180,6 @@ fn peer(
         leases: hello.leases,
         expands: hello.expands,
     }
-}
-
-/// Why a link has no hello.
-enum NoHello {
-    /// It is lost.
-    Lost,
-    /// Its node asked for a new certificate instead, and has the answer.
-    Renewed,
-    /// The node may not link, for this reason.
-    Refused(String),
-    /// The node is to link to the csi-cloud that leads.
-    Follows(NotLeading),
 }
 
 /// The hello of a node that may link.
@@ -292,27 +268,6 @@ fn log_hello(node: &NodeName, hello: &Hello) {
     if hello.node != *node {
         let says = &hello.node;
         warn!(%node, %says, "an edge calls itself otherwise than its certificate; that counts");
-    }
-}
-
-async fn refuse(node: &NodeName, link: Link, reason: &str) {
-    warn!(%node, reason, "refused a link");
-    end_with(link, Refused { protocol: PROTOCOL, reason: reason.into(), leader: None }).await;
-}
-
-/// Refuses a link of a node that another csi-cloud serves, and says where that is.
-async fn send_to_leader(links: &Links, node: &NodeName, link: Link, why: &NotLeading) {
-    let leader = links.leading().leader();
-    info!(%node, %why, leader = leader.join(" "), "sent an edge to the leader");
-    let reason = why.to_string();
-    end_with(link, Refused { protocol: PROTOCOL, reason, leader: Some(leader) }).await;
-}
-
-async fn end_with(mut link: Link, refused: Refused) {
-    let reason = refused.reason.clone();
-    let told = timeout(LAST_WORD, link.send(&Message::Refused(refused))).await;
-    if matches!(told, Ok(Ok(()))) {
-        link.close(&reason).await;
     }
 }
 

@@ -25,7 +25,7 @@ use crate::nodes::handle::Handle;
 use crate::nodes::leading::Leading;
 use crate::nodes::published_topology::{ByNode, PublishedTopology};
 use crate::nodes::scopes::Scopes;
-use crate::nodes::telling::{Telling, Told};
+use crate::nodes::telling::{Telling, Told, backoff_cap};
 use crate::pki::enrolment::Enrolment;
 use crate::pki::issuer::CaTag;
 use crate::state::affinity::{Affinity, Age, VolumeAnswer};
@@ -491,13 +491,6 @@ impl Links {
     fn waiting(&self) -> MutexGuard<'_, HashMap<NodeName, Vec<oneshot::Sender<Arc<Handle>>>>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// The longest backoff of an edge: csi-cloud accepts about 1,000 links per second. In powers of
-/// two, so that it seldom changes while a fleet grows.
-fn backoff_cap(linked: usize) -> Duration {
-    let seconds = u64::try_from(linked / 1000).unwrap_or(u64::MAX).clamp(2, 30);
-    Duration::from_secs(1 << seconds.ilog2())
 }
 
 #[cfg(test)]

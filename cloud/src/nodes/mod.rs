@@ -21,6 +21,7 @@ pub mod node_call;
 mod places;
 pub(crate) mod published_topology;
 pub mod query;
+mod refusal;
 pub mod scopes;
 mod source;
 mod telling;

@@ -132,3 +132,10 @@ impl Telling {
         self.turn.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+/// The longest backoff of an edge: csi-cloud accepts about 1,000 links per second. In powers of
+/// two, so that it seldom changes while a fleet grows.
+pub(super) fn backoff_cap(linked: usize) -> Duration {
+    let seconds = u64::try_from(linked / 1000).unwrap_or(u64::MAX).clamp(2, 30);
+    Duration::from_secs(1 << seconds.ilog2())
+}

@@ -381,6 +381,17 @@ mod tests {
         calls
     }
 
+    /// The answer of the first csi-cloud that does not give the call back.
+    async fn answered(server: &Server, call: &Call, driver: &Authority) -> Answer {
+        loop {
+            match server.next().await.send(call.clone(), driver, None).await {
+                Err(SendError::Again) => {}
+                Ok(answer) => return answer,
+                Err(SendError::Gone(error) | SendError::Broken(error)) => panic!("{error}"),
+            }
+        }
+    }
+
     #[tokio::test]
     async fn a_call_that_is_given_back_goes_to_the_next_place_and_not_to_the_same() {
         let dir = tempfile::tempdir().unwrap();
@@ -395,17 +406,7 @@ mod tests {
         let call = question(Method::CreateVolume);
         let authority = Authority::from_static("d.example");
         for _ in 0..3 {
-            let answered = async {
-                loop {
-                    let connection = server.next().await;
-                    match connection.send(call.clone(), &authority, None).await {
-                        Err(SendError::Again) => {}
-                        Err(SendError::Gone(error)) => panic!("{error}"),
-                        Ok(answer) => return answer,
-                        Err(SendError::Broken(error)) => panic!("{error}"),
-                    }
-                }
-            };
+            let answered = answered(&server, &call, &authority);
             let answer = timeout(Duration::from_secs(20), answered).await.unwrap();
             assert!(answer.failure().is_some());
         }

@@ -69,13 +69,21 @@ impl DriverCalls {
     }
 
     /// Waits for a running expansion of the volume, if the call is to join what follows from it.
-    pub(crate) async fn await_expansion(&self, operation: &Operation, tracked: Option<&Tracked>) {
+    /// True if there was one.
+    pub(crate) async fn await_expansion(
+        &self,
+        operation: &Operation,
+        tracked: Option<&Tracked>,
+    ) -> bool {
+        let mut has_waited = false;
         if tracked.is_some_and(Tracked::joins) {
             // The node's half is part of that run. The driver is asked again after it.
             while let Some(outcome) = self.runs.expansion(operation) {
+                has_waited = true;
                 let _ = outcome.await;
             }
         }
+        has_waited
     }
 
     /// Runs the call, unless the same operation is running or was answered already.

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use bytes::Bytes;
-use http::{Request, Response};
+use http::{HeaderMap, Request, Response};
 use hyper::body::Incoming;
 use proto::control::leader::LeaderEpoch;
 use proto::csi::frame;
@@ -81,6 +81,11 @@ pub struct Origin {
 
 /// Set when a newer link replaces a link. Not a token: cloning a token takes a lock for each call.
 pub type Replaced = Arc<AtomicBool>;
+
+/// Takes the leader epoch of the csi-cloud that sends a call, which is not for drivers.
+fn leader_epoch(headers: &mut HeaderMap) -> Option<LeaderEpoch> {
+    LeaderEpoch::of_header(&headers.remove(LEADER_EPOCH)?)
+}
 
 /// The body of a request that is still arriving.
 pub trait Incomplete: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send {}
@@ -222,9 +227,7 @@ impl Executor {
             return Err(Error::UnknownMethod(path.to_owned()).into());
         }
         let by_link = front_of.is_none();
-        // Only a csi-cloud may say it, so the node's own callers have none.
-        let epoch = parts.headers.remove(LEADER_EPOCH).filter(|_| by_link);
-        let epoch = epoch.as_ref().and_then(LeaderEpoch::of_header);
+        let epoch = leader_epoch(&mut parts.headers);
         // By the node's own front the driver gets methods newer than this csi-edge too; only the
         // answer's length is bounded.
         let method = if by_link { Some(Authority::sent(path)?) } else { Method::of_path(path) };
@@ -237,21 +240,15 @@ impl Executor {
             let message = frame::message(&body).map_err(|e| bad(e.into()))?;
             let key =
                 method.map(|method| method.key(&message)).transpose().map_err(|e| bad(e.into()))?;
-            if replaced.load(Ordering::Relaxed) {
-                // The cloud has sent this call again by now, and maybe a later one too.
-                return Err(Error::LinkReplaced.into());
-            }
-            if by_link && !self.fence.is_settled(epoch) {
-                Box::pin(self.fence.settle(epoch)).await.map_err(Error::from)?;
+            if by_link {
+                self.check_cloud(&replaced, epoch).await?;
             }
             if let Some((method, key)) = method.zip(key.as_ref()) {
                 match by_link {
                     true => self.allow(method, key, calls)?,
                     false => self.authority.note_run(method),
                 }
-            }
-            if method.and_then(Method::direct) == Some(DirectCall::Delete) {
-                self.check_delete(&calls.driver.name, &message)?;
+                self.check_delete(method, &calls.driver.name, &message)?;
             }
             parts.headers.remove(CALL_ID);
             let rewrite = method.zip(front_of);
@@ -270,12 +267,9 @@ impl Executor {
                 (None, Some((method, key))) => {
                     let caller = if by_link { Caller::Cloud } else { Caller::Node };
                     let tracked = self.track(calls, caller, method, &message)?;
-                    let subjects = method.subjects(&key);
-                    let operation = Operation { method, body, subjects, id };
-                    calls.await_expansion(&operation, tracked.as_ref()).await;
-                    if by_link {
-                        // Another csi-cloud may have begun to lead meanwhile.
-                        self.fence.check(epoch).map_err(Error::from)?;
+                    let operation = Operation { subjects: method.subjects(&key), method, body, id };
+                    if calls.await_expansion(&operation, tracked.as_ref()).await && by_link {
+                        self.check_cloud(&replaced, epoch).await?;
                     }
                     calls.deduplicate(operation, call, deadline, tracked).await?
                 }
@@ -289,9 +283,33 @@ impl Executor {
         forward::until(deadline, std::pin::pin!(work)).await
     }
 
+    /// Refuses a call of a csi-cloud that sends it elsewhere by now, or that may not call any more.
+    async fn check_cloud(
+        &self,
+        replaced: &Replaced,
+        epoch: Option<LeaderEpoch>,
+    ) -> Result<(), Error> {
+        if replaced.load(Ordering::Relaxed) {
+            // The cloud has sent this call again by now, and maybe a later one too.
+            return Err(Error::LinkReplaced);
+        }
+        if !self.fence.is_settled(epoch) {
+            Box::pin(self.fence.settle(epoch)).await?;
+        }
+        Ok(())
+    }
+
     /// Refuses to delete a volume that this node still uses.
-    fn check_delete(&self, driver: &DriverName, message: &Bytes) -> Result<(), GuardRefusal> {
-        self.delete_guard.as_ref().map_or(Ok(()), |guard| guard(driver, message))
+    fn check_delete(
+        &self,
+        method: Method,
+        driver: &DriverName,
+        message: &Bytes,
+    ) -> Result<(), GuardRefusal> {
+        match &self.delete_guard {
+            Some(guard) if method.direct() == Some(DirectCall::Delete) => guard(driver, message),
+            _ => Ok(()),
+        }
     }
 
     /// Calls a driver on behalf of csi-edge itself; the call runs to its end as any other.

@@ -186,7 +186,7 @@ impl Serving {
                     Err(old) => {
                         let reason = old.to_string();
                         let closed = self.close(&reason).await;
-                        closed.and_then(|()| Err(LinkError::Closed(reason)))
+                        closed.and(Err(LinkError::Closed(reason)))
                     }
                 },
             };

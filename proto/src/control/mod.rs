@@ -1,5 +1,5 @@
-//! The messages that both ends exchange beside calls: the hello, news of drivers, leases of
-//! volumes, direct volumes that were not taken, certificates, and which csi-cloud leads.
+//! The messages that both ends exchange beside calls. They are about drivers, leases of volumes,
+//! direct volumes that were not taken, certificates, and which csi-cloud leads.
 //!
 //! Pure codecs: bytes from the other end are parsed once, within bounds, and never panic. May use:
 //! names, host, csi.

@@ -1,0 +1,59 @@
+//! Refusals of links: an edge is told why, and where the csi-cloud is that leads.
+
+use std::time::Duration;
+
+use proto::control::hello::{Message, PROTOCOL, Refused};
+use proto::link::Link;
+use proto::names::NodeName;
+use tokio::time::timeout;
+use tracing::{info, warn};
+
+use crate::error::NotLeading;
+use crate::nodes::links::Links;
+
+/// The time for a refused edge to take the reason.
+const LAST_WORD: Duration = Duration::from_secs(1);
+
+/// Why a link has no hello.
+pub(super) enum NoHello {
+    /// It is lost.
+    Lost,
+    /// Its node asked for a new certificate instead, and has the answer.
+    Renewed,
+    /// The node may not link, for this reason.
+    Refused(String),
+    /// The node is to link to the csi-cloud that leads.
+    Follows(NotLeading),
+}
+
+/// Ends a link that has no hello.
+pub(super) async fn end_without_hello(links: &Links, node: &NodeName, link: Link, why: NoHello) {
+    match why {
+        NoHello::Lost => {}
+        NoHello::Renewed => link.close("link again with the new certificate").await,
+        NoHello::Refused(reason) => refuse(node, link, &reason).await,
+        NoHello::Follows(why) => send_to_leader(links, node, link, &why).await,
+    }
+}
+
+/// Refuses a link of a node.
+pub(super) async fn refuse(node: &NodeName, link: Link, reason: &str) {
+    warn!(%node, reason, "refused a link");
+    end_with(link, Refused { protocol: PROTOCOL, reason: reason.into(), leader: None }).await;
+}
+
+/// Refuses a link of a node that another csi-cloud serves, and says where that is.
+async fn send_to_leader(links: &Links, node: &NodeName, link: Link, why: &NotLeading) {
+    let leader = links.leading().leader();
+    info!(%node, %why, leader = leader.join(" "), "sent an edge to the leader");
+    let reason = why.to_string();
+    end_with(link, Refused { protocol: PROTOCOL, reason, leader: Some(leader) }).await;
+}
+
+async fn end_with(mut link: Link, refused: Refused) {
+    let reason = refused.reason.clone();
+    let told = timeout(LAST_WORD, link.send(&Message::Refused(refused))).await;
+    if matches!(told, Ok(Ok(()))) {
+        link.close(&reason).await;
+    }
+}
