@@ -44,7 +44,6 @@ use crate::state::store::replicated::Joining;
 use crate::state::store::ring;
 use crate::state::store::url::{Opened, StoreAt};
 use crate::state::store::writer::Store;
-use crate::state::trust::Secrets;
 use crate::telemetry::calls::Calls;
 
 pub mod admin;
@@ -67,8 +66,6 @@ pub mod telemetry;
 /// How long a csi-cloud that is one of several may take with its calls when it ends. Those of
 /// relays are given back after half a second.
 const HANDOVER: Duration = Duration::from_millis(700);
-/// How often a follower looks for the secret keys that the first leader makes.
-const LOOK: Duration = Duration::from_millis(100);
 /// How long links may take to say goodbye.
 const GOODBYE: Duration = Duration::from_secs(2);
 
@@ -108,7 +105,7 @@ pub async fn serve(mut config: Config) -> anyhow::Result<()> {
     if store.leadership().leads() {
         forget_lists(&store, config.new_leases).await?;
     }
-    let secrets = secrets(&store).await?;
+    let secrets = store.secrets().await.context("csi-cloud has no secret keys")?;
     let credentials =
         credentials.with_secret(*secrets.resets.expose()).with_admit(enrolment::admit(&store));
     let links = links(&config, &store, issuers, &groups.edges);
@@ -145,15 +142,16 @@ pub async fn serve(mut config: Config) -> anyhow::Result<()> {
     groups.watching.spawn("admin", admin::server::serve(state.clone(), admin, watching));
     println!("ready");
     let ended = run(&state, new_leases).await;
-    finish(groups, &state.links, &health, grace_of(state.store.leadership(), grace)).await;
+    finish(groups, &state, &health, grace).await;
     ended
 }
 
-/// Runs until the process is asked to stop, or another csi-cloud may lead in the place of this one.
+/// Runs until the process is asked to stop, or another csi-cloud leads or shall lead in its place.
 async fn run(state: &AdminState, new_leases: bool) -> anyhow::Result<()> {
     tokio::select! {
         biased;
         signal = tasks::signal() => signal.context("cannot listen to signals"),
+        () = state.store.leadership().resigning() => Ok(()),
         ended = lead(state, new_leases) => ended,
     }
 }
@@ -173,7 +171,9 @@ async fn lead(state: &AdminState, new_leases: bool) -> anyhow::Result<()> {
     }
     leadership.deposed().await;
     anyhow::bail!(
-        "this csi-cloud led, and its lease is over or another one has it; what it was doing is          given back, and it ends, so that whoever runs it starts it again as a follower. If this          comes often, its store is slow or away: `csi-cloud replicas`"
+        "this csi-cloud led, and its lease is over or another one leads; it gives back what it was \
+         doing and ends, so that whoever runs it starts it again as a follower. If this comes \
+         often, its store is slow or away: `csi-cloud replicas`"
     )
 }
 
@@ -214,30 +214,6 @@ async fn forget_lists(store: &Store, new_leases: bool) -> anyhow::Result<()> {
     listed::forget(store).await.context("what the store says of lists is not forgotten")
 }
 
-/// The secret keys. Of several csi-clouds the leader makes them, and the others wait for that.
-async fn secrets(store: &Store) -> anyhow::Result<Secrets> {
-    let leadership = store.leadership();
-    loop {
-        if leadership.leads() || store.read(|state| state.trust().secrets().is_some()) {
-            return store.secrets().await.context("csi-cloud has no secret keys");
-        }
-        tokio::select! {
-            biased;
-            () = leadership.deposed() => anyhow::bail!("another csi-cloud may lead now"),
-            () = tokio::time::sleep(LOOK) => {}
-        }
-    }
-}
-
-/// How long calls in flight may take at the end. Another csi-cloud waits for a leader to end, and
-/// answers what it gives back.
-fn grace_of(leadership: &Leadership, grace: Duration) -> Duration {
-    match leadership.role() {
-        Role::Alone(_) => grace,
-        Role::Leading(_) | Role::Following(_) | Role::Deposed => grace.min(HANDOVER),
-    }
-}
-
 /// Takes changed files, and renews csi-cloud's own certificate where it has the CA.
 fn keep_certificate(credentials: &Credentials, files: &Files, links: &Arc<Links>, tasks: &Tasks) {
     let current = credentials.clone().keep_current(files.clone(), tls::Role::Cloud);
@@ -266,15 +242,18 @@ fn links(config: &Config, store: &Store, issuers: Option<Issuers>, tasks: &Tasks
     links
 }
 
-/// Tells everybody to leave, and finishes calls in flight within the grace.
-async fn finish(groups: Groups, links: &Links, health: &Health, grace: Duration) {
-    tracing::info!(
-        ?grace,
-        "stopping: edges are told to go elsewhere, calls in flight are finished"
-    );
+/// Tells everybody to leave, and finishes calls in flight within the grace. Of several csi-clouds
+/// the next leader waits for this one to end, and answers what it gives back.
+async fn finish(groups: Groups, state: &AdminState, health: &Health, grace: Duration) {
+    let is_alone = matches!(state.store.leadership().role(), Role::Alone(_));
+    let grace = if is_alone { grace } else { grace.min(HANDOVER) };
+    info!(?grace, "stopping: edges are told to go elsewhere, calls in flight are finished");
     health.stopping();
-    links.drain();
+    state.links.drain();
     groups.fronts.finish_before(tasks::patience(grace)).await;
+    if !is_alone {
+        groups.keeping.finish(GOODBYE).await;
+    }
     groups.edges.finish(GOODBYE).await;
     groups.watching.finish(GOODBYE).await;
     groups.keeping.finish(GOODBYE).await;
