@@ -39,6 +39,9 @@ const LONGEST: Duration = Duration::from_millis(500);
 const NORMAL: Duration = Duration::from_secs(5);
 /// How long csi-cloud may take to answer a local call.
 const ASK: Duration = Duration::from_secs(5);
+/// The pause between two questions on a connection in use. A program that is paused keeps its
+/// connections, and nothing else tells.
+const LISTEN: Duration = Duration::from_secs(2);
 /// How long a connection whose first call failed may take to report its reason.
 const CLOSING: Duration = Duration::from_millis(100);
 
@@ -89,7 +92,15 @@ impl Server {
             self.now.send_replace(Some(connection.clone()));
             let fetching = fetch(connection.clone(), last_answers.clone(), drivers.clone());
             connection.over.spawn_until_stop("questions", fetching);
-            connection.over.stopped().await;
+            let is_silent = tokio::select! {
+                biased;
+                () = connection.over.stopped() => false,
+                () = connection.silence(&drivers) => true,
+            };
+            if is_silent {
+                warn!(server, "csi-cloud says nothing; its calls are sent to the next one");
+                connection.over.give_up();
+            }
             lost = Instant::now();
             self.now.send_if_modified(|now| now.take().is_some());
             info!(server, "csi-cloud takes no more calls; they are held until it is back");
@@ -97,7 +108,7 @@ impl Server {
                 delays = backoff();
                 sent_on = 0;
             }
-            if connection.said_again.load(Ordering::Relaxed) {
+            if is_silent || connection.said_again.load(Ordering::Relaxed) {
                 first = connection.place + 1;
                 sent_on += 1;
                 if sent_on < self.addresses.len() {
@@ -174,7 +185,11 @@ impl Server {
         let ended = over.clone();
         let (report, reported) = oneshot::channel();
         tasks.spawn_until_stop("connection", async move {
-            let reason = driving.await.err().map(|error| chain(&error));
+            let reason = tokio::select! {
+                biased;
+                ended = driving => ended.err().map(|error| chain(&error)),
+                () = ended.given_up() => Some("it says nothing".into()),
+            };
             // Nobody receives it after the first answer.
             let _ = report.send(reason.unwrap_or_else(|| "it closed the connection".into()));
             ended.stop();
@@ -255,6 +270,16 @@ impl Connection {
             self.over.stop();
         }
         lost
+    }
+
+    /// Ends when a question has no answer for a while.
+    async fn silence(&self, drivers: &[DriverName]) {
+        loop {
+            sleep(LISTEN).await;
+            if timeout(ASK, self.check(drivers)).await.is_err() {
+                return;
+            }
+        }
     }
 
     /// Asks one question. Any answer shows that csi-cloud takes our calls.

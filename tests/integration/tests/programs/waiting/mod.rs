@@ -10,6 +10,7 @@ mod doctor;
 mod edge_topology;
 mod endpoints;
 mod expansion;
+mod failover;
 mod formats;
 mod history;
 mod hostile;
