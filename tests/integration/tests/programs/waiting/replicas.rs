@@ -20,12 +20,14 @@ use drivers::testdriver::{Fault, Gate, Running, TestDriver, Times};
 use harness::hostile_cloud::{self, HostileCloud, caller};
 use harness::process::Process;
 use harness::raw::{RawAnswer, RawClient};
-use harness::requests::{controller, create, created};
+use harness::requests::{capability, controller, create, created};
 use harness::stand::Stand;
 use harness::wait::{START, until};
 use harness::world::{DRIVER, NODE, TRANSPORTS, ready};
+use prost::Message as _;
 use proto::control::hello::{Message, Welcome};
 use proto::control::leader::LeaderEpoch;
+use proto::csi;
 use proto::csi::frame;
 use proto::host::socket::Socket;
 use proto::host::tasks::Tasks;
@@ -272,22 +274,39 @@ async fn a_leader_that_was_deposed_answers_nothing_final() -> anyhow::Result<()>
     let mut edge = node.edge(&[&first.url, &second.url]).await?;
     edge.line_starting("linked ", START).await?;
     until("the leader knows the driver", || ready(&first.client)).await?;
-    let gate = Gate::new();
-    node.driver.inject("CreateVolume", Fault::Gate(gate.clone()), Times::Next(1));
     let path = controller("CreateVolume");
+    let made = created(&first.client.call(&path, &create("made")).await?)?;
+    let gate = Gate::new();
+    // One whose outcome is to be kept, and one of which nothing is.
+    let of_made = controller("ValidateVolumeCapabilities");
+    for method in ["CreateVolume", "ValidateVolumeCapabilities"] {
+        node.driver.inject(method, Fault::Gate(gate.clone()), Times::Next(1));
+    }
     let request = create("v");
+    let validate = csi::ValidateVolumeCapabilitiesRequest {
+        volume_id: made.volume_id,
+        volume_capabilities: vec![capability()],
+        ..Default::default()
+    };
+    let validate = validate.encode_to_vec();
     let losing = async {
-        gate.wait_for(1).await?;
-        // Its link is up, and its answer comes.
+        gate.wait_for(2).await?;
+        // Its link is up, and its answers come.
         first.leadership.depose();
         gate.open();
         anyhow::Ok(())
     };
-    let (answer, lost) = tokio::join!(first.client.call(&path, &request), losing);
+    let (created_late, validated_late, lost) = tokio::join!(
+        first.client.call(&path, &request),
+        first.client.call(&of_made, &validate),
+        losing
+    );
     lost?;
-    let status = answer?.status();
-    assert_eq!(status.code(), Code::Unavailable, "{status}");
-    assert!(status.message().contains("this csi-cloud led"), "{status}");
+    for answer in [created_late?, validated_late?] {
+        let status = answer.status();
+        assert_eq!(status.code(), Code::Unavailable, "{status}");
+        assert!(status.message().contains("this csi-cloud led"), "{status}");
+    }
 
     // The next leader has what the first one wrote.
     let third = Replica::new(&node.stand, "c", Box::new(records)).await?;
@@ -300,9 +319,10 @@ async fn a_leader_that_was_deposed_answers_nothing_final() -> anyhow::Result<()>
     edge.line_starting("linked ", START).await?;
     let answer = third.client.call(&path, &request).await?;
     assert_eq!(answer.code(), Code::Ok, "{}", answer.status());
-    let volumes = node.driver.volumes();
-    assert_eq!(volumes.len(), 1, "one name is one volume");
-    assert_eq!(created(&answer)?.volume_id, volumes[0].volume_id);
+    let made = node.driver.named_volumes();
+    let names: Vec<_> = made.iter().map(|(name, ..)| name.as_str()).collect();
+    assert_eq!(names, ["made", "v"], "one name is one volume");
+    assert_eq!(created(&answer)?.volume_id, made[1].1.volume_id);
     edge.stop(START).await?;
     third.tasks.finish(Duration::from_secs(2)).await;
     Ok(())
