@@ -18,6 +18,7 @@ import (
 var fromOutside = map[string]bool{
 	"Secret/csi-cloud-tls":    true,
 	"Secret/csi-cloud-ca":     true,
+	"Secret/csi-cloud-etcd":   true,
 	"Secret/csi-sidecars-tls": true,
 }
 
@@ -37,7 +38,7 @@ func Dangling(documents []Document) []string {
 		all.has[document.Name()] = true
 		switch workload := document.Object.(type) {
 		case *appsv1.StatefulSet:
-			all.pods = append(all.pods, workload.Spec.Template)
+			all.pods = append(all.pods, numbered(workload)...)
 		case *appsv1.DaemonSet:
 			all.pods = append(all.pods, workload.Spec.Template)
 		}
@@ -49,6 +50,17 @@ func Dangling(documents []Document) []string {
 		}
 	}
 	return problems
+}
+
+// numbered are the pods of a StatefulSet, each with the label by which a Service selects it alone.
+func numbered(set *appsv1.StatefulSet) []corev1.PodTemplateSpec {
+	var pods []corev1.PodTemplateSpec
+	for number := range *set.Spec.Replicas {
+		template := *set.Spec.Template.DeepCopy()
+		template.Labels[appsv1.StatefulSetPodNameLabel] = fmt.Sprintf("%s-%d", set.Name, number)
+		pods = append(pods, template)
+	}
+	return pods
 }
 
 // missing lists what one object refers to and the bundle does not have.

@@ -55,6 +55,7 @@ the values.
   {{- if $root.Values.kubeedge }}{{ $components = append $components "kubeedge" }}{{ end -}}
   {{- if $root.Values.edge.proxy }}{{ $components = append $components "proxy" }}{{ end -}}
 {{- end -}}
+{{- if and (eq .half "cloud") $root.Values.cloud.etcd.hosts }}{{ $components = append $components "ha" }}{{ end -}}
 {{- if $root.Values.join.caHash }}{{ $components = append $components "join" }}{{ end -}}
 {{- range $components -}}
   {{- $patches := include "edge-csi.file" (dict "root" $root "path" (printf "components/%s/%s.yaml" . $half)) | fromYamlArray -}}
@@ -65,12 +66,17 @@ the values.
 {{- with .resources }}{{ $_ := set $first "resources" . }}{{ end -}}
 {{- /* A changed configuration starts the pods again, as the names with hashes do that kustomize makes. */ -}}
 {{- $_ := set $workload.spec.template.metadata.annotations "checksum/config" (include (printf "edge-csi.%s.toml" .half) $root | sha256sum) -}}
-{{- toYaml $workload -}}
+{{- toYaml $workload | replace "$(POD_NAME).csi-cloud.example:" (printf "$(POD_NAME).%s:" $root.Values.cloud.etcd.domain) -}}
 {{- end -}}
 
 {{- /* The sidecars of a driver, with the images and what all pods get. */ -}}
 {{- define "edge-csi.sidecars" -}}
 {{- $workload := include "edge-csi.file" (dict "root" .root "path" (printf "components/%s/sidecars.yaml" .driver)) | fromYaml -}}
+{{- if .root.Values.cloud.etcd.hosts -}}
+  {{- $patches := include "edge-csi.file" (dict "root" .root "path" "components/ha/sidecars.yaml") | fromYamlArray -}}
+  {{- include "edge-csi.patch" (dict "workload" $workload "patches" $patches) -}}
+  {{- $_ := set $workload.spec "replicas" 3 -}}
+{{- end -}}
 {{- include "edge-csi.images" (dict "root" .root "workload" $workload) -}}
 {{- toYaml $workload -}}
 {{- end -}}
@@ -108,13 +114,24 @@ listen = ["wss://0.0.0.0:7443", "quic://0.0.0.0:7443"]
 drivers = {{ toJson $names }}
 holders = ["https://0.0.0.0:7444"]
 admin = "/run/edge-csi/_admin.sock"
+{{- if .Values.cloud.etcd.hosts }}
+store = "etcd://{{ join "," .Values.cloud.etcd.hosts }}/{{ .Values.cloud.etcd.prefix }}"
+{{- else }}
 store = "file:/var/lib/edge-csi/cloud.redb"
+{{- end }}
 http = "0.0.0.0:9808"
 
 [tls]
 ca = "/etc/edge-csi-tls/ca.crt"
 cert = "/etc/edge-csi-tls/tls.crt"
 key = "/etc/edge-csi-tls/tls.key"
+{{- if .Values.cloud.etcd.hosts }}
+
+[etcd]
+ca = "/etc/edge-csi-etcd/ca.crt"
+cert = "/etc/edge-csi-etcd/tls.crt"
+key = "/etc/edge-csi-etcd/tls.key"
+{{- end }}
 {{- if .Values.join.caHash }}
 
 [ca]
