@@ -35,7 +35,7 @@ impl AdminState {
     }
 
     /// The oldest calls in flight, at most so many.
-    pub(super) fn oldest_calls(&self, most: usize) -> Vec<CallView> {
+    pub(crate) fn oldest_calls(&self, most: usize) -> Vec<CallView> {
         let running = self.calls.running();
         running.iter().take(most).map(|(number, call)| view(*number, call)).collect()
     }

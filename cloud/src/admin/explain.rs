@@ -10,14 +10,18 @@ pub(crate) const PATH: &str = "/explain";
 
 impl AdminState {
     /// Says why something waits.
-    pub(super) async fn explain(&self, subject: &Subject) -> Explanation {
-        let explainer = Explainer {
+    pub(crate) async fn explain(&self, subject: &Subject) -> Explanation {
+        self.explainer().explain(subject).await
+    }
+
+    /// What says why something waits, for one question.
+    pub(crate) fn explainer(&self) -> Explainer<'_> {
+        Explainer {
             store: &self.store,
             links: &self.links,
             calls: &self.calls,
             drivers: self.policies.keys().cloned().collect(),
             objects: self.doctor.as_ref().map(|doctor| &doctor.objects),
-        };
-        explainer.explain(subject).await
+        }
     }
 }

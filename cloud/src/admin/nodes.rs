@@ -116,6 +116,15 @@ impl AdminState {
         Page { items, next }
     }
 
+    /// One node; none if it never linked.
+    pub(crate) fn node(&self, name: &NodeName) -> Option<NodeView> {
+        let (node, link) = self.store.read(|state| {
+            let link = self.links.now(name);
+            Some((stored(state, name, state.node(name)?, link.is_some()), link))
+        })?;
+        Some(self.with_link(node, link))
+    }
+
     /// Adds what is known of the node's link, or for how long it has none.
     fn with_link(&self, mut node: NodeView, link: Option<Arc<Handle>>) -> NodeView {
         node.not_taken = self.store.not_taken().total(&node.name);

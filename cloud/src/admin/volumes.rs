@@ -70,7 +70,7 @@ pub struct VolumeView {
 
 impl AdminState {
     /// Volumes by driver and id; with snapshots and groups if the query wants them.
-    pub(super) fn volumes(&self, query: &VolumesQuery) -> Page<VolumeView, Cursor> {
+    pub(crate) fn volumes(&self, query: &VolumesQuery) -> Page<VolumeView, Cursor> {
         let walk = Walk { driver: query.driver.as_ref(), after: query.after.as_ref() };
         let mut items = Vec::new();
         let next = self.store.read(|state| {
@@ -85,6 +85,14 @@ impl AdminState {
             )
         });
         Page { items, next }
+    }
+
+    /// One volume, snapshot or group; none if it has no home.
+    pub(crate) fn volume(&self, driver: &DriverName, id: &Id) -> Option<VolumeView> {
+        self.store.read(|state| {
+            let home = state.driver(driver)?.home(id)?;
+            Some(view(state, driver, id, home))
+        })
     }
 }
 

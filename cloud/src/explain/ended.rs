@@ -37,6 +37,11 @@ impl Explainer<'_> {
     }
 }
 
+/// The verdict on a call that failed; none if it did not.
+pub fn failure(call: &EndedCall) -> Option<Verdict> {
+    failed(call, clock::now())
+}
+
 /// Adds the first of some calls, of which the newest is the first one.
 fn follow<'a>(
     chain: &mut Chain,

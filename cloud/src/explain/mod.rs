@@ -8,10 +8,10 @@
 pub mod answer;
 mod claim;
 mod driver;
-mod ended;
+pub mod ended;
 pub mod explainer;
 mod node;
 mod pod;
 mod snapshot;
 pub mod subject;
-mod volume;
+pub mod volume;

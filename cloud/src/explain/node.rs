@@ -42,6 +42,11 @@ impl Explainer<'_> {
         self.store.read(|state| NodeFacts { health, ..stored(state, node, driver, away) })
     }
 
+    /// What keeps a node from making new volumes, of this driver or of any.
+    pub fn node_trouble(&self, node: &NodeName, driver: Option<&DriverName>) -> Option<Verdict> {
+        judge(&self.node_facts(node, driver), node, driver, Need::NewVolumes)
+    }
+
     /// Follows the chain to a node, and to a driver there.
     pub(super) fn follow_node(
         &self,

@@ -16,7 +16,7 @@ use crate::state::condition::HomeCondition;
 use crate::state::driver_state::DriverState;
 use crate::state::known::State;
 use crate::state::record::{Claim, Home, Intent};
-use crate::telemetry::calls::{LONG, Stage};
+use crate::telemetry::calls::{LONG, Running, Stage};
 
 /// Homes or intents that are looked at while the store is locked.
 const SLICE: usize = 1000;
@@ -50,6 +50,15 @@ impl Explainer<'_> {
             self.follow_volume(&mut chain, driver, id);
         }
         chain.end(|| Verdict::fine(format!("nothing is wrong with volume {id} of {driver}")))
+    }
+
+    /// What is wrong with a volume or snapshot by itself.
+    pub fn home_trouble(&self, driver: &DriverName, id: &Id) -> Option<Verdict> {
+        let facts = self.store.read(|state| {
+            let home = state.driver(driver)?.home(id)?;
+            Some(VolumeFacts::of(state, home))
+        });
+        judge(&facts?, driver, id)
     }
 
     /// Follows the chain from a volume to its node. Returns the node.
@@ -118,25 +127,18 @@ impl Explainer<'_> {
             let at = node.as_ref().map(|node| format!("at node {node} ")).unwrap_or_default();
             let found = format!("{at}for {}", age(lasts));
             chain.step(format!("call {}", call.rpc), progress.stage.name(), found);
-            if lasts < LONG {
-                continue;
-            }
-            let verdict = hangs(call.rpc, driver, node.as_ref(), lasts);
-            chain.judge(Some(match &node {
-                Some(node) => verdict.at(node),
-                None => verdict,
-            }));
+            chain.judge(hanging(&call));
         }
         failed
     }
 
     /// The volume that was made for a claim, and its driver, without Kubernetes.
-    pub(super) async fn volume_of(&self, claim: &Namespaced) -> Option<(DriverName, String)> {
+    pub async fn volume_of(&self, claim: &Namespaced) -> Option<(DriverName, String)> {
         self.find(|home| home.claim.as_deref().is_some_and(|of| is(of, claim))).await
     }
 
     /// The volume of a PersistentVolume, and its driver, without Kubernetes.
-    pub(super) async fn volume_named(&self, name: &str) -> Option<(DriverName, String)> {
+    pub async fn volume_named(&self, name: &str) -> Option<(DriverName, String)> {
         let is_named = |home: &Home| {
             let made_for = home.claim.as_deref().map(|claim| &*claim.volume);
             made_for == Some(name) || home.name.as_deref() == Some(name)
@@ -145,10 +147,7 @@ impl Explainer<'_> {
     }
 
     /// The node to which a claim's create was sent, and its name there, without Kubernetes.
-    pub(super) async fn create_of(
-        &self,
-        claim: &Namespaced,
-    ) -> Option<(DriverName, NodeName, String)> {
+    pub async fn create_of(&self, claim: &Namespaced) -> Option<(DriverName, NodeName, String)> {
         let is_open = |intent: &Intent| {
             intent.made.is_none() && intent.claim.as_deref().is_some_and(|of| is(of, claim))
         };
@@ -258,6 +257,21 @@ fn unknown(driver: &DriverName, id: &Id) -> Verdict {
             "if you know which one does, `csi-cloud volume adopt {driver} ID --node NODE{flag}`"
         ),
     )
+}
+
+/// Whether a call takes longer than it should.
+pub fn hanging(call: &Running) -> Option<Verdict> {
+    let lasts = call.begun.elapsed();
+    if lasts < LONG {
+        return None;
+    }
+    let progress = call.progress();
+    let node = progress.node.filter(|_| progress.stage != Stage::Front);
+    let verdict = hangs(call.rpc, &call.driver, node.as_ref(), lasts);
+    Some(match &node {
+        Some(node) => verdict.at(node),
+        None => verdict,
+    })
 }
 
 fn hangs(rpc: &str, driver: &DriverName, node: Option<&NodeName>, lasts: Duration) -> Verdict {

@@ -23,6 +23,6 @@ pub(crate) mod published_topology;
 pub mod query;
 mod refusal;
 pub mod scopes;
-mod source;
+pub(crate) mod source;
 mod telling;
 mod turns;

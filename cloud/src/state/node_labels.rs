@@ -73,6 +73,11 @@ impl NodeLabels {
         nodes.map(|(node, _)| node.clone()).collect()
     }
 
+    /// The labels of all nodes; none before the API server has named them.
+    pub fn all(&self) -> Option<Labels> {
+        self.0.borrow().clone()
+    }
+
     /// Keeps the labels of all nodes. Signals it if they changed.
     pub fn set(&self, labels: Labels) {
         self.0.send_if_modified(|known| {

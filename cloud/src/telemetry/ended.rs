@@ -141,6 +141,13 @@ impl Ended {
         calls.map(|calls| calls.last.iter().rev().cloned().collect()).unwrap_or_default()
     }
 
+    /// The last call about each subject, if it failed, and when the failures before it began.
+    pub fn failing(&self) -> Vec<(Arc<EndedCall>, u64)> {
+        let kept = self.lock();
+        let subjects = kept.subjects.values().flat_map(HashMap::values);
+        subjects.filter_map(|calls| calls.failing()).collect()
+    }
+
     /// The calls of those that are kept that were last sent to a node, the newest first.
     pub fn at(&self, node: &NodeName) -> Vec<Arc<EndedCall>> {
         self.latest(|call| call.node.as_ref() == Some(node))
@@ -243,6 +250,13 @@ impl Kept {
 }
 
 impl Calls {
+    /// The last call if it failed, and when the first of its row of failures ended.
+    fn failing(&self) -> Option<(Arc<EndedCall>, u64)> {
+        let row = self.last.iter().rev().take_while(|call| call.failed());
+        let first = row.last()?;
+        Some((self.last.back()?.clone(), first.at))
+    }
+
     fn subject(&self) -> Arc<str> {
         self.subject.clone()
     }

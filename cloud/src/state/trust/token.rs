@@ -24,7 +24,7 @@ const ID_LENGTH: usize = 16;
 const SECRET_LENGTH: usize = 43;
 
 /// A SHA-256.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Hash(#[serde(with = "json::digest")] pub [u8; 32]);
 

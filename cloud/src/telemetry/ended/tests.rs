@@ -146,6 +146,21 @@ fn what_was_written_comes_back_in_its_order_and_is_not_written_again() {
 }
 
 #[test]
+fn what_fails_now_is_told_with_the_begin_of_its_failures() {
+    let ended = Ended::default();
+    for (at, code) in [(1, Code::Internal), (2, Code::Ok), (3, Code::Internal), (4, Code::Aborted)]
+    {
+        end(&ended, "v", code, "no", at);
+    }
+    end(&ended, "w", Code::Internal, "no", 5);
+    end(&ended, "w", Code::Ok, "", 6);
+    let failing: Vec<_> = ended.failing();
+    let told: Vec<_> =
+        failing.iter().map(|(call, since)| (&*call.subject, call.at, *since)).collect();
+    assert_eq!(told, [("v", 4, 3)]);
+}
+
+#[test]
 fn nothing_waits_if_nobody_writes() {
     let ended = Ended::default();
     end(&ended, "v", Code::Ok, "", 1);
