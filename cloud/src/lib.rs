@@ -31,6 +31,7 @@ use crate::kubernetes::{token_review, volumes};
 use crate::nodes::accept::Acceptor;
 use crate::nodes::links::Links;
 use crate::nodes::published_topology::ByNode;
+use crate::page::listen::PageListener;
 use crate::pki::enrolment;
 use crate::pki::enrolment::Enrolment;
 use crate::pki::issuers::Issuers;
@@ -57,6 +58,7 @@ pub mod kubernetes;
 pub mod lease;
 pub mod metadata;
 pub mod nodes;
+pub mod page;
 pub mod pki;
 pub mod relay;
 pub mod rewrite;
@@ -122,6 +124,7 @@ pub async fn serve(mut config: Config) -> anyhow::Result<()> {
     relays.listen(&config.holders, &credentials).await?;
     keep_certificate(&credentials, &config.tls, &links, &groups.watching);
     let new_leases = config.new_leases;
+    let page = config.page.take().map(|page| (page, credentials.clone()));
     let state = AdminState {
         store,
         links,
@@ -139,7 +142,10 @@ pub async fn serve(mut config: Config) -> anyhow::Result<()> {
     let state = Arc::new(state);
     health.ready(state.clone());
     let watching = groups.watching.clone();
-    groups.watching.spawn("admin", admin::server::serve(state.clone(), admin, watching));
+    groups.watching.spawn("admin", admin::server::serve(state.clone(), admin, watching.clone()));
+    if let Some((page, credentials)) = page {
+        PageListener::new(page, state.clone(), &credentials, watching)?.listen().await?;
+    }
     println!("ready");
     let ended = run(&state, new_leases).await;
     finish(groups, &state, &health, grace).await;

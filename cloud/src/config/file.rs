@@ -18,6 +18,7 @@ use crate::etcd::settings::EtcdSettings;
 use crate::kubernetes::csidriver::CsiDriverSettings;
 use crate::kubernetes::settings::Kubernetes;
 use crate::nodes::admission::Limits;
+use crate::page::settings::PageSettings;
 use crate::pki::issuer::DAY;
 use crate::pki::issuers::CaSettings;
 use crate::relay::address::Address;
@@ -63,6 +64,8 @@ pub struct Config {
     pub admin: PathBuf,
     /// Where `/livez`, `/readyz` and `/metrics` are served, if anywhere.
     pub http: Option<SocketAddr>,
+    /// The settings of the page, if there is to be one.
+    pub page: Option<PageSettings>,
     /// The settings of Kubernetes, if there is one.
     pub kubernetes: Option<Kubernetes>,
     /// Certificates.
@@ -103,6 +106,7 @@ impl Config {
         let store = store(flags.store, &mut file, directory);
         let admin = admin(flags.admin, &mut file, fronts.as_deref(), &drivers);
         let http = file.parsed("http", str::parse::<SocketAddr>);
+        let page = PageSettings::read(&mut file, flags.page.settings());
         let kubernetes =
             Kubernetes::read(&mut file, directory, flags.kubernetes, flags.publish_csinode);
         if kubernetes.is_none() {
@@ -137,6 +141,7 @@ impl Config {
             store,
             admin,
             http: flags.http.or(http),
+            page,
             kubernetes,
             tls,
             ca,

@@ -9,6 +9,7 @@ use proto::link::endpoint::Endpoint;
 use proto::names::{DriverName, NodeName};
 
 use crate::kubernetes::settings::{ApiChoice, Publish};
+use crate::page::settings::{PageAddress, PageSettings};
 use crate::relay::address::Address;
 use crate::state::store::replica::replica_name;
 use crate::state::store::url::StoreAt;
@@ -48,6 +49,9 @@ pub struct Serve {
     /// Where /livez, /readyz and /metrics are served, for example 127.0.0.1:9808 [default: nowhere]
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub http: Option<SocketAddr>,
+    /// Where the page is served, and who may see it
+    #[command(flatten)]
+    pub page: PageFlags,
     /// The API of Kubernetes: in-cluster, the path of a kubeconfig, or off [default: off]
     #[arg(long, value_name = "WHERE")]
     pub kubernetes: Option<ApiChoice>,
@@ -62,4 +66,26 @@ pub struct Serve {
     /// several times. Then --fronts may be left out, and --admin says where the admin socket is
     #[arg(long = "holders", value_name = "PLACE")]
     pub holders: Vec<Address>,
+}
+
+/// The flags of the page.
+#[derive(Debug, Default, Args)]
+pub struct PageFlags {
+    /// Where the page is served: https://HOST:PORT, or behind a proxy on this host
+    /// http://127.0.0.1:PORT or unix:PATH; may be given several times [default: nowhere]
+    #[arg(long = "page", value_name = "PLACE")]
+    pub listen: Vec<PageAddress>,
+    /// The tokens that let a browser see the page, one a line, of 32 or more characters each
+    #[arg(long = "page-token-file", value_name = "FILE")]
+    pub tokens: Option<PathBuf>,
+    /// The CA whose certificates let a browser see the page, PEM; not the CA of the nodes
+    #[arg(long = "page-client-ca", value_name = "FILE")]
+    pub client_ca: Option<PathBuf>,
+}
+
+impl PageFlags {
+    /// The settings that they give.
+    pub(super) fn settings(self) -> PageSettings {
+        PageSettings { listen: self.listen, tokens: self.tokens, client_ca: self.client_ca }
+    }
 }

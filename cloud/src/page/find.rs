@@ -1,0 +1,311 @@
+//! Finds claims, volumes and nodes by what somebody remembers of their names.
+//!
+//! Nodes and ids are found by an index. Claims are looked for among all records, some at a time, so
+//! that others come to the store in between.
+
+use std::ops::Bound;
+use std::time::Duration;
+
+use proto::csi::Id;
+use proto::host::plain;
+use proto::names::DriverName;
+use tokio::time::Instant;
+
+use super::node_state::NodeState;
+use super::snapshot::Snapshot;
+use super::views::link;
+use crate::admin::admin_state::AdminState;
+use crate::explain::subject::Namespaced;
+use crate::state::record::Claim;
+
+/// Hits of each kind that are shown.
+const MOST: usize = 30;
+/// Records that are looked at while the store is locked.
+const SLICE: usize = 1000;
+/// How long records are looked at.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// What was found.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Found {
+    /// In the order in which they are shown.
+    pub(super) hits: Vec<Hit>,
+    /// Whether there is more.
+    pub(super) is_cut: bool,
+}
+
+/// One thing that was found.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Hit {
+    /// What it is.
+    pub(super) kind: &'static str,
+    /// Its name.
+    pub(super) label: String,
+    /// Its page.
+    pub(super) href: String,
+    /// How it is, if it is a node.
+    pub(super) state: Option<NodeState>,
+    /// Where it is.
+    pub(super) detail: String,
+}
+
+impl Found {
+    fn add(&mut self, hit: Hit) {
+        if self.hits.iter().filter(|other| other.kind == hit.kind).count() >= MOST {
+            self.is_cut = true;
+        } else if !self.hits.iter().any(|other| other.href == hit.href) {
+            self.hits.push(hit);
+        }
+    }
+
+    /// The page of what was meant without doubt.
+    pub(super) fn only(&self, text: &str) -> Option<&str> {
+        let mut exact = self.hits.iter().filter(|hit| hit.label == text);
+        match (self.hits.as_slice(), exact.next(), exact.next()) {
+            ([only], ..) | (_, Some(only), None) => Some(&only.href),
+            _ => None,
+        }
+    }
+}
+
+/// Looks for a text.
+pub(super) async fn find(state: &AdminState, snapshot: &Snapshot, text: &str) -> Found {
+    let mut found = Found::default();
+    if text.is_empty() {
+        return found;
+    }
+    for node in snapshot.nodes.iter().filter(|node| node.name.as_str().contains(text)) {
+        found.add(Hit {
+            kind: "node",
+            label: node.name.to_string(),
+            href: link::node(&node.name),
+            state: Some(node.state),
+            detail: String::new(),
+        });
+    }
+    ids(state, text, &mut found);
+    in_flight(state, text, &mut found);
+    ended(state, text, &mut found);
+    claims(state, text, &mut found).await;
+    if let Ok(claim) = text.parse::<Namespaced>() {
+        found.add(Hit {
+            kind: "claim",
+            label: text.to_owned(),
+            href: link::claim(&claim.namespace, &claim.name),
+            state: None,
+            detail: "as explain finds it".into(),
+        });
+    }
+    found
+}
+
+/// Volumes whose ids begin with the text.
+fn ids(state: &AdminState, text: &str, found: &mut Found) {
+    let from = Id::Volume(text.to_owned());
+    state.store.read(|known| {
+        for (driver, of) in known.drivers() {
+            let homes = of.homes().range::<Id, _>((Bound::Included(&from), Bound::Unbounded));
+            let begins = |id: &Id| matches!(id, Id::Volume(id) if id.starts_with(text));
+            for (id, home) in homes.take_while(|(id, _)| begins(id)).take(MOST + 1) {
+                found.add(volume(driver, id.text(), format!("at node {}", home.node)));
+            }
+        }
+    });
+}
+
+fn volume(driver: &DriverName, id: &str, detail: String) -> Hit {
+    let label = plain(id);
+    Hit { kind: "volume", label, href: link::volume(driver, id), state: None, detail }
+}
+
+/// Names of calls in flight, and the claims that they are for.
+fn in_flight(state: &AdminState, text: &str, found: &mut Found) {
+    for (_, call) in state.calls.running() {
+        let progress = call.progress();
+        let claim = progress.claim.as_deref().and_then(|claim| claim.split_once('/'));
+        if let Some((namespace, name)) = claim.filter(|claim| is_claim(*claim, text)) {
+            found.add(claim_hit(namespace, name, format!("{} is in flight", call.rpc)));
+        }
+        if !progress.subject.is_empty() && progress.subject.starts_with(text) {
+            found.add(volume(
+                &call.driver,
+                &progress.subject,
+                format!("{} is in flight", call.rpc),
+            ));
+        }
+    }
+}
+
+/// Subjects of calls that ended: what was never made has no other record.
+fn ended(state: &AdminState, text: &str, found: &mut Found) {
+    let latest = state.calls.ended.latest(|call| call.subject.starts_with(text));
+    for call in latest.iter().take(10 * MOST).filter(|call| !call.subject.is_empty()) {
+        found.add(volume(&call.driver, &call.subject, String::new()));
+    }
+}
+
+fn is_claim((namespace, name): (&str, &str), text: &str) -> bool {
+    match text.split_once('/') {
+        Some((space, part)) => namespace == space && name.starts_with(part),
+        None => name.starts_with(text),
+    }
+}
+
+fn claim_hit(namespace: &str, name: &str, detail: String) -> Hit {
+    Hit {
+        kind: "claim",
+        label: plain(&format!("{namespace}/{name}")),
+        href: link::claim(namespace, name),
+        state: None,
+        detail,
+    }
+}
+
+/// Claims of the records, and volumes by their PersistentVolumes.
+async fn claims(state: &AdminState, text: &str, found: &mut Found) {
+    let end = Instant::now() + PATIENCE;
+    let drivers: Vec<_> = state.policies.keys().cloned().collect();
+    for driver in drivers {
+        for kind in [Kind::Intents, Kind::Homes] {
+            let mut after = None;
+            loop {
+                after = slice(state, &driver, kind, after.as_ref(), text, found);
+                if after.is_none() {
+                    break;
+                }
+                if Instant::now() > end {
+                    found.is_cut = true;
+                    return;
+                }
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+}
+
+/// Which records are looked at.
+#[derive(Clone, Copy)]
+enum Kind {
+    Intents,
+    Homes,
+}
+
+/// Looks at some records after this one. Returns the last of them, if there are more.
+fn slice(
+    state: &AdminState,
+    driver: &DriverName,
+    kind: Kind,
+    after: Option<&Id>,
+    text: &str,
+    found: &mut Found,
+) -> Option<Id> {
+    let range = (after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
+    let mut last = None;
+    let mut looked = 0;
+    state.store.read(|known| {
+        let Some(of) = known.driver(driver) else { return };
+        let mut look = |id: &Id, claim: Option<&Claim>, node: String| {
+            looked += 1;
+            if looked == SLICE {
+                last = Some(id.clone());
+            }
+            let Some(claim) = claim else { return };
+            if !claim.name.is_empty() && is_claim((&claim.namespace, &claim.name), text) {
+                found.add(claim_hit(&claim.namespace, &claim.name, node));
+            } else if !claim.volume.is_empty() && claim.volume.starts_with(text) {
+                found.add(volume(
+                    driver,
+                    id.text(),
+                    format!("PersistentVolume {}", plain(&claim.volume)),
+                ));
+            }
+        };
+        match kind {
+            Kind::Intents => {
+                for (id, intent) in of.intents().range::<Id, _>(range).take(SLICE) {
+                    let node = format!("its create was sent to node {}", intent.node);
+                    look(id, intent.claim.as_deref().filter(|_| intent.made.is_none()), node);
+                }
+            }
+            Kind::Homes => {
+                for (id, home) in of.homes().range::<Id, _>(range).take(SLICE) {
+                    look(id, home.claim.as_deref(), format!("at node {}", home.node));
+                }
+            }
+        }
+    });
+    last
+}
+
+#[cfg(test)]
+mod tests {
+    use proto::csi::Method;
+    use proto::host::tasks::Tasks;
+
+    use super::*;
+    use crate::admin::tests::admin_state;
+    use crate::page::snapshot::tests::fleet;
+    use crate::state::record::{Home, Intent};
+
+    fn claim(name: &str, volume: &str) -> Option<Box<Claim>> {
+        let [namespace, name, volume] = ["shop", name, volume].map(Into::into);
+        Some(Box::new(Claim { namespace, name, volume }))
+    }
+
+    async fn filled(tasks: &Tasks) -> AdminState {
+        let state = admin_state(tasks);
+        let written = state.store.write(|txn| {
+            let driver: DriverName = "d.example".parse().unwrap();
+            for number in 0..SLICE + 50 {
+                let id = Id::Volume(format!("vol-{number:05}"));
+                let claim = claim(&format!("data-{number}"), &format!("pv-{number}"));
+                let home = Home { claim, ..Home::at("n1".parse().unwrap(), 1) };
+                txn.set_home(&driver, &id, Some(home));
+            }
+            let stuck = Intent {
+                node: "n2".parse().unwrap(),
+                since: 1,
+                until: 0,
+                made: None,
+                claim: claim("stuck", "pvc-7"),
+                attempts: None,
+                direct: None,
+            };
+            let name = Id::Name(Method::CreateVolume, "pvc-7".into());
+            txn.set_intent(&driver, &name, Some(stuck));
+        });
+        written.await.unwrap();
+        state
+    }
+
+    #[tokio::test]
+    async fn each_thing_is_found_by_what_is_remembered_of_it() {
+        let tasks = Tasks::default();
+        let state = filled(&tasks).await;
+        let fleet = fleet(&[("n1.shop.example", NodeState::Linked), ("n2", NodeState::Away)]);
+        for (text, href) in [
+            ("n2", "/node/n2"),
+            ("n1.shop", "/node/n1.shop.example"),
+            ("vol-00007", "/volume/d.example/vol-00007"),
+            ("data-1049", "/claim/shop/data-1049"),
+            ("shop/data-1049", "/claim/shop/data-1049"),
+            ("stuck", "/claim/shop/stuck"),
+            ("other/claim", "/claim/other/claim"),
+            ("pv-1049", "/volume/d.example/vol-01049"),
+        ] {
+            let found = find(&state, &fleet, text).await;
+            assert_eq!(found.only(text), Some(href), "{text}: {found:?}");
+        }
+        assert_eq!(find(&state, &fleet, "vol-").await.only("vol-"), None);
+        assert!(find(&state, &fleet, "nothing").await.hits.is_empty());
+        assert!(find(&state, &fleet, "").await.hits.is_empty());
+    }
+
+    #[tokio::test]
+    async fn hits_have_an_end() {
+        let tasks = Tasks::default();
+        let state = filled(&tasks).await;
+        let found = find(&state, &Snapshot::default(), "vol-").await;
+        assert_eq!((found.hits.len(), found.is_cut), (MOST, true));
+    }
+}

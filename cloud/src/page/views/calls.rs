@@ -1,0 +1,231 @@
+//! Calls: those in flight, and how long those took that ended.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use maud::{Markup, html};
+use proto::host::plain;
+
+use super::link;
+use super::time::{duration, number, since};
+use super::timeline::moments;
+use crate::admin::calls::CallView;
+use crate::page::timeline;
+use crate::telemetry::ended::EndedCall;
+
+/// Calls in flight that are shown.
+pub(in crate::page) const MOST: usize = 200;
+/// Failures that are shown.
+const FAILURES: usize = 30;
+/// The width of the chart, for a latency of 100 s.
+const WIDTH: f64 = 600.0;
+/// The height of one row of it.
+const ROW: usize = 28;
+/// Where its bars begin.
+const LEFT: f64 = 210.0;
+/// The marks of its axis, in ms.
+const MARKS: [(u64, &str); 6] = [
+    (1, "1 ms"),
+    (10, "10 ms"),
+    (100, "0.1 s"),
+    (1_000, "1 s"),
+    (10_000, "10 s"),
+    (100_000, "100 s"),
+];
+
+/// The latencies of one RPC, in ms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Latency {
+    calls: usize,
+    half: u64,
+    most: u64,
+    longest: u64,
+}
+
+/// The calls in flight, the latencies of those that ended, and their last failures.
+pub(in crate::page) fn calls(running: &[CallView], ended: &[Arc<EndedCall>], now: u64) -> Markup {
+    let failed = ended.iter().filter(|call| call.failed()).take(FAILURES);
+    let mut failures: Vec<_> = failed.map(|call| timeline::ended(call)).collect();
+    failures.reverse();
+    html! {
+        h1 { "Calls" }
+        section aria-labelledby="running-title" {
+            h2 #running-title { "In flight" }
+            @if running.is_empty() {
+                p .muted { "No call is in flight." }
+            } @else {
+                (table(running, now))
+            }
+        }
+        section aria-labelledby="latency-title" {
+            h2 #latency-title { "How long calls took" }
+            (latencies(ended))
+        }
+        section aria-labelledby="failures-title" {
+            h2 #failures-title { "The last failures" }
+            (moments(&failures, now))
+        }
+    }
+}
+
+fn table(running: &[CallView], now: u64) -> Markup {
+    html! {
+        div .scroll tabindex="0" role="region" aria-label="Calls in flight" {
+            table {
+                thead {
+                    tr {
+                        th scope="col" { "call" }
+                        th scope="col" { "for" }
+                        th scope="col" { "stage" }
+                        th scope="col" { "about" }
+                        th scope="col" { "node" }
+                        th scope="col" { "driver" }
+                    }
+                }
+                tbody { @for call in running { (row(call, now)) } }
+            }
+        }
+    }
+}
+
+fn row(call: &CallView, now: u64) -> Markup {
+    html! {
+        tr {
+            th scope="row" { (call.rpc) }
+            td { (since(now.saturating_sub(call.age_ms), now)) }
+            td { (call.stage) }
+            td {
+                @if !call.subject.is_empty() {
+                    a href=(link::volume(&call.driver, &call.subject)) {
+                        (link::short(&plain(&call.subject)))
+                    }
+                }
+            }
+            td { @if let Some(node) = &call.node { a href=(link::node(node)) { (node) } } }
+            td { (call.driver) }
+        }
+    }
+}
+
+fn latencies(ended: &[Arc<EndedCall>]) -> Markup {
+    let mut by_rpc: BTreeMap<&'static str, Vec<u64>> = BTreeMap::new();
+    for call in ended {
+        let took = u64::try_from(call.duration.as_millis()).unwrap_or(u64::MAX);
+        by_rpc.entry(call.rpc).or_default().push(took);
+    }
+    let latencies: Vec<_> =
+        by_rpc.into_iter().filter_map(|(rpc, took)| Some((rpc, latency(took)?))).collect();
+    html! {
+        @if latencies.is_empty() {
+            p .muted { "No call is kept." }
+        } @else {
+            p .muted {
+                "Of the " (number(ended.len())) " calls that are kept: the last eight about each id "
+                "or name. Dark to the median, light to the slowest twentieth, a mark at the longest."
+            }
+            div .scroll tabindex="0" role="region" aria-label="Latencies" {
+                (chart(&latencies))
+                (figures(&latencies))
+            }
+        }
+    }
+}
+
+fn latency(mut took: Vec<u64>) -> Option<Latency> {
+    took.sort_unstable();
+    let last = took.len().checked_sub(1)?;
+    let at = |percent: usize| took.get(last * percent / 100).copied();
+    Some(Latency { calls: took.len(), half: at(50)?, most: at(95)?, longest: at(100)? })
+}
+
+/// Where a duration is on the axis, which is logarithmic.
+fn place(millis: u64) -> f64 {
+    let decades = (millis.clamp(1, 100_000) as f64).log10();
+    (LEFT + decades / 5.0 * (WIDTH - LEFT - 10.0)).round()
+}
+
+fn chart(latencies: &[(&'static str, Latency)]) -> Markup {
+    let height = latencies.len() * ROW + ROW;
+    let bars = |row: usize| row * ROW + ROW;
+    html! {
+        svg .latencies viewBox={"0 0 " (WIDTH) " " (height)} width=(WIDTH) height=(height)
+            aria-hidden="true" {
+            @for (millis, label) in MARKS {
+                path .axis d={"M" (place(millis)) " 20V" (height)} {}
+                text .axis x=(place(millis)) y="13" text-anchor="middle" { (label) }
+            }
+            @for (row, (rpc, latency)) in latencies.iter().enumerate() {
+                @let y = bars(row);
+                text x="0" y=(y + 15) { (rpc) }
+                path .light d=(bar(y, latency.most)) {}
+                path .dark d=(bar(y, latency.half)) {}
+                path .longest d={"M" (place(latency.longest)) " " (y + 2) "v16"} {}
+            }
+        }
+    }
+}
+
+fn bar(y: usize, millis: u64) -> String {
+    let width = (place(millis) - LEFT).max(2.0);
+    format!("M{LEFT} {}h{width}v10h-{width}z", y + 5)
+}
+
+fn figures(latencies: &[(&'static str, Latency)]) -> Markup {
+    html! {
+        table .figures {
+            thead {
+                tr {
+                    th scope="col" { "call" }
+                    th scope="col" .number { "kept" }
+                    th scope="col" .number { "median" }
+                    th scope="col" .number { "95 %" }
+                    th scope="col" .number { "longest" }
+                }
+            }
+            tbody {
+                @for (rpc, latency) in latencies {
+                    tr {
+                        th scope="row" { (rpc) }
+                        td .number { (number(latency.calls)) }
+                        td .number { (duration(latency.half)) }
+                        td .number { (duration(latency.most)) }
+                        td .number { (duration(latency.longest)) }
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn latencies_are_told_by_rank_and_drawn_by_decades() {
+        let latency = latency((1..=100).collect()).unwrap();
+        let Latency { calls, half, most, longest } = latency;
+        assert_eq!((calls, half, most, longest), (100, 50, 95, 100));
+        assert_eq!(super::latency(Vec::new()), None);
+        assert_eq!((place(0), place(1)), (LEFT, LEFT));
+        assert!((place(10) - LEFT - 76.0).abs() < 1.0 && place(u64::MAX) == WIDTH - 10.0);
+        let shown = chart(&[("CreateVolume", latency)]).into_string();
+        assert!(shown.contains(">CreateVolume</text>") && shown.contains("viewBox=\"0 0 600 56\""));
+    }
+
+    #[test]
+    fn a_call_in_flight_leads_to_what_it_is_about() {
+        let call = CallView {
+            number: 1,
+            rpc: "DeleteVolume".into(),
+            driver: "d.example".parse().unwrap(),
+            node: "n1".parse().ok(),
+            subject: "<v>".into(),
+            age_ms: 5_000,
+            stage: "sent".into(),
+        };
+        let shown = calls(&[call], &[], 61_000).into_string();
+        assert!(shown.contains("/volume/d.example/%3Cv%3E\">&lt;v&gt;<"), "{shown}");
+        assert!(shown.contains(">5s</time>") && shown.contains("No call is kept"), "{shown}");
+    }
+}

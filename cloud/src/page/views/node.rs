@@ -1,0 +1,214 @@
+//! One node: how it is, its drivers, its volumes, and the last calls there.
+
+use std::time::Duration;
+
+use maud::{Markup, html};
+use proto::admin::cells::age;
+use proto::host::plain;
+
+use super::link;
+use super::nodes::badge;
+use super::time::{number, since};
+use super::timeline::moments;
+use crate::admin::nodes::NodeView;
+use crate::admin::volumes::VolumeView;
+use crate::page::snapshot::NodeCell;
+use crate::page::timeline::Moment;
+
+/// Volumes that are shown of a node.
+pub(in crate::page) const VOLUMES: usize = 200;
+
+/// What is known of a node.
+pub(in crate::page) struct Facts<'a> {
+    /// As it is in the list.
+    pub(in crate::page) cell: &'a NodeCell,
+    /// As `csi-cloud nodes` shows it.
+    pub(in crate::page) view: &'a NodeView,
+    /// Its volumes.
+    pub(in crate::page) volumes: &'a [VolumeView],
+    /// The last calls there.
+    pub(in crate::page) calls: &'a [Moment],
+    /// The time, in ms since 1970.
+    pub(in crate::page) now: u64,
+}
+
+/// A node. The explanation is rendered already.
+pub(in crate::page) fn node(facts: &Facts<'_>, explanation: &Markup) -> Markup {
+    let Facts { cell, volumes, calls, now, .. } = *facts;
+    html! {
+        p .kind { "Node" }
+        h1 { (cell.name) }
+        p .state {
+            (badge(cell.state))
+            @if let Some(moment) = cell.since { " for " (since(moment, now)) }
+        }
+        (explanation)
+        div .columns {
+            section aria-labelledby="facts-title" {
+                h2 #facts-title { "What is known of it" }
+                (list(facts))
+            }
+            section aria-labelledby="drivers-title" {
+                h2 #drivers-title { "Its drivers" }
+                (drivers(facts.view))
+            }
+        }
+        section aria-labelledby="volumes-title" {
+            h2 #volumes-title { "Its volumes" }
+            (self::volumes(volumes))
+        }
+        section aria-labelledby="calls-title" {
+            h2 #calls-title { "The last calls there" }
+            (moments(calls, now))
+        }
+    }
+}
+
+fn list(facts: &Facts<'_>) -> Markup {
+    let Facts { cell, view, now, .. } = *facts;
+    html! {
+        dl {
+            dt { "first linked" } dd { (since(view.since_ms, now)) " ago" }
+            @if let Some(version) = &view.version { dt { "csi-edge" } dd { (plain(version)) } }
+            @if let Some(transport) = &view.transport { dt { "transport" } dd { (transport) } }
+            @if let Some(address) = &view.address { dt { "address" } dd { (address) } }
+            @if let Some(end) = cell.ends {
+                dt { "certificate" } dd { (link::ending(end, now)) }
+            }
+            @if let Some(removed) = view.removed_ms {
+                dt { "removed" } dd { (since(removed, now)) " ago" }
+            }
+            @if let Some(revoked) = view.revoked_ms {
+                dt { "revoked" } dd { (since(revoked, now)) " ago" }
+            }
+            @if view.not_taken > 0 {
+                dt { "not taken" } dd { (view.not_taken) " direct volumes" }
+            }
+            @for apart in &view.set_apart {
+                dt { "set apart" }
+                dd {
+                    @if let Some(driver) = &apart.driver { "for " (driver) ": " }
+                    (plain(&apart.why)) ", for " (since(apart.since_ms, now))
+                }
+            }
+        }
+    }
+}
+
+fn drivers(view: &NodeView) -> Markup {
+    html! {
+        @if view.drivers.is_empty() && view.unserved.is_empty() {
+            p .muted { "It has none." }
+        } @else {
+            ul .plain {
+                @for driver in &view.drivers {
+                    li {
+                        a href=(link::driver(driver)) { (driver) }
+                        @if let Some(health) = view.health.get(driver) {
+                            " " span .outcome .up[health.is_up()] { (health.state) }
+                            " for " (age(Duration::from_secs(health.for_s)))
+                            @if !health.why.is_empty() { ": " (plain(&health.why)) }
+                        }
+                    }
+                }
+                @for driver in &view.unserved {
+                    li { (driver) " " span .muted { "has no front here" } }
+                }
+            }
+        }
+    }
+}
+
+fn volumes(volumes: &[VolumeView]) -> Markup {
+    html! {
+        @if volumes.is_empty() {
+            p .muted { "It has none." }
+        } @else {
+            div .scroll tabindex="0" role="region" aria-label="Volumes" {
+                table {
+                    thead {
+                        tr {
+                            th scope="col" { "volume" }
+                            th scope="col" { "driver" }
+                            th scope="col" { "claim" }
+                            th scope="col" { "state" }
+                        }
+                    }
+                    tbody { @for volume in volumes.iter().take(VOLUMES) { (row(volume)) } }
+                }
+            }
+            @if volumes.len() > VOLUMES {
+                p .muted { "The first " (number(VOLUMES)) "; `csi-cloud volumes` shows all." }
+            }
+        }
+    }
+}
+
+/// A volume in a table.
+pub(in crate::page) fn row(volume: &VolumeView) -> Markup {
+    html! {
+        tr {
+            th scope="row" {
+                a href=(link::volume(&volume.driver, &volume.id)) {
+                    (link::short(&plain(&volume.id)))
+                }
+            }
+            td { (volume.driver) }
+            td {
+                @if let (Some(namespace), Some(name)) = (&volume.claim_namespace, &volume.claim_name) {
+                    a href=(link::claim(namespace, name)) { (plain(namespace)) "/" (plain(name)) }
+                }
+            }
+            td { (volume.state) }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::admin::driver_health::HealthView;
+    use crate::page::node_state::NodeState;
+    use crate::page::snapshot::tests::node as cell;
+
+    #[test]
+    fn what_a_peer_says_is_escaped() {
+        let driver = "d.example".parse().unwrap();
+        let health = HealthView { state: "failing".into(), for_s: 9, why: "<i>\u{7}".into() };
+        let view = NodeView {
+            name: "n1".parse().unwrap(),
+            state: "linked".into(),
+            linked_s: Some(5),
+            away_s: None,
+            transport: Some("wss".into()),
+            address: Some("10.0.0.1:7".into()),
+            version: Some("0.1.0\u{1b}".into()),
+            drivers: vec!["d.example".parse().unwrap()],
+            unserved: vec!["e.example".parse().unwrap()],
+            health: BTreeMap::from([(driver, health)]),
+            volumes: 0,
+            not_taken: 3,
+            since_ms: 1,
+            removed_ms: None,
+            not_after_ms: None,
+            revoked_ms: None,
+            set_apart: Vec::new(),
+        };
+        let cell = cell("n1", NodeState::Down);
+        let facts = Facts { cell: &cell, view: &view, volumes: &[], calls: &[], now: 61_000 };
+        let shown = node(&facts, &html! { p { "why" } }).into_string();
+        for part in [
+            "&lt;i&gt;\\u{7}",
+            "0.1.0\\u{1b}",
+            "driver down",
+            "has no front",
+            "<p>why</p>",
+            "3 direct",
+        ] {
+            assert!(shown.contains(part), "{part} is not in {shown}");
+        }
+        assert!(!shown.contains('\u{1b}') && !shown.contains("<i>"), "{shown}");
+    }
+}

@@ -1,0 +1,116 @@
+//! What is wrong, as a list.
+
+use maud::{Markup, html};
+
+use super::time::{number, since};
+use crate::page::problem::Problem;
+use crate::page::snapshot::Snapshot;
+
+/// Rows on the first screen.
+const FIRST: usize = 6;
+/// Rows on the page of all.
+const MOST: usize = 200;
+
+/// The first rows, for the first screen.
+pub(in crate::page) fn first(snapshot: &Snapshot) -> Markup {
+    let more = snapshot.problems.len().saturating_sub(FIRST);
+    html! {
+        h2 #wrong-title { "What is wrong now" }
+        (list(&snapshot.problems, FIRST, snapshot.at))
+        @if more > 0 {
+            p .more { a href="/wrong" { "and " (number(more)) " more" } }
+        }
+    }
+}
+
+/// All rows.
+pub(in crate::page) fn all(snapshot: &Snapshot) -> Markup {
+    html! {
+        h1 { "What is wrong now" }
+        (list(&snapshot.problems, MOST, snapshot.at))
+        @if snapshot.problems.len() > MOST {
+            p .muted { "More is wrong than is shown here." }
+        }
+    }
+}
+
+fn list(problems: &[Problem], most: usize, now: u64) -> Markup {
+    html! {
+        @if problems.is_empty() {
+            p .fine { "Nothing is wrong, as far as csi-cloud knows." }
+        } @else {
+            ol .problems {
+                @for problem in problems.iter().take(most) { (row(problem, now)) }
+            }
+        }
+    }
+}
+
+fn row(problem: &Problem, now: u64) -> Markup {
+    html! {
+        li .{(problem.severity.name())} {
+            p .what {
+                span .mark { (problem.severity.name()) }
+                (problem.text)
+            }
+            @if let Some(moment) = problem.since {
+                p .since {
+                    @if problem.count > 1 { "the first " }
+                    "since " (since(moment, now))
+                }
+            }
+            @if !problem.next.is_empty() {
+                p .next { span .arrow aria-hidden="true" { "→ " } (problem.next) }
+            }
+            p .places {
+                @for (at, place) in problem.places.iter().enumerate() {
+                    @if at > 0 { ", " }
+                    a href=(place.href) { (place.label) }
+                }
+                @if let Some(all) = &problem.all {
+                    ", " a href=(all) { "all " (number(problem.count)) }
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::page::problem::Severity;
+    use crate::page::problem::rows;
+    use crate::page::problem::tests::fault;
+
+    #[test]
+    fn a_row_says_what_since_when_where_and_what_next() {
+        let faults =
+            (0..5).map(|n| fault(Severity::Fault, "{} nodes rest", &format!("n{n}"), 1_000));
+        let problems = rows(faults.collect());
+        let snapshot = Snapshot { at: 61_000, problems, ..Snapshot::default() };
+        let shown = first(&snapshot).into_string();
+        for part in [
+            "<li class=\"fault\">",
+            "5 nodes rest",
+            "the first since <time",
+            ">60s</time>",
+            "look there",
+            "<a href=\"/node/n0\">n0</a>",
+            ">all 5</a>",
+        ] {
+            assert!(shown.contains(part), "{part} is not in {shown}");
+        }
+        assert!(!shown.contains("/wrong"), "there is no more");
+        assert!(first(&Snapshot::default()).into_string().contains("Nothing is wrong"));
+    }
+
+    #[test]
+    fn the_first_screen_has_some_rows_and_a_way_to_the_others() {
+        let sorts = (0..9).map(|n| fault(Severity::Warning, &format!("{n} {{}}"), "n", 1));
+        let snapshot = Snapshot { problems: rows(sorts.collect()), ..Snapshot::default() };
+        let shown = first(&snapshot).into_string();
+        assert_eq!(shown.matches("<li").count(), FIRST);
+        assert!(shown.contains("and 3 more"));
+        assert_eq!(all(&snapshot).into_string().matches("<li").count(), 9);
+    }
+}
