@@ -73,19 +73,20 @@ pub struct Serve {
 pub struct PageFlags {
     /// Where the page is served: https://HOST:PORT, or behind a proxy on this host
     /// http://127.0.0.1:PORT or unix:PATH; may be given several times [default: nowhere]
-    #[arg(long = "page", value_name = "PLACE")]
-    pub listen: Vec<PageAddress>,
+    #[arg(long, value_name = "PLACE")]
+    pub page: Vec<PageAddress>,
     /// The tokens that let a browser see the page, one a line, of 32 or more characters each
-    #[arg(long = "page-token-file", value_name = "FILE")]
-    pub tokens: Option<PathBuf>,
+    #[arg(long, value_name = "FILE")]
+    pub page_token_file: Option<PathBuf>,
     /// The CA whose certificates let a browser see the page, PEM; not the CA of the nodes
-    #[arg(long = "page-client-ca", value_name = "FILE")]
-    pub client_ca: Option<PathBuf>,
+    #[arg(long, value_name = "FILE")]
+    pub page_client_ca: Option<PathBuf>,
 }
 
 impl PageFlags {
     /// The settings that they give.
     pub(super) fn settings(self) -> PageSettings {
-        PageSettings { listen: self.listen, tokens: self.tokens, client_ca: self.client_ca }
+        let Self { page: listen, page_token_file: tokens, page_client_ca: client_ca } = self;
+        PageSettings { listen, tokens, client_ca }
     }
 }

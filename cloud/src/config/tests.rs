@@ -372,3 +372,18 @@ fn what_a_csidriver_object_says_is_the_operators_word() {
         assert!(text.contains(expected), "{expected} is not in {text}");
     }
 }
+
+#[test]
+fn the_page_is_read_from_the_file_and_flags_override_it() {
+    assert_eq!(load(WHOLE, &[]).unwrap().page, None);
+    let section = "[page]\nlisten = \"https://0.0.0.0:7445\"\ntoken_file = \"tokens\"\n";
+    let page = load(&with(section), &[]).unwrap().page.unwrap();
+    assert_eq!(page.listen, ["https://0.0.0.0:7445".parse().unwrap()]);
+    assert!(page.tokens.unwrap().is_absolute(), "it is beside the file");
+    let flags = ["--page", "http://127.0.0.1:0", "--page-client-ca", "/people.crt"];
+    let page = load(&with(section), &flags).unwrap().page.unwrap();
+    assert_eq!(page.listen, ["http://127.0.0.1:0".parse().unwrap()]);
+    assert_eq!(page.client_ca.as_deref(), Some(Path::new("/people.crt")));
+    let open = load(WHOLE, &["--page", "https://0.0.0.0:7445"]).unwrap_err().to_string();
+    assert!(open.contains("open to nobody"), "{open}");
+}

@@ -98,7 +98,7 @@ impl Hub {
         if last.looked.is_some_and(|looked| looked.elapsed() < PACE) {
             return last;
         }
-        let snapshot = look(&self.state, &mut looking.sweep);
+        let snapshot = look(&self.state, &mut looking.sweep, &last.snapshot);
         let mut feed = last.feed.clone();
         if last.looked.is_some() {
             let change = looking.change(&self.state, &last.snapshot, &snapshot);

@@ -9,7 +9,7 @@ use proto::names::certificate::Validity;
 use proto::names::{DriverName, NodeName};
 
 use super::node_state::NodeState;
-use super::problem::rows;
+use super::problem::{near, rows};
 use super::snapshot::{DriverCell, InFlight, NodeCell, Snapshot};
 use super::sweep::Sweep;
 use super::trouble;
@@ -35,7 +35,10 @@ struct Stored {
 }
 
 /// The fleet at this moment.
-pub(super) fn look(state: &AdminState, sweep: &mut Sweep) -> Snapshot {
+///
+/// Times since which something is so are those of `before` as long as they are near: each look
+/// computes them anew.
+pub(super) fn look(state: &AdminState, sweep: &mut Sweep, before: &Snapshot) -> Snapshot {
     let drivers: Vec<_> = state.policies.keys().cloned().map(Arc::new).collect();
     let names: BTreeSet<_> = state.policies.keys().cloned().collect();
     sweep.step(&state.store, &names);
@@ -54,8 +57,17 @@ pub(super) fn look(state: &AdminState, sweep: &mut Sweep) -> Snapshot {
         in_flight: in_flight(state, now),
         own_ends: own_ends(state),
     };
+    steady(&mut snapshot.nodes, &before.nodes);
     snapshot.problems = rows(trouble::faults(state, &snapshot, sweep));
     snapshot
+}
+
+fn steady(nodes: &mut [NodeCell], before: &[NodeCell]) {
+    for (now, then) in nodes.iter_mut().zip(before) {
+        if now.name == then.name && now.state == then.state && near(now.since, then.since) {
+            now.since = then.since;
+        }
+    }
 }
 
 /// Within what time a node's certificate ends soon: it should have been renewed after a half.
@@ -149,4 +161,24 @@ fn own_ends(state: &AdminState) -> Vec<(&'static str, u64)> {
 fn millis(time: SystemTime) -> Option<u64> {
     let since = time.duration_since(UNIX_EPOCH).ok()?;
     u64::try_from(since.as_millis()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::page::snapshot::tests::fleet;
+
+    #[test]
+    fn a_time_that_is_near_stays_and_another_does_not() {
+        let before =
+            fleet(&[("a", NodeState::Away), ("b", NodeState::Away), ("c", NodeState::Away)]);
+        let mut now = before.clone();
+        now.nodes[0].since = Some(1_002);
+        now.nodes[1].since = Some(9_000);
+        now.nodes[2] =
+            NodeCell { state: NodeState::Linked, since: Some(1_002), ..now.nodes[2].clone() };
+        steady(&mut now.nodes, &before.nodes);
+        let since: Vec<_> = now.nodes.iter().map(|node| node.since).collect();
+        assert_eq!(since, [Some(1_000), Some(9_000), Some(1_002)]);
+    }
 }

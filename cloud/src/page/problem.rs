@@ -113,7 +113,9 @@ pub(super) fn rows(faults: Vec<Fault>) -> Vec<Problem> {
 
 fn row(sort: Sort, mut faults: Vec<Fault>) -> Option<Problem> {
     // The newest first: it is what somebody looks for.
-    faults.sort_by_key(|fault| std::cmp::Reverse(fault.since));
+    faults.sort_by(|one, other| {
+        other.since.cmp(&one.since).then_with(|| one.place.label.cmp(&other.place.label))
+    });
     let count = faults.len();
     let first = faults.first()?;
     let text = match count {

@@ -196,13 +196,7 @@ impl Screens {
         about.extend(view.iter().filter_map(|view| view.name.clone()));
         let main = html! {
             (explanation)
-            @if let Some(view) = &view {
-                section aria-label="The volume" {
-                    div .scroll tabindex="0" role="region" aria-label="The volume" {
-                        table { tbody { (views::node::row(view)) } }
-                    }
-                }
-            }
+            @if let Some(view) = &view { (views::node::volume(view, moment.snapshot.at)) }
             (views::timeline::timeline("Its life", &life, moment.snapshot.at))
         };
         Screen { title: views::link::short(id), tab: Tab::Volumes, about, main }

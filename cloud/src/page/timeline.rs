@@ -80,8 +80,10 @@ fn create(state: &AdminState, driver: &DriverName, name: &str) -> Option<Moment>
     let id = Id::Name(Method::creating(Resource::Volume), name.to_owned());
     let intent = state.store.read(|known| known.driver(driver)?.intent(&id).cloned())?;
     let attempts = intent.attempts.filter(|attempts| *attempts > 0);
-    let attempts =
-        attempts.map(|attempts| format!("; the driver may have got it {attempts} times"));
+    let attempts = attempts.map(|attempts| match attempts {
+        1 => "; the driver may have got it once".to_owned(),
+        more => format!("; the driver may have got it {more} times"),
+    });
     let outcome = if intent.made.is_some() { "" } else { "; its outcome is not known yet" };
     Some(Moment {
         at: intent.since,

@@ -23,6 +23,8 @@ const WIDTH: f64 = 600.0;
 const ROW: usize = 28;
 /// Where its bars begin.
 const LEFT: f64 = 210.0;
+/// What is left free after them.
+const RIGHT: f64 = 24.0;
 /// The marks of its axis, in ms.
 const MARKS: [(u64, &str); 6] = [
     (1, "1 ms"),
@@ -63,7 +65,11 @@ pub(in crate::page) fn calls(running: &[CallView], ended: &[Arc<EndedCall>], now
         }
         section aria-labelledby="failures-title" {
             h2 #failures-title { "The last failures" }
-            (moments(&failures, now))
+            @if failures.is_empty() {
+                p .muted { "None of the calls that are kept has failed." }
+            } @else {
+                (moments(&failures, now))
+            }
         }
     }
 }
@@ -121,7 +127,7 @@ fn latencies(ended: &[Arc<EndedCall>]) -> Markup {
         } @else {
             p .muted {
                 "Of the " (number(ended.len())) " calls that are kept: the last eight about each id "
-                "or name. Dark to the median, light to the slowest twentieth, a mark at the longest."
+                "or name. Full to the median, pale to the 95th percentile, a mark at the longest."
             }
             div .scroll tabindex="0" role="region" aria-label="Latencies" {
                 (chart(&latencies))
@@ -141,7 +147,7 @@ fn latency(mut took: Vec<u64>) -> Option<Latency> {
 /// Where a duration is on the axis, which is logarithmic.
 fn place(millis: u64) -> f64 {
     let decades = (millis.clamp(1, 100_000) as f64).log10();
-    (LEFT + decades / 5.0 * (WIDTH - LEFT - 10.0)).round()
+    (LEFT + decades / 5.0 * (WIDTH - LEFT - RIGHT)).round()
 }
 
 fn chart(latencies: &[(&'static str, Latency)]) -> Markup {
@@ -208,7 +214,7 @@ mod tests {
         assert_eq!((calls, half, most, longest), (100, 50, 95, 100));
         assert_eq!(super::latency(Vec::new()), None);
         assert_eq!((place(0), place(1)), (LEFT, LEFT));
-        assert!((place(10) - LEFT - 76.0).abs() < 1.0 && place(u64::MAX) == WIDTH - 10.0);
+        assert!((place(10) - LEFT - 73.0).abs() < 1.0 && place(u64::MAX) == WIDTH - RIGHT);
         let shown = chart(&[("CreateVolume", latency)]).into_string();
         assert!(shown.contains(">CreateVolume</text>") && shown.contains("viewBox=\"0 0 600 56\""));
     }
@@ -226,6 +232,6 @@ mod tests {
         };
         let shown = calls(&[call], &[], 61_000).into_string();
         assert!(shown.contains("/volume/d.example/%3Cv%3E\">&lt;v&gt;<"), "{shown}");
-        assert!(shown.contains(">5s</time>") && shown.contains("No call is kept"), "{shown}");
+        assert!(shown.contains(">5s</time>") && shown.contains("No call is kept."), "{shown}");
     }
 }

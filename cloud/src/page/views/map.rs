@@ -18,6 +18,9 @@ const ROW: usize = 10;
 const BLOCK: usize = 100;
 /// From one square to the next.
 const PITCH: usize = 11;
+/// From one square to the next on the screen, for fleets of at most so many nodes. So a small fleet
+/// is not lost on the screen, and a large one is seen whole.
+const SHOWN: [(usize, usize); 3] = [(300, 22), (2_000, 11), (usize::MAX, 6)];
 /// The groups that are shown.
 const GROUPS: usize = 300;
 
@@ -30,9 +33,9 @@ pub(in crate::page) fn map(snapshot: &Snapshot, groups: &Groups, by: &By) -> Mar
             (choice(groups, by))
             p #pointed .muted aria-hidden="true" { "Point at a square for its node." }
         }
-        div .map .grouped[*by != By::Nothing] {
+        div .map {
             @for (name, nodes) in groups.groups.iter().take(GROUPS) {
-                (group(snapshot, name, nodes))
+                (group(snapshot, name, nodes, shown(snapshot.nodes.len())))
             }
         }
         @if more > 0 {
@@ -60,7 +63,13 @@ fn choice(groups: &Groups, by: &By) -> Markup {
     }
 }
 
-fn group(snapshot: &Snapshot, name: &str, places: &[usize]) -> Markup {
+/// From one square to the next on the screen.
+fn shown(nodes: usize) -> usize {
+    let pitch = SHOWN.into_iter().find(|(most, _)| nodes <= *most);
+    pitch.map_or(PITCH, |(_, pitch)| pitch)
+}
+
+fn group(snapshot: &Snapshot, name: &str, places: &[usize], pitch: usize) -> Markup {
     let nodes: Vec<_> = places.iter().filter_map(|place| snapshot.nodes.get(*place)).collect();
     html! {
         div .group {
@@ -68,19 +77,19 @@ fn group(snapshot: &Snapshot, name: &str, places: &[usize]) -> Markup {
                 h3 { (name) " " span .muted { (number(nodes.len())) } }
             }
             div .blocks {
-                @for block in nodes.chunks(BLOCK) { (self::block(block)) }
+                @for block in nodes.chunks(BLOCK) { (self::block(block, pitch)) }
             }
         }
     }
 }
 
-fn block(nodes: &[&NodeCell]) -> Markup {
+fn block(nodes: &[&NodeCell], pitch: usize) -> Markup {
     let rows = nodes.len().div_ceil(ROW);
     let columns = nodes.len().min(ROW);
     let (width, height) = (columns * PITCH, rows * PITCH);
     html! {
-        svg role="img" viewBox={"0 0 " (width) " " (height)} width=(width) height=(height)
-            aria-label=(summary(nodes)) data-nodes=(names(nodes)) {
+        svg role="img" viewBox={"0 0 " (width) " " (height)} width=(columns * pitch)
+            height=(rows * pitch) aria-label=(summary(nodes)) data-nodes=(names(nodes)) {
             @for (place, node) in nodes.iter().enumerate() {
                 path .(node.state) d=(square(place)) {}
             }
@@ -158,7 +167,7 @@ mod tests {
         assert_eq!(squares, 250);
         assert!(shown.contains("nodes n000 to n099: 1 away, 99 linked"), "{shown}");
         assert!(shown.contains("<path class=\"away\" d=\"M34 1h9v9h-9z\">"), "{shown}");
-        assert!(shown.contains("viewBox=\"0 0 110 55\""), "the last block is half full");
-        assert!(!shown.contains('\u{1b}') && !shown.contains("grouped\""));
+        assert!(shown.contains("viewBox=\"0 0 110 55\" width=\"220\""), "half a block");
+        assert!(!shown.contains('\u{1b}'));
     }
 }

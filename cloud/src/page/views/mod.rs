@@ -17,4 +17,5 @@ pub(super) mod subject;
 pub(super) mod time;
 pub(super) mod timeline;
 pub(super) mod volumes;
+pub(super) mod words;
 pub(super) mod wrong;

@@ -145,7 +145,7 @@ fn volumes(volumes: &[VolumeView]) -> Markup {
 }
 
 /// A volume in a table.
-pub(in crate::page) fn row(volume: &VolumeView) -> Markup {
+fn row(volume: &VolumeView) -> Markup {
     html! {
         tr {
             th scope="row" {
@@ -164,6 +164,48 @@ pub(in crate::page) fn row(volume: &VolumeView) -> Markup {
     }
 }
 
+/// What is known of a volume.
+pub(in crate::page) fn volume(volume: &VolumeView, now: u64) -> Markup {
+    html! {
+        section aria-labelledby="facts-title" {
+            h2 #facts-title { "What is known of it" }
+            dl {
+                dt { "node" } dd { a href=(link::node(&volume.node)) { (volume.node) } }
+                dt { "driver" } dd { a href=(link::driver(&volume.driver)) { (volume.driver) } }
+                @if let (Some(namespace), Some(name)) = (&volume.claim_namespace, &volume.claim_name) {
+                    dt { "claim" }
+                    dd {
+                        a href=(link::claim(namespace, name)) { (plain(namespace)) "/" (plain(name)) }
+                    }
+                }
+                @if let Some(name) = &volume.persistent_volume {
+                    dt { "PersistentVolume" } dd { (plain(name)) }
+                }
+                @if let Some(bytes) = volume.capacity_bytes {
+                    dt { "size" } dd { (size(bytes)) }
+                }
+                @if !volume.published.is_empty() {
+                    dt { "attached to" } dd { (plain(&volume.published.join(", "))) }
+                }
+                dt { "state" } dd { (volume.state) }
+                dt { "known" } dd { "for " (since(volume.since_ms, now)) }
+            }
+        }
+    }
+}
+
+/// A size in the largest unit in which it is whole.
+fn size(bytes: i64) -> String {
+    let units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+    let mut left = bytes;
+    let mut unit = 0;
+    while left != 0 && left % 1024 == 0 && unit + 1 < units.len() {
+        left /= 1024;
+        unit += 1;
+    }
+    format!("{left} {}", units.get(unit).copied().unwrap_or_default())
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
@@ -172,6 +214,12 @@ mod tests {
     use crate::admin::driver_health::HealthView;
     use crate::page::node_state::NodeState;
     use crate::page::snapshot::tests::node as cell;
+
+    #[test]
+    fn a_size_is_whole() {
+        let sizes = [0, 1000, 1024, 5 << 30, 3 << 40].map(size);
+        assert_eq!(sizes, ["0 B", "1000 B", "1 KiB", "5 GiB", "3 TiB"]);
+    }
 
     #[test]
     fn what_a_peer_says_is_escaped() {

@@ -4,6 +4,7 @@ use maud::{Markup, PreEscaped, html};
 
 use super::link;
 use super::time::{number, since};
+use super::words::many;
 use super::wrong;
 use crate::page::node_state::NodeState;
 use crate::page::snapshot::{DriverCell, Snapshot};
@@ -93,7 +94,8 @@ fn row(driver: &DriverCell) -> Markup {
         @if driver.intents > 0 {
             tr .note {
                 td colspan="4" {
-                    (number(driver.intents)) " creates whose outcome is not known yet"
+                    (many(driver.intents, "create", "creates"))
+                    " with an outcome that is not known yet"
                 }
             }
         }
@@ -129,7 +131,7 @@ mod tests {
         for id in ["counts", "wrong", "flight", "map"] {
             assert_eq!(shown.matches(&format!("id=\"{id}\"")).count(), 1, "{id}: {shown}");
         }
-        for part in ["2 hang", "the oldest for", "5\u{202f}000", "2 creates whose", "<p>map</p>"] {
+        for part in ["2 hang", "the oldest for", "5\u{202f}000", "2 creates with", "<p>map</p>"] {
             assert!(shown.contains(part), "{part} is not in {shown}");
         }
     }

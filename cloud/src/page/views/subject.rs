@@ -5,6 +5,7 @@ use proto::host::plain;
 use proto::names::{DriverName, NodeName};
 
 use super::link;
+use super::words::words;
 use crate::explain::answer::{Cause, Explanation, Step, Verdict};
 
 /// The verdict and the chain that led to it.
@@ -35,9 +36,9 @@ fn verdict(verdict: &Verdict) -> Markup {
     let class = if verdict.cause == Cause::Fine { "fine" } else { "fault" };
     html! {
         section #verdict .verdict .(class) aria-label="Verdict" {
-            p .what { (plain(&verdict.text)) }
+            p .what { (words(&verdict.text)) }
             @if !verdict.next.is_empty() {
-                p .next { span .arrow aria-hidden="true" { "→ " } (plain(&verdict.next)) }
+                p .next { span .arrow aria-hidden="true" { "→ " } (words(&verdict.next)) }
             }
         }
     }
@@ -54,7 +55,7 @@ fn row(step: &Step) -> Markup {
                 }
             }
             td { (plain(&step.state)) }
-            td { (plain(&step.found)) }
+            td { (words(&step.found)) }
         }
     }
 }

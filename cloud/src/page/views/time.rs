@@ -16,8 +16,9 @@ pub(in crate::page) fn since(moment: u64, now: u64) -> Markup {
 /// A moment as a date, in UTC.
 pub(in crate::page) fn date(moment: u64) -> String {
     let date = httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_millis(moment));
-    // Without the day of the week.
-    date.split_once(", ").map(|(_, date)| date.to_owned()).unwrap_or(date)
+    // Without the day of the week, and by the zone's usual name.
+    let (_, date) = date.split_once(", ").unwrap_or_default();
+    date.replace("GMT", "UTC")
 }
 
 /// A duration in ms.
@@ -49,7 +50,7 @@ mod tests {
     #[test]
     fn an_age_carries_its_moment_for_the_script() {
         let shown = since(1_000, 61_000).into_string();
-        let expected = "<time title=\"01 Jan 1970 00:00:01 GMT\" data-ms=\"1000\">60s</time>";
+        let expected = "<time title=\"01 Jan 1970 00:00:01 UTC\" data-ms=\"1000\">60s</time>";
         assert_eq!(shown, expected);
         assert!(since(5_000, 1_000).into_string().contains(">0s<"), "clocks may differ");
     }

@@ -3,6 +3,7 @@
 use maud::{Markup, html};
 
 use super::time::{number, since};
+use super::words::words;
 use crate::page::problem::Problem;
 use crate::page::snapshot::Snapshot;
 
@@ -51,16 +52,15 @@ fn row(problem: &Problem, now: u64) -> Markup {
         li .{(problem.severity.name())} {
             p .what {
                 span .mark { (problem.severity.name()) }
-                (problem.text)
+                (words(&problem.text))
             }
             @if let Some(moment) = problem.since {
                 p .since {
-                    @if problem.count > 1 { "the first " }
-                    "since " (since(moment, now))
+                    "for " @if problem.count > 1 { "up to " } (since(moment, now))
                 }
             }
             @if !problem.next.is_empty() {
-                p .next { span .arrow aria-hidden="true" { "→ " } (problem.next) }
+                p .next { span .arrow aria-hidden="true" { "→ " } (words(&problem.next)) }
             }
             p .places {
                 @for (at, place) in problem.places.iter().enumerate() {
@@ -92,7 +92,7 @@ mod tests {
         for part in [
             "<li class=\"fault\">",
             "5 nodes rest",
-            "the first since <time",
+            "for up to <time",
             ">60s</time>",
             "look there",
             "<a href=\"/node/n0\">n0</a>",

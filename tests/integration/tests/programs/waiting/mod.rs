@@ -20,6 +20,7 @@ mod limits;
 mod links;
 mod net;
 mod offline_front;
+mod page;
 mod proxy;
 mod quotas;
 mod renewal;
