@@ -19,6 +19,7 @@ var fromOutside = map[string]bool{
 	"Secret/csi-cloud-tls":    true,
 	"Secret/csi-cloud-ca":     true,
 	"Secret/csi-cloud-etcd":   true,
+	"Secret/csi-cloud-page":   true,
 	"Secret/csi-sidecars-tls": true,
 }
 

@@ -57,6 +57,7 @@ the values.
 {{- end -}}
 {{- if and (eq .half "cloud") $root.Values.cloud.etcd.hosts }}{{ $components = append $components "ha" }}{{ end -}}
 {{- if $root.Values.join.caHash }}{{ $components = append $components "join" }}{{ end -}}
+{{- if and (eq .half "cloud") $root.Values.page }}{{ $components = append $components "page" }}{{ end -}}
 {{- range $components -}}
   {{- $patches := include "edge-csi.file" (dict "root" $root "path" (printf "components/%s/%s.yaml" . $half)) | fromYamlArray -}}
   {{- include "edge-csi.patch" (dict "workload" $workload "patches" $patches) -}}
@@ -137,6 +138,12 @@ key = "/etc/edge-csi-etcd/tls.key"
 [ca]
 cert = "/etc/edge-csi-ca/tls.crt"
 key = "/etc/edge-csi-ca/tls.key"
+{{- end }}
+{{- if .Values.page }}
+
+[page]
+listen = "https://0.0.0.0:7445"
+token_file = "/etc/edge-csi-page/tokens"
 {{- end }}
 
 [kubernetes]
