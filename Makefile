@@ -9,7 +9,7 @@ export PATH := $(CURDIR)/target/tools/bin:$(PATH)
 
 DIRECT := $(CARGO) test --workspace --test direct --locked --quiet -- --ignored --test-threads 2
 
-.PHONY: figures fuzz help build demo direct guest test check sanity sim mutants chaos powercut release bench badnet scale hostile hop size sbom tools stand stand-down e2e conformance skew
+.PHONY: figures fuzz help build demo direct guest test check sanity sim mutants chaos powercut release bench badnet scale hostile hop size sbom tools stand stand-down e2e conformance skew page
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -106,6 +106,11 @@ scale: ## Thousands of idle edges: memory, CPU, and how fast they come back (rel
 hostile: ## Hostile peers: silent sockets, no hello, nothing read, node remove, changing scopes, QUIC Initials, HTTP/2 frames, wrong tokens, lies about drivers, volumes and leases (release build); CASE=name, SHORT=1 for smaller numbers in a debug build
 	$(if $(SHORT),$(CARGO) build --workspace --locked,$(call RELEASE,bench))
 	$(if $(SHORT),target/debug,target/measure)/bench hostile $(if $(SHORT),--short) $(if $(CASE),--case $(CASE))
+
+page: ## The page in Chromium (Debian's chromium and chromium-driver), with 3 nodes and with 5,000: pictures in target/page; SHORT=1 with 3 only (debug)
+	@sh tests/chromium.sh
+	$(if $(SHORT),$(CARGO) build --workspace --locked,$(call RELEASE,bench))
+	$(if $(SHORT),target/debug,target/measure)/bench page $(if $(SHORT),--short)
 
 hop: build ## What a hop by `csi-cloud front` costs, printed; a measurement without a target
 	$(CARGO) test --workspace --test programs --locked --quiet -- --ignored --nocapture socket_relay::

@@ -1,6 +1,7 @@
 //! Measurements with targets: calls, routing, durable creates and guests, very many idle edges
-//! ([`scale`]), far and lossy networks
-//! ([`badnet`]), and hostile peers ([`hostile`]).
+//! ([`scale`]), far and lossy networks ([`badnet`]).
+//!
+//! Hostile peers ([`hostile`]) and the page in a browser ([`page`]) have targets too.
 //!
 //! The products are the release build in every profile of the measuring program.
 
@@ -14,6 +15,7 @@ pub mod guest_io;
 pub mod hostile;
 pub mod lives;
 pub mod load;
+pub mod page;
 pub mod report;
 pub mod routing;
 pub mod scale;

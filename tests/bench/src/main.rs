@@ -1,10 +1,10 @@
-//! The programs behind `make bench`, `make scale`, `make badnet` and `make hostile`.
+//! The programs behind `make bench`, `make scale`, `make badnet`, `make hostile` and `make page`.
 
 use std::process::ExitCode;
 
 use bench::command::{Case, Options};
 use bench::scale::machine::{Half, pin};
-use bench::{badnet, command, hostile, lives, scale};
+use bench::{badnet, command, hostile, lives, page, scale};
 use clap::{Parser, Subcommand};
 use proto::host::program::runtime;
 
@@ -32,6 +32,7 @@ enum Command {
     Scale(scale::command::Args),
     Badnet(badnet::command::Args),
     Hostile(hostile::command::Args),
+    Page(page::command::Args),
 }
 
 fn main() -> ExitCode {
@@ -49,6 +50,7 @@ fn main() -> ExitCode {
             runtime(1)?.block_on(scale::command::main(args))
         }
         Command::Hostile(args) => runtime(2)?.block_on(hostile::command::main(args)),
+        Command::Page(args) => runtime(1)?.block_on(page::command::main(args)),
         Command::Badnet(args) => runtime(2)?.block_on(badnet::command::main(args)),
     })
 }

@@ -48,6 +48,8 @@ pub struct Cloud {
     pub urls: Vec<String>,
     /// Where it serves HTTP, if it has `--http`.
     pub http: Option<String>,
+    /// Where it serves the page, if it has `--page`.
+    pub page: Option<String>,
 }
 
 impl Stand {
@@ -202,8 +204,12 @@ impl Stand {
         for _ in listen {
             urls.push(process.line_starting("listening ", START).await?);
         }
+        let page = match more.contains(&"--page") {
+            true => Some(process.line_starting("page ", START).await?),
+            false => None,
+        };
         process.line_starting("ready", START).await?;
-        Ok(Cloud { process, urls, http })
+        Ok(Cloud { process, urls, http, page })
     }
 
     /// Starts csi-edge at a node and waits until it is linked.

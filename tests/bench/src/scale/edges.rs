@@ -3,6 +3,7 @@
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,6 +18,7 @@ use http::{Request, Response};
 use hyper::body::Incoming;
 use prost::Message as _;
 use proto::control::certificate::{Certificate, Renew};
+use proto::control::health::Health;
 use proto::control::hello::{Driver, Hello, Message, PROTOCOL, Protobuf};
 use proto::csi;
 use proto::csi::controller_service_capability::rpc::Type as Rpc;
@@ -57,7 +59,24 @@ pub struct Fleet {
     tasks: Tasks,
 }
 
+/// What some edges of a fleet are like.
+#[derive(Clone)]
+pub struct Kind {
+    /// Their numbers.
+    pub numbers: Range<usize>,
+    /// For how many days their certificates are good.
+    pub days: u16,
+    /// How their driver is; they do not say without it.
+    pub health: Option<Health>,
+    /// A segment of their topology that they share.
+    pub zone: Option<String>,
+}
+
+/// The key of that segment.
+pub const ZONE: &str = "topology.scale.example/zone";
+
 struct Edge {
+    kind: Arc<Kind>,
     /// Its answer to GetCapacity.
     capacity: i64,
     node: NodeName,
@@ -101,18 +120,28 @@ impl Fleet {
     /// # Errors
     /// The CA or the URL cannot be used, or there are no sockets.
     pub fn new(pki: &Path, url: &str, links: usize) -> anyhow::Result<Self> {
+        Self::of(pki, url, Kind { numbers: 0..links, days: 1, health: None, zone: None })
+    }
+
+    /// Edges of one kind, that have not dialed yet.
+    ///
+    /// # Errors
+    /// As for [`Fleet::new`].
+    pub fn of(pki: &Path, url: &str, kind: Kind) -> anyhow::Result<Self> {
+        let links = kind.numbers.len();
+        let kind = Arc::new(kind);
         let endpoint: Endpoint = url.parse()?;
         let addr = format!("{}:{}", endpoint.host, endpoint.port).parse().context("no address")?;
         let authority = Authority::open(pki)?;
         let ca = CertificateDer::from_pem_file(pki.join("ca.crt"))?;
         let mut outgoing = None;
         let mut edges = Vec::with_capacity(links);
-        for number in 0..links {
+        for number in kind.numbers.clone() {
             if endpoint.transport == Transport::Quic && number % LINKS_PER_SOCKET == 0 {
                 outgoing = Some(quic::Outgoing::bind(addr)?);
             }
             let node: NodeName = node_name(number).parse()?;
-            let (certificate, key) = authority.node(&node, 1)?;
+            let (certificate, key) = authority.node(&node, kind.days)?;
             let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.serialize_der()));
             let credentials = Credentials::made(ca.clone(), certificate.der().clone(), key)?;
             let alpn = if outgoing.is_some() { quic::ALPN } else { ws::ALPN };
@@ -120,10 +149,11 @@ impl Fleet {
             let driver = DRIVER.parse()?;
             let capacity = CAPACITY + i64::try_from(number)?;
             let edge = Edge {
+                kind: kind.clone(),
                 capacity,
                 node,
                 driver,
-                share: number as f64 / links as f64,
+                share: (number - kind.numbers.start) as f64 / links as f64,
                 tls: Mutex::new(tls),
                 has_renewed: AtomicBool::new(false),
                 outgoing: outgoing.clone(),
@@ -253,7 +283,7 @@ impl Edge {
 
     /// Sends the hello; returns the backoff from the cloud's welcome, in ms.
     async fn greet(&self, link: &mut Link) -> Result<Option<u32>, LinkError> {
-        let drivers = vec![driver(&self.node, self.driver.clone())];
+        let drivers = vec![driver(&self.node, self.driver.clone(), &self.kind)];
         let version = env!("CARGO_PKG_VERSION").into();
         let hello = Hello {
             protocol: PROTOCOL,
@@ -370,7 +400,7 @@ async fn answer(capacity: i64, request: Request<Incoming>) -> Result<Response<Bo
 }
 
 /// The answers of a driver of node-local disks about itself.
-fn driver(node: &NodeName, name: DriverName) -> Driver {
+fn driver(node: &NodeName, name: DriverName, kind: &Kind) -> Driver {
     let info = csi::GetPluginInfoResponse {
         name: DRIVER.into(),
         vendor_version: "1.2.3".into(),
@@ -383,7 +413,8 @@ fn driver(node: &NodeName, name: DriverName) -> Driver {
         Rpc::CreateDeleteSnapshot,
         Rpc::ExpandVolume,
     ]);
-    let segments = [(SEGMENT.to_owned(), node.to_string())].into();
+    let zone = kind.zone.iter().map(|zone| (ZONE.to_owned(), zone.clone()));
+    let segments = zone.chain([(SEGMENT.to_owned(), node.to_string())]).collect();
     let node = csi::NodeGetInfoResponse {
         node_id: node.to_string(),
         max_volumes_per_node: 64,
@@ -397,5 +428,5 @@ fn driver(node: &NodeName, name: DriverName) -> Driver {
         ("NodeGetInfo", node.encode_to_vec()),
     ];
     let answers = answers.map(|(method, bytes)| (method.to_owned(), Protobuf(Bytes::from(bytes))));
-    Driver { name, answers: answers.into(), health: None }
+    Driver { name, answers: answers.into(), health: kind.health.clone() }
 }

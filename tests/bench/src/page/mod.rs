@@ -1,0 +1,12 @@
+//! The page in a real browser: Chromium, driven by its own WebDriver.
+//!
+//! With three real nodes it looks at what an operator does; with thousands of light edges at what
+//! it costs.
+
+mod browser;
+mod checks;
+pub mod command;
+mod large;
+mod pages;
+mod small;
+mod watchers;
