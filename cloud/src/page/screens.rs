@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use http::StatusCode;
 use maud::{Markup, html};
-use proto::csi::Id;
+use proto::csi::{Id, Method};
 use proto::names::{DriverName, NodeName};
 
 use super::answer::{self, Answer};
@@ -18,6 +18,8 @@ use super::views::frame::{Frame, Tab};
 use super::views::{self, frame};
 use crate::admin::admin_state::AdminState;
 use crate::admin::volumes::VolumesQuery;
+use crate::explain::answer::{Explanation, Verdict};
+use crate::explain::ended::failure;
 use crate::explain::subject::{Namespaced, Subject};
 
 /// Calls at a node that are shown.
@@ -142,7 +144,9 @@ impl Screens {
             }
             ["volume", driver, id] => {
                 let driver: DriverName = driver.parse().ok()?;
-                Some(self.volume(moment, &driver, id).await)
+                // A name under which a volume was made leads to it.
+                let made = timeline::made(state, &driver, id);
+                Some(self.volume(moment, &driver, made.as_deref().unwrap_or(id)).await)
             }
             ["claim", namespace, name] => {
                 let claim = format!("{namespace}/{name}").parse::<Namespaced>().ok()?;
@@ -188,8 +192,14 @@ impl Screens {
     async fn volume(&self, moment: &Moment, driver: &DriverName, id: &str) -> Screen {
         let state = self.hub.state();
         let view = state.volume(driver, &Id::Volume(id.to_owned()));
-        let subject = Subject::Volume { driver: driver.clone(), id: id.to_owned() };
-        let explanation = explained(state, "Volume", &views::link::short(id), subject).await;
+        let explanation = match create_failed(state, driver, id).filter(|_| view.is_none()) {
+            Some(verdict) => Explanation { steps: Vec::new(), verdict },
+            None => {
+                let volume = Subject::Volume { driver: driver.clone(), id: id.to_owned() };
+                state.explain(&timeline::claim(state, driver, id).unwrap_or(volume)).await
+            }
+        };
+        let explanation = headed("Volume", &views::link::short(id), &explanation);
         let life = timeline::of_volume(state, driver, id);
         let mut about = vec![id.to_owned()];
         about.extend(view.iter().map(|view| view.node.to_string()));
@@ -241,12 +251,24 @@ fn nodes(moment: &Moment, asked: &Asked<'_>) -> Screen {
 
 /// What `explain` says of something, with its name above.
 async fn explained(state: &AdminState, kind: &str, name: &str, subject: Subject) -> Markup {
-    let explanation = state.explain(&subject).await;
+    headed(kind, name, &state.explain(&subject).await)
+}
+
+fn headed(kind: &str, name: &str, explanation: &Explanation) -> Markup {
     html! {
         p .kind { (kind) }
         h1 { (proto::host::plain(name)) }
-        (views::subject::explanation(&explanation))
+        (views::subject::explanation(explanation))
     }
+}
+
+/// Why the last create under a name failed; none if the last call about it was no create. What was
+/// sent to no node has no other record.
+fn create_failed(state: &AdminState, driver: &DriverName, name: &str) -> Option<Verdict> {
+    let ended = state.ended_about(driver, name);
+    let last = ended.first()?;
+    Method::of_name(last.rpc)?.creates()?;
+    failure(last)
 }
 
 /// The title of the page for what is not there.

@@ -5,7 +5,8 @@ use proto::host::{clock, plain};
 use proto::names::{DriverName, NodeName};
 
 use crate::admin::admin_state::AdminState;
-use crate::state::record::{Home, LeaseRecord};
+use crate::explain::subject::{Namespaced, Subject};
+use crate::state::record::{Home, Intent, LeaseRecord};
 use crate::telemetry::calls::{Progress, Running};
 use crate::telemetry::ended::EndedCall;
 use crate::telemetry::metrics::code_name;
@@ -76,9 +77,25 @@ pub(super) fn of_volume(state: &AdminState, driver: &DriverName, id: &str) -> Ti
     Timeline { unknown: unknown(home.as_ref(), moments.is_empty()), moments }
 }
 
-fn create(state: &AdminState, driver: &DriverName, name: &str) -> Option<Moment> {
+/// The id of the volume that was made under a name.
+pub(super) fn made(state: &AdminState, driver: &DriverName, name: &str) -> Option<String> {
+    Some(intent(state, driver, name)?.made?.into())
+}
+
+/// The claim for which a create under a name is on its way.
+pub(super) fn claim(state: &AdminState, driver: &DriverName, name: &str) -> Option<Subject> {
+    let claim = intent(state, driver, name)?.claim?;
+    let claim = format!("{}/{}", claim.namespace, claim.name).parse::<Namespaced>();
+    claim.ok().map(Subject::Pvc)
+}
+
+fn intent(state: &AdminState, driver: &DriverName, name: &str) -> Option<Intent> {
     let id = Id::Name(Method::creating(Resource::Volume), name.to_owned());
-    let intent = state.store.read(|known| known.driver(driver)?.intent(&id).cloned())?;
+    state.store.read(|known| known.driver(driver)?.intent(&id).cloned())
+}
+
+fn create(state: &AdminState, driver: &DriverName, name: &str) -> Option<Moment> {
+    let intent = intent(state, driver, name)?;
     let attempts = intent.attempts.filter(|attempts| *attempts > 0);
     let attempts = attempts.map(|attempts| match attempts {
         1 => "; the driver may have got it once".to_owned(),
@@ -191,7 +208,6 @@ mod tests {
 
     use super::*;
     use crate::admin::tests::admin_state;
-    use crate::state::record::Intent;
     use crate::telemetry::ended::Outcome as Ended;
 
     fn call(state: &AdminState, driver: &DriverName, id: Id, code: Code) {
@@ -235,6 +251,8 @@ mod tests {
         assert!(life.moments[2].detail.ends_with(": no\\u{1b} room"), "{:?}", life.moments);
         assert_eq!(life.moments[3].outcome, Outcome::Runs("front"));
         assert_eq!(life.unknown.len(), 2);
+        assert_eq!(made(&state, &driver, "pvc-1").as_deref(), Some("v1"));
+        assert_eq!((made(&state, &driver, "v1"), claim(&state, &driver, "pvc-1")), (None, None));
     }
 
     #[tokio::test]

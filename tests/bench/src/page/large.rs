@@ -4,16 +4,22 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
+use harness::raw::RawClient;
+use harness::requests::{capability, controller};
 use harness::stand::{Cloud, Stand};
 use harness::wait::{STOP, until};
+use prost::Message;
 use proto::control::health::{Health, HealthState};
+use proto::csi;
+use proto::csi::frame::frame;
 use tokio::time::{Instant, sleep};
+use tonic::Code;
 
 use super::browser::{Browser, DESK, NIGHT, PHONE};
 use super::checks::number;
 use super::watchers::Watchers;
 use super::{checks, pages};
-use crate::scale::edges::{DRIVER, Fleet, Kind, node_name};
+use crate::scale::edges::{DRIVER, Fleet, Kind, SEGMENT, node_name};
 use crate::usage;
 
 /// How long all edges may take to link.
@@ -55,6 +61,8 @@ pub(super) async fn look(nodes: usize, pictures: &Path) -> anyhow::Result<()> {
     remove(&stand, nodes).await?;
     first_screen(&browser, url).await?;
     show(&browser, url).await?;
+    stuck(&stand, &browser, url, &node_name(nodes - 60)).await?;
+    live(&browser, url, &mut edges, &node_name(nodes - 15)).await?;
     browser.go("about:blank").await?;
     checks::console(&browser).await?;
     browser.end().await?;
@@ -183,6 +191,54 @@ async fn show(browser: &Browser, url: &str) -> anyhow::Result<()> {
         checks::width(browser, path).await?;
     }
     Ok(())
+}
+
+/// A claim whose node is away is found by the name of its volume.
+async fn stuck(stand: &Stand, browser: &Browser, url: &str, away: &str) -> anyhow::Result<()> {
+    let segments = [(SEGMENT.to_owned(), away.to_owned())].into();
+    let requisite = vec![csi::Topology { segments }];
+    let request = csi::CreateVolumeRequest {
+        name: "pvc-stuck".into(),
+        volume_capabilities: vec![capability()],
+        accessibility_requirements: Some(csi::TopologyRequirement {
+            preferred: requisite.clone(),
+            requisite,
+        }),
+        ..Default::default()
+    };
+    let front = RawClient::connect(&stand.cloud_front(DRIVER)).await?;
+    let path = controller("CreateVolume");
+    let answer = front.send(&path, frame(&request.encode_to_vec()), &[]).await?;
+    let code = answer.code();
+    ensure!(code == Code::Unavailable, "a create at a node that is away was answered {code:?}");
+    browser.look(DESK).await?;
+    browser.go(&format!("{url}/find?q=pvc-stuck")).await?;
+    let verdict = browser.text("return document.getElementById('verdict').textContent").await?;
+    ensure!(verdict.contains("UNAVAILABLE") && verdict.contains(away), "{verdict:?}");
+    Ok(())
+}
+
+/// A node that leaves is shown without loading the page anew.
+async fn live(browser: &Browser, url: &str, edges: &mut Edges, node: &str) -> anyhow::Result<()> {
+    browser.go(url).await?;
+    browser.run("window.untouched = true").await?;
+    edges.flapping.leave().await;
+    let begun = Instant::now();
+    let script = format!(
+        r#"for (const svg of document.querySelectorAll("svg[data-nodes]")) {{
+          const at = svg.dataset.nodes.split(" ").indexOf("{node}");
+          if (at >= 0) return [svg.children[at].getAttribute("class"), window.untouched === true];
+        }}"#
+    );
+    until("the page shows that a node is away", || async {
+        let seen = browser.run(&script).await?;
+        ensure!(seen == serde_json::json!(["away", true]), "{seen}");
+        Ok(())
+    })
+    .await?;
+    println!("a node that left is shown after {:.1?}", begun.elapsed());
+    edges.flapping.dial();
+    edges.flapping.all_linked(LINKING).await
 }
 
 /// What open pages cost while edges come and go.
