@@ -9,7 +9,7 @@ export PATH := $(CURDIR)/target/tools/bin:$(PATH)
 
 DIRECT := $(CARGO) test --workspace --test direct --locked --quiet -- --ignored --test-threads 2
 
-.PHONY: figures fuzz help build demo direct guest test check sanity sim mutants chaos powercut release bench badnet scale hostile hop size sbom tools stand stand-down e2e conformance skew page
+.PHONY: figures fuzz help build demo direct guest test check sanity sim mutants chaos powercut release bench badnet scale hostile hop size sbom tools stand stand-down e2e conformance skew page model
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -49,6 +49,9 @@ sanity: $(GO_BIN)/.done build ## csi-sanity, direct and through both links; DRIV
 sim: ## The simulation (optimised): SEEDS=n, or one of them with its trace: SEED=x
 	$(MEASURE) --bin sim
 	target/measure/sim $(if $(SEEDS),--seeds $(SEEDS)) $(if $(SEED),--seed $(SEED))
+
+model: ## Every state of the model of several csi-clouds, with larger bounds than `make test`
+	$(CARGO) test --locked --quiet -p model -- --ignored --nocapture --test-threads 1
 
 mutants: ## Put faults into a copy of our code and see whether the simulation finds them; MUTANTS='names'
 	sh tests/mutants.sh $(MUTANTS)

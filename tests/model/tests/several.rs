@@ -1,0 +1,110 @@
+//! Every state of the model of several csi-clouds, and what goes wrong without each of its rules.
+//!
+//! Each test prints how many states it saw, or the shortest way to what went wrong.
+
+use std::collections::BTreeSet;
+
+use model::bounds::{Bounds, Fault};
+use model::properties::{COMMITS, GONE, LEASE, MADE, NO_LEAK, ONE_NODE, STALE};
+use model::system::System;
+use stateright::{Checker, HasDiscoveries, Model, Path};
+
+const NAME: Bounds =
+    Bounds { replicas: 2, edges: 2, names: 1, elections: 2, leases: false, fault: Fault::None };
+const LEASES: Bounds = Bounds { names: 0, elections: 3, leases: true, ..NAME };
+
+/// Looks at all states.
+#[track_caller]
+fn holds(bounds: Bounds) {
+    let checker = System { bounds }.checker().threads(2).spawn_bfs().join();
+    let states = checker.unique_state_count();
+    println!("{bounds:?}: {states} states, at most {} steps away", checker.max_depth());
+    checker.assert_properties();
+}
+
+/// Looks for a way to break this promise.
+#[track_caller]
+fn breaks(fault: Fault, promise: &'static str, bounds: Bounds) {
+    let bounds = Bounds { fault, ..bounds };
+    let found = HasDiscoveries::AllOf(BTreeSet::from([promise]));
+    let checker = System { bounds }.checker().finish_when(found).spawn_bfs().join();
+    let way = checker.discovery(promise);
+    assert!(way.is_some(), "{fault:?} does not break: {promise}");
+    println!("{fault:?} breaks: {promise}");
+    way.into_iter().flat_map(Path::into_actions).for_each(|action| println!("  {action:?}"));
+}
+
+#[test]
+fn a_name_with_two_leaders() {
+    holds(NAME);
+}
+
+#[test]
+fn a_name_with_three_leaders_at_one_edge() {
+    holds(Bounds { edges: 1, elections: 3, ..NAME });
+}
+
+#[test]
+fn the_lease_with_three_leaders() {
+    holds(LEASES);
+}
+
+#[test]
+#[ignore = "4 million states: `make model`"]
+fn a_name_with_three_leaders() {
+    holds(Bounds { replicas: 3, elections: 3, ..NAME });
+}
+
+#[test]
+#[ignore = "800,000 states: `make model`"]
+fn a_name_and_the_lease() {
+    holds(Bounds { edges: 1, leases: true, ..NAME });
+}
+
+#[test]
+fn without_a_fence_a_stale_call_is_carried_out() {
+    breaks(Fault::NoFence, STALE, NAME);
+    breaks(Fault::NoFence, NO_LEAK, NAME);
+    breaks(Fault::NoFence, ONE_NODE, NAME);
+    breaks(Fault::NoFence, MADE, NAME);
+    breaks(Fault::NoFence, GONE, NAME);
+    breaks(Fault::NoFence, LEASE, LEASES);
+}
+
+#[test]
+fn an_epoch_that_was_not_told_or_is_forgotten_fences_nothing() {
+    breaks(Fault::EpochNotTold, STALE, NAME);
+    breaks(Fault::EpochNotTold, MADE, NAME);
+    breaks(Fault::FenceForgotten, STALE, NAME);
+    breaks(Fault::FenceForgotten, MADE, NAME);
+}
+
+#[test]
+fn commits_that_do_not_compare_the_leader_key_interleave() {
+    breaks(Fault::NoCompare, COMMITS, NAME);
+    breaks(Fault::NoCompare, COMMITS, LEASES);
+}
+
+#[test]
+fn a_lost_answer_that_is_not_read_back_loses_a_home() {
+    breaks(Fault::NoReadBack, NO_LEAK, NAME);
+    breaks(Fault::NoReadBack, MADE, NAME);
+    breaks(Fault::NoReadBack, LEASE, LEASES);
+}
+
+#[test]
+fn another_commit_in_the_place_of_one_in_doubt_is_taken_for_it() {
+    breaks(Fault::AnotherCommit, NO_LEAK, NAME);
+    breaks(Fault::AnotherCommit, ONE_NODE, NAME);
+}
+
+#[test]
+fn a_leader_with_an_old_memory_sends_a_name_to_a_second_node() {
+    breaks(Fault::StaleMemory, ONE_NODE, NAME);
+    breaks(Fault::StaleMemory, LEASE, LEASES);
+}
+
+#[test]
+fn a_deposed_leader_that_answers_loses_a_volume() {
+    breaks(Fault::DeposedAnswers, MADE, NAME);
+}
