@@ -1,8 +1,9 @@
 //! Shared parts of several test crates: real programs as processes, the world in which they run,
 //! and clients that see bytes. Networks can be cut or made bad.
 //!
-//! It may use the `drivers`. It knows nothing of Kubernetes.
+//! It may use the `drivers`, and of `cloud` the API of etcd. It knows nothing of Kubernetes.
 
+pub mod etcd;
 pub mod filled;
 pub mod flood;
 pub mod ginkgo;
