@@ -52,7 +52,7 @@ fn the_lease_with_three_leaders() {
 #[test]
 #[ignore = "4 million states: `make model`"]
 fn a_name_with_three_leaders() {
-    holds(Bounds { replicas: 3, elections: 3, ..NAME });
+    holds(Bounds { elections: 3, ..NAME });
 }
 
 #[test]
