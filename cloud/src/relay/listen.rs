@@ -47,7 +47,7 @@ const LIMITS: Limits = Limits { handshakes: 8, connections: 64 };
 
 /// Takes relays' calls for these fronts.
 #[derive(Clone)]
-pub(crate) struct RelayListener {
+pub struct RelayListener {
     fronts: Arc<BTreeMap<DriverName, Arc<Front>>>,
     store: Store,
     tasks: Tasks,
@@ -55,7 +55,7 @@ pub(crate) struct RelayListener {
 
 impl RelayListener {
     /// Its connections are part of `tasks`.
-    pub(crate) fn new(
+    pub fn new(
         fronts: BTreeMap<DriverName, Arc<Front>>,
         store: Store,
         tasks: Tasks,
@@ -114,7 +114,7 @@ impl RelayListener {
                 accepted = socket.listener.accept() => accepted,
             };
             match accepted {
-                Ok((stream, _)) => self.serve(None, Box::new(stream), None),
+                Ok((stream, _)) => self.take(Box::new(stream)),
                 Err(error) => pause_after(&error).await,
             }
         }
@@ -146,6 +146,11 @@ impl RelayListener {
                 (Err(error), _) => warn!(%from, error = chain(&error), "refused a holder"),
             }
         });
+    }
+
+    /// Serves a connection of a relay that needs no certificate.
+    pub fn take(&self, io: Io) {
+        self.serve(None, io, None);
     }
 
     /// Serves a relay's connection in its own task, which keeps its place in the address's limit.

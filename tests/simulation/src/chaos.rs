@@ -84,12 +84,13 @@ impl Chaos {
         tasks: Tasks,
     ) -> Self {
         let nodes = fleet.drivers.len();
+        let ways = fleet.shape().ways;
         let span = u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
         let kinds: Vec<_> = (0..KINDS_OF_EVENT).filter(|_| dice.chance(60)).collect();
         let mut events = Vec::new();
         for _ in 0..dice.between(3, 40) {
             let Some(kind) = kinds.get(dice.below(kinds.len())) else { break };
-            events.push((dice.time(0, span), event(*kind, nodes, dice)));
+            events.push((dice.time(0, span), event(*kind, (nodes, ways), dice)));
         }
         events.sort_by_key(|(at, _)| *at);
         Self { events, fleet, sidecars, trace, tasks, counted: BTreeMap::new() }
@@ -231,7 +232,11 @@ async fn flap(fleet: Arc<Fleet>, node: usize, number: u64) {
     }
 }
 
-fn event(kind: usize, nodes: usize, dice: &mut Dice) -> FleetEvent {
+fn event(
+    kind: usize,
+    (nodes, ways): (usize, &'static [&'static str]),
+    dice: &mut Dice,
+) -> FleetEvent {
     let node = dice.below(nodes);
     let way = dice.pick(&[Way::Up, Way::Down]);
     let short = dice.time(100, 20_000);
@@ -253,7 +258,8 @@ fn event(kind: usize, nodes: usize, dice: &mut Dice) -> FleetEvent {
         1 => FleetEvent::Suffer(node, way, Mishap::Cut),
         2 => FleetEvent::CutOff(
             node,
-            dice.pick(&[&WAYS[..], &WAYS[..1]]),
+            // One way more than there is matters to nobody.
+            dice.pick(&[ways.get(..2.max(ways.len())).unwrap_or(&WAYS), &ways[..1]]),
             dice.pick(&[Away::Refused, Away::Silent]),
             long,
         ),

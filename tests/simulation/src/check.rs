@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use tonic::Code;
 
 use super::chaos::METHODS;
+use super::deposed;
 use super::durable;
 use super::homes::Homes;
 use super::keys::{LIAR, name};
@@ -58,6 +59,7 @@ pub fn check(world: &World, stalls: bool) -> Seen {
     run_once(&runs, world, stalls, &mut seen.wrong);
     run_to_its_end(&runs, world, &mut seen.wrong);
     seen.wrong.extend(durable::written_first(world));
+    seen.wrong.extend(deposed::stale(world));
     seen.wrong.extend(pinned::pinned(world));
     seen.wrong.extend(pinned::freed(world));
     seen.wrong.extend(world.found.all().1);

@@ -7,51 +7,40 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use cloud::csi::front::Front;
-use cloud::nodes::link_task;
 use cloud::nodes::links::Links;
 use cloud::state::policy::Scope;
 use cloud::state::store::writer::Store;
 use edge::link::dial::Dial;
 use edge_calls::drivers::{Drivers, FoundBy};
 use edge_calls::executor::Executor;
+use edge_calls::fence::Fence;
 use proto::host::tasks::Tasks;
 use proto::http2::serve;
-use proto::link::tls::{self, Credentials, Role};
-use proto::link::{Connect, KeepAlive, ws};
-use proto::names::{DriverName, NodeName};
+use proto::link::tls::{Credentials, Role};
+use proto::link::{Connect, KeepAlive};
+use proto::names::NodeName;
+use tempfile::TempDir;
 use tokio::io::DuplexStream;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::cloud_run::CloudRun;
 use super::dice::Dice;
 use super::disk::{Crash, Disk, Noted};
 use super::keys::{Keys, LIAR, NODES};
 use super::net::Net;
 use super::process::Process;
-use super::shape::Shape;
+use super::replicas;
+use super::replicas::Replicas;
+use super::shape::{DRIVER, Shape, driver_name};
 use super::trace::Trace;
 use super::wire::{Plan, boxed, wire};
 use drivers::testdriver::{Running, TestDriver};
 
-/// The one driver of a fleet.
-pub const DRIVER: &str = "test.edge-csi.io";
 /// How soon an edge tries a preferred way again.
 const RETURN: Duration = Duration::from_secs(20);
 /// How long a stopping process may take to finish its calls.
 const STOP: Duration = Duration::from_secs(10);
-/// How long the cloud then waits for its links to leave.
-const GOODBYE: Duration = Duration::from_secs(2);
-
-/// A running csi-cloud.
-struct CloudRun {
-    process: Process,
-    since: Instant,
-    /// The tasks that accept calls; they stop before the links do.
-    fronts: Tasks,
-    links: Arc<Links>,
-    front: Arc<Front>,
-    store: Store,
-}
 
 /// A running csi-edge.
 struct EdgeRun {
@@ -71,6 +60,10 @@ pub struct Fleet {
     /// Of the world, not of any process.
     tasks: Tasks,
     shape: Shape,
+    /// Several clouds in the place of one, in some runs.
+    pub(super) replicas: Option<Arc<Replicas>>,
+    /// The state directories of edges that know several clouds. All else of an edge is in memory.
+    disks: Option<TempDir>,
     state: Mutex<FleetState>,
 }
 
@@ -108,7 +101,7 @@ impl Fleet {
     /// A fleet of this kind, nothing running yet.
     pub fn new(
         shape: Shape,
-        dice: Dice,
+        mut dice: Dice,
         keys: Arc<Keys>,
         net: Net,
         trace: Trace,
@@ -127,6 +120,13 @@ impl Fleet {
                 driver.stay_here();
             }
         }
+        let replicas = (shape.replicas > 1).then(|| {
+            let parts = (keys.clone(), net.clone(), trace.clone(), tasks.clone());
+            let dice = Dice::new(dice.between(0, u64::MAX), "replicas");
+            let replicas = Replicas::new(shape, dice, parts);
+            replicas.prepare_etcd();
+            replicas
+        });
         let state = FleetState {
             disk: Disk::default(),
             dice,
@@ -140,7 +140,9 @@ impl Fleet {
             driver_ends: Vec::new(),
             edge_ends: Vec::new(),
         };
-        Arc::new(Self { drivers, net, keys, trace, tasks, shape, state: Mutex::new(state) })
+        let state = Mutex::new(state);
+        let disks = replicas.as_ref().and_then(|_| tempfile::tempdir().ok());
+        Arc::new(Self { drivers, net, keys, trace, tasks, shape, replicas, disks, state })
     }
 
     /// Its shape.
@@ -176,6 +178,10 @@ impl Fleet {
     /// # Errors
     /// Its certificate cannot be read.
     pub fn start_cloud(self: &Arc<Self>) -> anyhow::Result<()> {
+        if let Some(replicas) = &self.replicas {
+            replicas.start_all();
+            return Ok(());
+        }
         let mut state = self.lock();
         if state.cloud.is_some() || state.cloud_leaves {
             return Ok(());
@@ -184,42 +190,10 @@ impl Fleet {
         let percent = self.shape.crashes;
         let crash = state.dice.chance(percent).then(|| self.crash(&mut state.dice));
         let store = Store::open(Box::new(state.disk.of(process.clone(), crash)), &process.tasks)?;
-        let store = store.with_quotas(self.shape.quotas());
-        let links = Links::new(store.clone(), process.tasks.clone(), cloud::lease::answer::answer);
-        let links = Arc::new(links.scoped(&[(driver_name()?, self.shape.policy())].into()));
-        let front = Front::new(
-            driver_name()?,
-            self.shape.policy(),
-            store.clone(),
-            links.clone(),
-            Arc::default(),
-        );
-        let front = Arc::new(front);
-        let lists = front.clone().serve(None, process.tasks.clone());
-        process.tasks.spawn_until_stop("front", lists);
-        let tls = tls::server_config(&self.keys.of("cloud", Role::Cloud)?, ws::ALPN)?;
-        let acceptor = ws::Acceptor::new(tls, KeepAlive::default());
-        let tasks = process.tasks.clone();
-        let taking = links.clone();
-        let door = move |io| {
-            if taking.is_drained() {
-                return;
-            }
-            let acceptor = acceptor.clone();
-            let links = taking.clone();
-            tasks.spawn("link", async move {
-                let Ok(greeted) = acceptor.greet(io).await else { return };
-                let Ok(accepted) = acceptor.accept(greeted).await else { return };
-                if let Some((peer, link)) = accepted.link() {
-                    link_task::run(&links, peer, link.into(), None).await;
-                }
-            });
-        };
-        self.net.open(Arc::new(door), process.end.clone());
+        let cloud = CloudRun::start(&self.shape, store, process.clone())?;
+        self.net.open(self.shape.ways, cloud.door(&self.keys)?, process.end.clone());
         self.trace.say("the cloud starts");
-        let since = Instant::now();
-        let fronts = Tasks::default();
-        state.cloud = Some(CloudRun { process, since, fronts, links, front, store });
+        state.cloud = Some(cloud);
         Ok(())
     }
 
@@ -243,6 +217,9 @@ impl Fleet {
     /// No cloud dies of a commit any more.
     pub fn calm(&self) {
         self.net.calm();
+        if let Some(replicas) = &self.replicas {
+            replicas.calm();
+        }
         self.lock().disk.calm();
     }
 
@@ -260,33 +237,43 @@ impl Fleet {
 
     /// All that became durable in the cloud's store, and when.
     pub fn noted(&self) -> Vec<Noted> {
-        self.lock().disk.noted().clone()
+        self.read_noted(<[Noted]>::to_vec)
     }
 
     /// Reads all that became durable in the cloud's store.
     pub(super) fn read_noted<T>(&self, read: impl FnOnce(&[Noted]) -> T) -> T {
-        read(&self.lock().disk.noted())
+        match &self.replicas {
+            Some(replicas) => replicas.read_noted(read),
+            None => read(&self.lock().disk.noted()),
+        }
+    }
+
+    /// The cloud that leads, if it runs.
+    fn run(&self) -> Option<CloudRun> {
+        match &self.replicas {
+            Some(replicas) => replicas.leader(),
+            None => self.lock().cloud.clone(),
+        }
     }
 
     /// The store and the links of the cloud, if it runs.
     pub(super) fn cloud(&self) -> Option<(Store, Arc<Links>)> {
-        self.lock().cloud.as_ref().map(|cloud| (cloud.store.clone(), cloud.links.clone()))
+        self.run().map(|cloud| (cloud.store, cloud.links))
     }
 
     /// The store of the cloud, if it runs.
     pub fn store(&self) -> Option<Store> {
-        self.lock().cloud.as_ref().map(|cloud| cloud.store.clone())
+        self.run().map(|cloud| cloud.store)
     }
 
     /// The front of the cloud, if it runs.
     pub fn serving(&self) -> Option<Arc<Front>> {
-        self.lock().cloud.as_ref().map(|cloud| cloud.front.clone())
+        self.run().map(|cloud| cloud.front)
     }
 
     /// The elected node, if the cloud runs.
     pub fn election(&self) -> Option<Election> {
-        let state = self.lock();
-        let cloud = state.cloud.as_ref()?;
+        let cloud = self.run()?;
         let name = driver_name().ok()?;
         let elected = cloud.store.read(|state| state.driver(&name)?.elected().cloned());
         let linked = cloud.links.linked();
@@ -299,23 +286,25 @@ impl Fleet {
 
     /// Kills the cloud: all its connections end at once, those of the sidecars too.
     pub fn kill_cloud(&self) {
+        if let Some(replicas) = &self.replicas {
+            replicas.kill_leader();
+        }
         if let Some(cloud) = self.lock().cloud.take() {
             self.trace.say("the cloud is killed");
-            cloud.fronts.give_up();
-            cloud.process.kill();
+            cloud.kill();
         }
     }
 
     /// Stops the cloud as SIGTERM does, and waits until it has ended.
     pub async fn stop_cloud(&self) {
+        if let Some(replicas) = &self.replicas {
+            return replicas.stop_leader().await;
+        }
         let Some(cloud) = self.lock().cloud.take() else { return };
         self.lock().cloud_leaves = true;
         let told = Instant::now();
         self.trace.say("the cloud is told to stop");
-        cloud.links.drain();
-        cloud.fronts.finish_before(tokio::time::sleep(STOP)).await;
-        cloud.process.tasks.finish(GOODBYE).await;
-        cloud.process.kill();
+        cloud.stop(STOP).await;
         self.trace.say("the cloud has stopped");
         let mut state = self.lock();
         state.cloud_leaves = false;
@@ -334,6 +323,9 @@ impl Fleet {
 
     /// A sidecar's connection to the cloud's socket; an error while there is no cloud.
     pub fn front(&self, caller: CancellationToken) -> io::Result<DuplexStream> {
+        if let Some(replicas) = &self.replicas {
+            return Ok(replicas::take(replicas, caller));
+        }
         let state = self.lock();
         let CloudRun { process, front, fronts, .. } =
             state.cloud.as_ref().ok_or(io::ErrorKind::ConnectionRefused)?;
@@ -360,7 +352,7 @@ impl Fleet {
                 Some(nodes.keys().filter(|node| node.as_str() != LIAR).count())
             })
         };
-        self.lock().cloud.as_ref().and_then(|cloud| known(&cloud.store)).unwrap_or(0)
+        self.store().and_then(|store| known(&store)).unwrap_or(0)
     }
 
     /// The credentials of a program.
@@ -394,7 +386,7 @@ impl Fleet {
             credentials: self.keys.of(name.as_str(), Role::Node)?,
             identity: None,
             node: name.clone(),
-            executor: Arc::new(Executor::new(drivers.clone(), process.tasks.clone())),
+            executor: Arc::new(self.executor(&drivers, &process)),
             drivers,
             scopes: Arc::default(),
             leases: Arc::default(),
@@ -409,6 +401,17 @@ impl Fleet {
         self.trace.say(format_args!("the edge of {name} starts"));
         state.edges.insert(node, EdgeRun { process, doors });
         Ok(())
+    }
+
+    /// What runs an edge's calls. It knows the epochs that the edge was told before it ended.
+    fn executor(&self, drivers: &Arc<Drivers>, process: &Process) -> Executor {
+        let executor = Executor::new(drivers.clone(), process.tasks.clone());
+        let Some(disks) = &self.disks else { return executor };
+        let node = drivers.node();
+        let disk = disks.path().join(node.as_str());
+        // It is there already when an edge starts again.
+        drop(std::fs::create_dir(&disk));
+        executor.with_fence(Fence::open(Some(&disk), node.clone()))
     }
 
     /// Kills a node's edge.
@@ -466,6 +469,9 @@ impl Fleet {
     /// Ends everything.
     pub fn end(&self) {
         self.kill_cloud();
+        if let Some(replicas) = &self.replicas {
+            replicas.end();
+        }
         for node in 0..self.drivers.len() {
             self.kill_edge(node);
             self.kill_driver(node);
@@ -487,12 +493,4 @@ impl Fleet {
             })
         })
     }
-}
-
-/// The name of the one driver.
-///
-/// # Errors
-/// None: it is one.
-pub fn driver_name() -> anyhow::Result<DriverName> {
-    Ok(DRIVER.parse()?)
 }

@@ -6,6 +6,8 @@
 
 pub mod chaos;
 pub mod check;
+mod cloud_run;
+mod deposed;
 pub mod dice;
 pub mod disk;
 pub mod durable;
@@ -24,6 +26,7 @@ mod pinned;
 pub mod process;
 mod quiet;
 pub mod record;
+mod replicas;
 pub mod shape;
 pub mod trace;
 mod waits;
@@ -41,12 +44,13 @@ use tokio::time::Instant;
 use self::chaos::Chaos;
 use self::dice::Dice;
 use self::fleet::Fleet;
-use self::keys::{Keys, WAYS};
+use self::keys::{Keys, REPLICAS, WAYS};
 use self::liar::Liar;
 use self::liar_record::LiarRecord;
 use self::model::{Found, KINDS, Topology, World};
 use self::net::Net;
 use self::record::Record;
+use self::replicas::trouble;
 use self::shape::{Lying, Shape};
 use self::trace::Trace;
 use drivers::testdriver::{Fault, Times};
@@ -109,6 +113,7 @@ async fn simulate(seed: u64, keys: Arc<Keys>, trace: Trace) -> anyhow::Result<Ou
     let mut dice = Dice::new(seed, "run");
     let tasks = Tasks::default();
     let shape = with_liar(shape(&mut dice), &mut Dice::new(seed, "is there a liar"));
+    let shape = with_replicas(shape, &mut Dice::new(seed, "are there several clouds"));
     let bad = dice.pick(&[0, 0, 10, 30, 60]);
     let net = Net::new(Dice::new(seed, "net"), bad, trace.clone(), tasks.clone());
     let fleet =
@@ -134,6 +139,10 @@ async fn simulate(seed: u64, keys: Arc<Keys>, trace: Trace) -> anyhow::Result<Ou
     watchers.spawn_until_stop("lister", model::lister::keep(world.clone()));
     if shape.scope == Scope::Shared {
         watchers.spawn_until_stop("elections", elected::watch(world.clone()));
+    }
+    if let Some(replicas) = &fleet.replicas {
+        let troubles = trouble::draw(&mut Dice::new(seed, "trouble"), life::SPAN);
+        tasks.spawn_until_stop("trouble", trouble::run(replicas.clone(), troubles));
     }
     chaos.run().await;
     tokio::time::sleep_until(begun + life::SPAN).await;
@@ -179,8 +188,9 @@ fn world(seed: u64, fleet: &Arc<Fleet>, dice: &mut Dice, trace: &Trace) -> World
         seed,
     };
     trace.say(format_args!(
-        "seed {seed}: {} nodes{}, scope {:?}, {} ways to the cloud, whose lives end at a \
+        "seed {seed}: {} clouds, {} nodes{}, scope {:?}, {} ways to the cloud, whose lives end at a \
          commit by {} %, --timeout {:?}, retries up to {:?}, topology {:?}",
+        shape.replicas,
         shape.nodes,
         shape.liar.map(|liar| format!(" and {liar:?}")).unwrap_or_default(),
         shape.scope,
@@ -200,6 +210,7 @@ fn shape(dice: &mut Dice) -> Shape {
         scope: dice.pick(&[Scope::Node, Scope::Node, Scope::Shared]),
         ways: if dice.chance(50) { &WAYS[..] } else { &WAYS[..1] },
         crashes: dice.pick(&[0, 50, 90]),
+        replicas: 1,
         liar: None,
     }
 }
@@ -208,6 +219,14 @@ fn shape(dice: &mut Dice) -> Shape {
 fn with_liar(shape: Shape, dice: &mut Dice) -> Shape {
     let is_there = dice.chance(50);
     Shape { liar: is_there.then(|| Lying::draw(dice, shape.nodes)), ..shape }
+}
+
+/// The same with several clouds, in some runs. They have no liar, and die by `trouble` only.
+fn with_replicas(shape: Shape, dice: &mut Dice) -> Shape {
+    if !dice.chance(30) {
+        return shape;
+    }
+    Shape { replicas: REPLICAS.len(), ways: &REPLICAS, crashes: 0, liar: None, ..shape }
 }
 
 /// Some drivers are slow, so that faults meet calls in flight.
@@ -269,6 +288,9 @@ fn judge(world: &World, chaos: &Chaos, began: Instant) -> Outcome {
     let (calls, made) = world.liar.counted();
     faults.insert("call of the liar's own", calls);
     faults.insert("thing that the liar said to have made", made);
+    if let Some(replicas) = &world.fleet.replicas {
+        faults.extend(replicas.counted());
+    }
     let stalls = faults.contains_key("stall");
     let seen = check::check(world, stalls);
     let calls = world.record.all();

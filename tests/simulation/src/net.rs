@@ -37,14 +37,24 @@ pub struct Net {
     tasks: Tasks,
 }
 
+/// A connection.
+struct Laid {
+    node: usize,
+    at: String,
+    wire: Arc<Wire>,
+}
+
 struct Inner {
     dice: Dice,
     /// How many of a hundred connections are made to break.
     bad: u32,
-    door: Option<(Door, CancellationToken)>,
+    /// By address.
+    doors: HashMap<&'static str, (Door, CancellationToken)>,
+    /// The addresses whose cloud stands still, until then.
+    still: HashMap<&'static str, Instant>,
     /// By node and address.
     away: HashMap<(usize, String), (Away, Instant)>,
-    wires: Vec<(usize, Arc<Wire>)>,
+    wires: Vec<Laid>,
     counted: BTreeMap<&'static str, u64>,
 }
 
@@ -54,7 +64,8 @@ impl Net {
         let inner = Inner {
             dice,
             bad,
-            door: None,
+            doors: HashMap::new(),
+            still: HashMap::new(),
             away: HashMap::new(),
             wires: Vec::new(),
             counted: BTreeMap::new(),
@@ -66,9 +77,21 @@ impl Net {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on connections go to this acceptor, as long as its owner lives.
-    pub fn open(&self, door: Door, owner: CancellationToken) {
-        self.lock().door = Some((door, owner));
+    /// From now on connections to these addresses go to this acceptor, as long as its owner lives.
+    pub fn open(&self, at: &[&'static str], door: Door, owner: CancellationToken) {
+        let doors = at.iter().map(|at| (*at, (door.clone(), owner.clone())));
+        self.lock().doors.extend(doors);
+    }
+
+    /// The cloud at this address stands still for a while: nothing is lost, and all is late.
+    pub fn stand_still(&self, at: &'static str, time: Duration) {
+        let mut inner = self.lock();
+        inner.still.insert(at, Instant::now() + time);
+        let wires = inner.wires.iter().filter(|wire| wire.at == at && !wire.wire.is_over());
+        for Laid { wire, .. } in wires {
+            [Way::Up, Way::Down].into_iter().for_each(|way| wire.suffer(way, Mishap::Stall(time)));
+        }
+        *inner.counted.entry("stall").or_default() += 1;
     }
 
     /// How a node's edge, a process that this token ends, reaches the cloud.
@@ -92,11 +115,16 @@ impl Net {
             }
             None => {}
         }
+        let still = self.lock().still.get(at).copied().filter(|until| *until > Instant::now());
+        if let Some(until) = still {
+            tokio::time::sleep_until(until).await;
+            return Err(io::ErrorKind::TimedOut.into());
+        }
         let plan = self.lock().plan();
         tokio::time::sleep(plan.delay * 2).await;
         let mut inner = self.lock();
-        let Some((door, cloud)) = inner.door.clone().filter(|(_, cloud)| !cloud.is_cancelled())
-        else {
+        let door = inner.doors.get(at).cloned();
+        let Some((door, cloud)) = door.filter(|(_, cloud)| !cloud.is_cancelled()) else {
             return Err(io::ErrorKind::ConnectionRefused.into());
         };
         if owner.is_cancelled() {
@@ -108,8 +136,8 @@ impl Net {
         if let Some((_, _, mishap)) = plan.mishap {
             *inner.counted.entry(name(mishap)).or_default() += 1;
         }
-        inner.wires.retain(|(_, wire)| !wire.is_over());
-        inner.wires.push((node, wire));
+        inner.wires.retain(|laid| !laid.wire.is_over());
+        inner.wires.push(Laid { node, at: at.to_owned(), wire });
         drop(inner);
         door(boxed(far));
         Ok(boxed(near))
@@ -119,14 +147,14 @@ impl Net {
     pub fn suffer(&self, node: usize, way: Way, mishap: Mishap) {
         let mut inner = self.lock();
         let wires: Vec<_> =
-            inner.wires.iter().filter(|(of, wire)| *of == node && !wire.is_over()).collect();
+            inner.wires.iter().filter(|of| of.node == node && !of.wire.is_over()).collect();
         self.trace.say(format_args!(
             "net: {mishap:?} {way:?} for n{} ({} connections)",
             node + 1,
             wires.len()
         ));
         let hit = u64::from(!wires.is_empty());
-        for (_, wire) in wires {
+        for Laid { wire, .. } in wires {
             wire.suffer(way, mishap);
         }
         *inner.counted.entry(name(mishap)).or_default() += hit;
@@ -149,7 +177,8 @@ impl Net {
         let mut inner = self.lock();
         inner.bad = 0;
         inner.away.clear();
-        inner.wires.iter().for_each(|(_, wire)| wire.calm());
+        inner.still.clear();
+        inner.wires.iter().for_each(|laid| laid.wire.calm());
     }
 
     /// How often what went wrong.

@@ -6,7 +6,8 @@ use cloud::state::record::{Home, Node, Profile};
 use cloud::state::txn::Txn;
 use proto::names::{DriverName, NodeName};
 
-use super::fleet::{Fleet, driver_name};
+use super::fleet::Fleet;
+use super::shape::driver_name;
 
 /// Removes and purges a node, as `csi-cloud node remove` and `node purge` do. Returns false if no
 /// cloud can do it.

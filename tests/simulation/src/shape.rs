@@ -4,13 +4,25 @@ use cloud::state::node_set::NodeSet;
 use cloud::state::policy::{Controllers, KeyKind, Policy, Scope};
 use cloud::state::quotas::Quotas;
 use drivers::testdriver::TOPOLOGY_KEY;
+use proto::names::DriverName;
 
 use super::dice::Dice;
 use super::keys::NODES;
 
+/// The one driver of a fleet.
+pub const DRIVER: &str = "test.edge-csi.io";
+
 /// The volumes and snapshots that a node may have where there is a liar, who lists more. No honest
 /// node has half as many.
 const VOLUMES: u64 = 100;
+
+/// The name of the one driver.
+///
+/// # Errors
+/// None: it is one.
+pub fn driver_name() -> anyhow::Result<DriverName> {
+    Ok(DRIVER.parse()?)
+}
 
 /// The shape of a fleet.
 #[derive(Clone, Copy)]
@@ -23,6 +35,8 @@ pub struct Shape {
     pub ways: &'static [&'static str],
     /// How many of a hundred lives of the cloud end at one of its commits.
     pub crashes: u32,
+    /// How many clouds there are, of which one leads.
+    pub replicas: usize,
     /// One more node that lies, in some runs.
     pub liar: Option<Lying>,
 }

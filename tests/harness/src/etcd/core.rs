@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use cloud::etcd::api::ResponseHeader;
+use cloud::etcd::api::{Event, ResponseHeader};
 use proto::host::tasks::Tasks;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -10,11 +10,13 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Code, Status};
 
 use super::fate::{Fate, Kind};
-use super::keys::{Keys, refusal};
+use super::keys::{Keys, Span, refusal};
 use super::leases::Leases;
 
 /// Draws the fate of a request.
 type Fates = Box<dyn FnMut(Kind) -> Fate + Send>;
+/// Is told each change.
+type Observer = Box<dyn FnMut(&Event) + Send>;
 
 /// An etcd. Clones are the same one.
 #[derive(Clone)]
@@ -32,6 +34,9 @@ pub(super) struct State {
     cut: Vec<CancellationToken>,
     is_full: bool,
     fates: Fates,
+    observer: Observer,
+    /// The last revision that the observer was told.
+    observed: i64,
 }
 
 impl Etcd {
@@ -43,6 +48,8 @@ impl Etcd {
             cut: (0..members).map(|_| CancellationToken::new()).collect(),
             is_full: false,
             fates: Box::new(|_| Fate::Done),
+            observer: Box::new(|_| ()),
+            observed: 0,
         };
         let state = Arc::new(Mutex::new(state));
         Self { state, changed: watch::Sender::new(()), tasks }
@@ -51,6 +58,11 @@ impl Etcd {
     /// From now on each request has the fate that this says.
     pub fn fates(&self, fates: impl FnMut(Kind) -> Fate + Send + 'static) {
         self.lock().fates = Box::new(fates);
+    }
+
+    /// From now on this is told each change when it is made.
+    pub fn observe(&self, observer: impl FnMut(&Event) + Send + 'static) {
+        self.lock().observer = Box::new(observer);
     }
 
     /// Cuts a member off from everybody, or joins it again. Without most of its members etcd does
@@ -95,6 +107,11 @@ impl Etcd {
         self.lock().leases.ids()
     }
 
+    /// The lease of a key, if it has one.
+    pub fn lease_of(&self, key: &[u8]) -> Option<i64> {
+        self.lock().keys.get(key).map(|kv| kv.lease).filter(|lease| *lease != 0)
+    }
+
     /// Ends a lease before its time, with all its keys.
     pub fn end_lease(&self, id: i64) {
         self.lock().end_lease(id);
@@ -109,7 +126,7 @@ impl Etcd {
     /// Deletes all keys.
     pub fn lose(&self) {
         let mut state = self.lock();
-        let all = super::keys::Span::new(&[0], &[0]);
+        let all = Span::new(&[0], &[0]);
         for key in state.keys.names(&all) {
             state.leases.attach(&key, 0);
             state.keys.delete(&key);
@@ -201,6 +218,7 @@ impl Etcd {
         let answer = act(&mut state);
         state.keys.commit();
         let changed = state.keys.revision() > before;
+        state.tell_observer();
         drop(state);
         if changed {
             self.changed.send_replace(());
@@ -214,6 +232,13 @@ impl State {
     pub(super) fn has_quorum(&self) -> bool {
         let there = self.cut.iter().filter(|cut| !cut.is_cancelled()).count();
         there * 2 > self.cut.len()
+    }
+
+    fn tell_observer(&mut self) {
+        let all = Span::new(&[0], &[0]);
+        let news = self.keys.events(self.observed + 1, &all);
+        self.observed = self.keys.revision();
+        news.iter().flat_map(|(_, events)| events).for_each(|event| (self.observer)(event));
     }
 
     /// What begins each answer.

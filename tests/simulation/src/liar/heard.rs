@@ -10,11 +10,11 @@ use proto::csi::{Id, Key, Method, Segments};
 use tokio::time::Instant;
 
 use crate::check::ENDS;
-use crate::fleet::driver_name;
 use crate::homes::Homes;
 use crate::keys::{LIAR, NODES};
 use crate::model::World;
 use crate::record::SECRET;
+use crate::shape::driver_name;
 use drivers::testdriver::TOPOLOGY_KEY;
 
 /// The questions of csi-cloud itself that go to all nodes.

@@ -11,8 +11,8 @@ use proto::csi::topology::NODE_SEGMENT;
 use proto::csi::{self, Capabilities, Local, Method};
 
 use crate::dice::Dice;
-use crate::fleet::{DRIVER, driver_name};
 use crate::keys::{LIAR, name};
+use crate::shape::{DRIVER, driver_name};
 use drivers::testdriver::TOPOLOGY_KEY;
 
 /// A capability that CSI does not define yet.

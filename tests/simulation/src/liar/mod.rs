@@ -29,13 +29,13 @@ use tokio::time::sleep;
 use self::answers::Ids;
 use self::heard::HeardCall;
 use super::dice::Dice;
-use super::fleet::driver_name;
 use super::keys::{LIAR, LIAR_AT, NODES, WAYS};
 use super::life::BEFORE;
 use super::model::World;
 use super::operator;
 use super::process::Process;
 use super::record::NUMBER;
+use super::shape::driver_name;
 
 const SECOND: Duration = Duration::from_secs(1);
 

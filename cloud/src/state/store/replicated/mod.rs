@@ -15,6 +15,7 @@ mod member;
 pub(super) mod offline;
 mod orders;
 mod position;
+mod reading;
 mod replicas;
 
 #[cfg(test)]
@@ -22,4 +23,5 @@ mod tests;
 
 pub use cluster::{Cluster, OrderError};
 pub use join::Joining;
+pub use reading::RecordReader;
 pub use replicas::{Replica, Replicas};

@@ -1,0 +1,162 @@
+//! What goes wrong with several clouds and their store; the seed decides it before a run begins.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::clouds::{MEMBERS, Replicas, stall};
+use crate::dice::Dice;
+use crate::keys::REPLICAS;
+
+/// A trouble, and for how long it lasts.
+#[derive(Clone, Copy, Debug)]
+enum Trouble {
+    /// The lease of a cloud ends early. Of these, the leader's comes first.
+    LeaseEnds,
+    /// The store forgets its history.
+    Compacts,
+    /// A member of the store is cut off.
+    MemberCut(usize),
+    /// The store takes no changes.
+    Full,
+    /// The leader stands still.
+    LeaderPaused,
+    /// Any cloud does.
+    Paused(usize),
+    /// The leader cannot reach the store, though edges and callers reach it.
+    LeaderApart,
+    /// The same, and its lease ends early. So it does not know.
+    LeaderForgotten,
+    /// A cloud is killed.
+    Killed(usize),
+    /// A cloud is told to stop.
+    Stopped(usize),
+}
+
+/// When it happens, what, and for how long.
+pub(crate) type Event = (Duration, What, Duration);
+
+/// What goes wrong.
+#[derive(Clone, Copy)]
+pub(crate) struct What(Trouble);
+
+/// Draws the troubles of a run.
+pub(crate) fn draw(dice: &mut Dice, span: Duration) -> Vec<Event> {
+    let span = u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
+    let mut events = Vec::new();
+    for _ in 0..dice.between(2, 25) {
+        let at = dice.time(0, span);
+        let (cloud, member) = (dice.below(REPLICAS.len()), dice.below(MEMBERS));
+        let what = dice.pick(&[
+            Trouble::LeaseEnds,
+            Trouble::Compacts,
+            Trouble::MemberCut(member),
+            Trouble::Full,
+            Trouble::LeaderPaused,
+            Trouble::LeaderPaused,
+            Trouble::Paused(cloud),
+            Trouble::LeaderApart,
+            Trouble::LeaderForgotten,
+            Trouble::LeaderForgotten,
+            Trouble::Killed(cloud),
+            Trouble::Stopped(cloud),
+        ]);
+        events.push((at, What(what), dice.time(500, 30_000)));
+    }
+    events.sort_by_key(|(at, ..)| *at);
+    events
+}
+
+/// Lets them happen.
+pub(crate) async fn run(replicas: Arc<Replicas>, events: Vec<Event>) {
+    let began = Instant::now();
+    for (at, what, time) in events {
+        tokio::time::sleep_until(began + at).await;
+        replicas.suffer(what, time);
+    }
+}
+
+impl Replicas {
+    fn suffer(self: &Arc<Self>, What(what): What, time: Duration) {
+        self.trace.say(format_args!("trouble: {what:?} for {time:?}"));
+        let leader = self.leader_or_any();
+        let counted = match what {
+            Trouble::LeaseEnds => {
+                self.end_lease();
+                "a lease ended early"
+            }
+            Trouble::Compacts => {
+                self.etcd.compact();
+                "etcd: compacted"
+            }
+            Trouble::MemberCut(member) => {
+                self.etcd.cut(member, true);
+                self.later(time, move |replicas| replicas.etcd.cut(member, false));
+                "etcd: a member was cut off"
+            }
+            Trouble::Full => {
+                self.etcd.fill(true);
+                self.later(time, |replicas| replicas.etcd.fill(false));
+                "etcd: full"
+            }
+            Trouble::LeaderPaused => {
+                self.pause(leader, time);
+                "a cloud stood still"
+            }
+            Trouble::Paused(at) => {
+                self.pause(at, time);
+                "a cloud stood still"
+            }
+            Trouble::LeaderApart => {
+                self.part(leader, time);
+                "a leader could not reach etcd"
+            }
+            Trouble::LeaderForgotten => {
+                self.part(leader, time);
+                self.end_lease();
+                "a leader was forgotten by etcd"
+            }
+            Trouble::Killed(at) => {
+                self.kill(at);
+                self.later(time, move |replicas| replicas.start(at));
+                "a cloud was killed"
+            }
+            Trouble::Stopped(at) => {
+                let replicas = self.clone();
+                self.tasks.spawn_until_stop("stop", async move {
+                    replicas.stop(at).await;
+                    tokio::time::sleep(time).await;
+                    replicas.start(at);
+                });
+                "a cloud was told to stop"
+            }
+        };
+        self.count(counted);
+    }
+
+    fn later(self: &Arc<Self>, after: Duration, act: impl FnOnce(&Arc<Self>) + Send + 'static) {
+        let replicas = self.clone();
+        self.tasks.spawn_until_stop("later", async move {
+            tokio::time::sleep(after).await;
+            act(&replicas);
+        });
+    }
+
+    /// Ends the leader's lease.
+    fn end_lease(&self) {
+        let key = format!("{}/leader", super::etcd::PREFIX);
+        if let Some(lease) = self.etcd.lease_of(key.as_bytes()) {
+            self.etcd.end_lease(lease);
+        }
+    }
+
+    /// A cloud and the store do not reach each other for a while.
+    fn part(&self, at: usize, time: Duration) {
+        let mut state = self.lock();
+        if let Some(apart) = state.apart.get_mut(at) {
+            *apart = Instant::now() + time;
+        }
+        stall(state.wires.iter().filter(|laid| laid.at == at && laid.is_to_etcd), time);
+    }
+}
