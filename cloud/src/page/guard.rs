@@ -137,7 +137,7 @@ impl Guard {
     pub(super) fn refresh(&self, last: &mut Option<String>) {
         let error = self.reload().err().map(|error| chain(&error));
         if let Some(error) = error.as_ref().filter(|error| last.as_ref() != Some(error)) {
-            warn!(%error, "the tokens of the page have changed and cannot be used; the old ones stay");
+            warn!(%error, "the page's tokens have changed and cannot be used; the old ones stay");
         }
         *last = error;
     }

@@ -1,4 +1,4 @@
-//! The life of a volume, as far as csi-cloud knows it: its create, its home, and the calls about it.
+//! The life of a volume, as far as csi-cloud knows it: its create, its home, its calls.
 
 use proto::csi::{Id, Method, Resource};
 use proto::host::{clock, plain};

@@ -126,8 +126,8 @@ fn latencies(ended: &[Arc<EndedCall>]) -> Markup {
             p .muted { "No call is kept." }
         } @else {
             p .muted {
-                "Of the " (number(ended.len())) " calls that are kept: the last eight about each id "
-                "or name. Full to the median, pale to the 95th percentile, a mark at the longest."
+                "Of the " (number(ended.len())) " calls that are kept: the last eight about each "
+                "id or name. Full to the median, pale to 95 %, a mark at the longest."
             }
             div .scroll tabindex="0" role="region" aria-label="Latencies" {
                 (chart(&latencies))

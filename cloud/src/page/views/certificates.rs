@@ -25,7 +25,8 @@ pub(in crate::page) fn certificates(snapshot: &Snapshot) -> Markup {
             }
         }
         p .muted {
-            "The nodes whose certificates end first, of " (number(nodes.len())) " that have a link. "
+            "The nodes whose certificates end first, of " (number(nodes.len()))
+            " that have a link. "
             "csi-edge renews its certificate after half of its life."
         }
         @if !nodes.is_empty() { (table(&nodes, snapshot.at)) }

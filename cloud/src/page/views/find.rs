@@ -22,7 +22,7 @@ pub(in crate::page) fn find(text: &str, found: &Found) -> Markup {
             @if found.is_cut { p .muted { "There is more; write more of the name." } }
         }
         ul .unknown {
-            li { "A claim is found by its name, or by NAMESPACE/NAME: then Kubernetes is asked too." }
+            li { "A claim is found by its name. By NAMESPACE/NAME, Kubernetes is asked too." }
             li { "A volume is found by the begin of its id, or by its PersistentVolume." }
             li { "A node is found by any part of its name." }
         }

@@ -155,7 +155,7 @@ fn row(volume: &VolumeView) -> Markup {
             }
             td { (volume.driver) }
             td {
-                @if let (Some(namespace), Some(name)) = (&volume.claim_namespace, &volume.claim_name) {
+                @if let Some((namespace, name)) = claim(volume) {
                     a href=(link::claim(namespace, name)) { (plain(namespace)) "/" (plain(name)) }
                 }
             }
@@ -172,10 +172,12 @@ pub(in crate::page) fn volume(volume: &VolumeView, now: u64) -> Markup {
             dl {
                 dt { "node" } dd { a href=(link::node(&volume.node)) { (volume.node) } }
                 dt { "driver" } dd { a href=(link::driver(&volume.driver)) { (volume.driver) } }
-                @if let (Some(namespace), Some(name)) = (&volume.claim_namespace, &volume.claim_name) {
+                @if let Some((namespace, name)) = claim(volume) {
                     dt { "claim" }
                     dd {
-                        a href=(link::claim(namespace, name)) { (plain(namespace)) "/" (plain(name)) }
+                        a href=(link::claim(namespace, name)) {
+                            (plain(namespace)) "/" (plain(name))
+                        }
                     }
                 }
                 @if let Some(name) = &volume.persistent_volume {
@@ -192,6 +194,11 @@ pub(in crate::page) fn volume(volume: &VolumeView, now: u64) -> Markup {
             }
         }
     }
+}
+
+/// The namespace and name of its claim.
+fn claim(volume: &VolumeView) -> Option<(&str, &str)> {
+    volume.claim_namespace.as_deref().zip(volume.claim_name.as_deref())
 }
 
 /// A size in the largest unit in which it is whole.

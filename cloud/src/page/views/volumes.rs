@@ -33,8 +33,8 @@ pub(in crate::page) fn volumes(found: &[Troubled], state: Option<&str>) -> Marku
             }
         }
         p .muted {
-            "Absent: its node's driver no longer lists it. Claimed: several nodes say that they have "
-            "it. Lost: its node was removed."
+            "Absent: its node's driver no longer lists it. Claimed: several nodes say that they "
+            "have it. Lost: its node was removed."
         }
         @if wanted.is_empty() {
             p .fine { "No volume is known to be in trouble. Search for any other by its id." }

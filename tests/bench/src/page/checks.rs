@@ -19,12 +19,12 @@ for (const field of all("input:not([type=hidden]), select"))
   if (!field.labels.length && !field.getAttribute("aria-label")) say("no label", field);
 for (const link of all("a, button"))
   if (!link.textContent.trim() && !link.getAttribute("aria-label")) say("no words", link);
-for (const svg of all("svg"))
-  if (svg.getAttribute("aria-hidden") !== "true"
-      && !(svg.getAttribute("role") === "img" && svg.getAttribute("aria-label"))) say("no words", svg);
+for (const svg of all("svg:not([aria-hidden=true])"))
+  if (svg.getAttribute("role") !== "img" || !svg.getAttribute("aria-label")) say("no words", svg);
 for (const head of all("th")) if (!head.scope) say("no scope", head);
 for (const table of all("table")) if (!table.querySelector("th")) say("no headers", table);
-for (const region of all("[role=region]")) if (!region.getAttribute("aria-label")) say("no label", region);
+for (const region of all("[role=region]"))
+  if (!region.getAttribute("aria-label")) say("no label", region);
 const ids = all("[id]").map((element) => element.id);
 if (new Set(ids).size !== ids.length) wrong.push("an id twice: " + ids);
 for (const named of all("[aria-labelledby]"))

@@ -141,8 +141,7 @@ async fn a_token_or_a_persons_certificate_lets_in_and_a_nodes_does_not() -> anyh
 }
 
 #[tokio::test]
-async fn a_certificate_that_names_a_node_counts_for_nothing_whoever_issued_it() -> anyhow::Result<()>
-{
+async fn a_nodes_certificate_counts_for_nothing_whoever_issued_it() -> anyhow::Result<()> {
     let stand = Stand::new().await?;
     let ca = stand.at("people.crt");
     // Another CA that also issues certificates of nodes.
