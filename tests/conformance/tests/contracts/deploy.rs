@@ -70,6 +70,7 @@ fn what_is_written_is_what_is_registered() {
         links_ending: 0,
         queue: 0,
         drivers: Vec::new(),
+        replica: cloud::telemetry::metrics::ReplicaNow::default(),
     };
     let text = cloud::telemetry::metrics::Metrics::default().text(&now);
     let written: BTreeSet<String> = named(&text).into_iter().map(metric).collect();
