@@ -126,11 +126,12 @@ impl Client {
     /// There is no answer, or a refusal.
     pub async fn watch(&self, request: WatchCreateRequest) -> Result<Watch, EtcdError> {
         let (turn, _) = self.members.channel();
+        let start = request.start_revision;
         let answers = self.call(ANSWER, request, |channel, request| async move {
             let mut watch = WatchClient::new(channel).max_decoding_message_size(LARGEST);
             watch.watch(Watch::request(request)).await
         });
-        Ok(Watch::of(answers.await?, self.members.clone(), turn))
+        Ok(Watch::of(answers.await?, self.members.clone(), (turn, start)))
     }
 
     /// Sends a request to the member whose turn it is.

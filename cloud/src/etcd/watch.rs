@@ -23,6 +23,8 @@ pub struct Watch {
     members: Arc<Members>,
     /// The turn of the member that it asks.
     turn: usize,
+    /// The first revision that it wants.
+    start: i64,
     /// The first part of changes that come in several.
     events: Vec<Event>,
 }
@@ -31,9 +33,9 @@ impl Watch {
     pub(super) fn of(
         answers: Streaming<WatchResponse>,
         members: Arc<Members>,
-        turn: usize,
+        (turn, start): (usize, i64),
     ) -> Self {
-        Self { answers, members, turn, events: Vec::new() }
+        Self { answers, members, turn, start, events: Vec::new() }
     }
 
     /// A stream that asks once and stays open: its end would be that of the watch.
@@ -54,7 +56,7 @@ impl Watch {
     /// connection is noticed. Who stops waiting loses none.
     ///
     /// # Errors
-    /// The watch has ended; [`EtcdError::Compacted`] if what it wants is gone.
+    /// The watch has ended; [`EtcdError::Compacted`] if what it wants is gone, or not there yet.
     pub async fn next(&mut self) -> Result<Vec<Event>, EtcdError> {
         loop {
             let answer = match self.answers.message().await {
@@ -73,6 +75,13 @@ impl Watch {
             if answer.canceled {
                 self.members.leave(self.turn);
                 return Err(canceled(answer.cancel_reason));
+            }
+            let now = answer.header.map_or(0, |header| header.revision);
+            // etcd was put back to an older state, or this member is behind.
+            if answer.created && now.saturating_add(1) < self.start {
+                self.members.leave(self.turn);
+                let wanted = self.start;
+                return Err(EtcdError::Compacted(format!("it is at {now}, before {wanted}")));
             }
             self.events.extend(answer.events);
             if !answer.fragment && !self.events.is_empty() {

@@ -52,6 +52,8 @@ pub struct Cluster {
 pub(super) enum Work {
     /// Reading all records, and following their changes.
     Follow,
+    /// Standing for leader, and beginning to lead.
+    Stand,
     /// Keeping the lease.
     Lease,
     /// Commits.

@@ -170,7 +170,7 @@ impl Follower {
         let success = vec![request::put(&key, self.cluster.me.to_bytes(), lease)];
         let request = TxnRequest { compare, success, failure: Vec::new() };
         if let Err(error) = self.cluster.client.txn(request).await {
-            self.cluster.set_trouble(Work::Follow, &error);
+            self.cluster.set_trouble(Work::Stand, &error);
         }
     }
 
@@ -228,7 +228,10 @@ impl Follower {
 
     fn take_leader(&mut self, leader: Option<LeaderKey>) {
         match &leader {
-            Some(LeaderKey { member, .. }) => info!(leader = &*member.name, "follows"),
+            Some(LeaderKey { member, .. }) => {
+                info!(leader = &*member.name, "there is a leader");
+                self.cluster.clear_trouble(Work::Stand);
+            }
             None => info!("there is no leader"),
         }
         let promoted = self.orders.promote.as_ref();

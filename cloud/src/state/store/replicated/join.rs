@@ -125,7 +125,7 @@ async fn take_part(mut follower: Follower, (lease, state, queue): Parts, tasks: 
         };
         match begun {
             Ok(leading) => break leading,
-            Err(error) => cluster.set_trouble(Work::Commit, &error),
+            Err(error) => cluster.set_trouble(Work::Stand, &error),
         }
         // What it tried may be there or not.
         tokio::select! {

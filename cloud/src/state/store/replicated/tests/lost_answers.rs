@@ -1,4 +1,4 @@
-//! Commits whose answer, or whose request, is lost on the way.
+//! Commits whose answer, or whose request, is lost on the way, and commits of whom was deposed.
 
 use std::sync::{Arc, Mutex};
 
@@ -16,11 +16,13 @@ use crate::etcd::api::{
     CompactionRequest, CompactionResponse, RangeRequest, RangeResponse, TxnRequest, TxnResponse,
 };
 use crate::etcd::client::Client;
+use crate::etcd::request;
 use crate::state::store::format::Needs;
 use crate::state::store::leadership::Leadership;
 use crate::state::store::replicated::cluster::Cluster;
-use crate::state::store::replicated::commit::Committer;
+use crate::state::store::replicated::commit::{Claim, Committer};
 use crate::state::store::replicated::keys::Keys;
+use crate::state::store::replicated::lease::Lease;
 use crate::state::store::replicated::load::load;
 use crate::state::store::replicated::member::Member;
 
@@ -137,4 +139,42 @@ async fn a_lost_answer_is_read_back_and_a_late_attempt_does_nothing() {
     assert_eq!(kept.len(), changes.len());
     assert!(changes.iter().all(|change| kept.contains(change)));
     assert_eq!(loaded.position, *committer.position(), "none was made twice");
+}
+
+/// Puts the key of a leader anew, and says when that was.
+async fn usurp(client: &Client) -> i64 {
+    let key = b"/edge-csi/leader";
+    for success in [request::delete(key), request::put(key, b"{}".to_vec(), 0)] {
+        let request = TxnRequest { success: vec![success], ..TxnRequest::default() };
+        client.txn(request).await.unwrap();
+    }
+    client.range(request::get(key)).await.unwrap().kvs[0].create_revision
+}
+
+/// It does not know that it was deposed, as after a pause.
+#[tokio::test]
+async fn a_commit_needs_the_key_of_its_leader() {
+    let Some(server) = EtcdServer::start(&[]) else { return };
+    server.ready().await;
+    let client = server.client();
+    let cluster = cluster(client.clone());
+    let lease = Arc::new(Lease::new(cluster.clone()));
+    let committer = |created, position| {
+        let claim = Claim { lease: lease.clone(), id: 1, created };
+        Committer::new(cluster.clone(), Some(claim), (position, Needs::of_empty()))
+    };
+    let begun = load(&cluster, &mut |_| panic!("it is empty")).await.unwrap().position;
+    let mut first = committer(usurp(&client).await, begun);
+    first.commit(vec![volume("v")]).await.1.unwrap();
+    let mut second = committer(usurp(&client).await, first.position().clone());
+    let (durable, outcome) = first.commit(vec![volume("late")]).await;
+    assert!(durable.is_empty() && matches!(outcome, Err(StoreError::Deposed)));
+    second.commit(vec![volume("w")]).await.1.unwrap();
+    // Nor may a command change it while somebody leads.
+    let at = (second.position().clone(), Needs::of_empty());
+    let outcome = Committer::new(cluster.clone(), None, at).commit(vec![volume("x")]).await.1;
+    assert!(matches!(outcome, Err(StoreError::Busy)));
+    let mut kept = Vec::new();
+    load(&cluster, &mut |change| kept.push(change)).await.unwrap();
+    assert_eq!(kept, [volume("v"), volume("w")]);
 }
