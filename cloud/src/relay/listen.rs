@@ -55,11 +55,7 @@ pub struct RelayListener {
 
 impl RelayListener {
     /// Its connections are part of `tasks`.
-    pub fn new(
-        fronts: BTreeMap<DriverName, Arc<Front>>,
-        store: Store,
-        tasks: Tasks,
-    ) -> Self {
+    pub fn new(fronts: BTreeMap<DriverName, Arc<Front>>, store: Store, tasks: Tasks) -> Self {
         Self { fronts: Arc::new(fronts), store, tasks }
     }
 

@@ -323,10 +323,12 @@ proptest! {
     #[test]
     fn what_is_encoded_is_decoded(change in change()) {
         let row = codec::encode(&change);
-        if let Some(value) = row.value {
-            let decoded = codec::Decoder::default().decode(row.table, &row.key, &value);
-            prop_assert_eq!(decoded.unwrap(), change);
-        }
+        let mut decoder = codec::Decoder::default();
+        let decoded = match row.value {
+            Some(value) => decoder.decode(row.table, &row.key, &value).map(Some),
+            None => decoder.removal(row.table, &row.key),
+        };
+        prop_assert_eq!(decoded.unwrap(), Some(change));
     }
 
     #[test]
