@@ -32,6 +32,7 @@ use crate::nodes::accept::Acceptor;
 use crate::nodes::links::Links;
 use crate::nodes::published_topology::ByNode;
 use crate::page::listen::PageListener;
+use crate::page::settings::PageSettings;
 use crate::pki::enrolment;
 use crate::pki::enrolment::Enrolment;
 use crate::pki::issuers::Issuers;
@@ -124,7 +125,7 @@ pub async fn serve(mut config: Config) -> anyhow::Result<()> {
     relays.listen(&config.holders, &credentials).await?;
     keep_certificate(&credentials, &config.tls, &links, &groups.watching);
     let new_leases = config.new_leases;
-    let page = config.page.take().map(|page| (page, credentials.clone()));
+    let page = config.page.take();
     let state = AdminState {
         store,
         links,
@@ -143,13 +144,21 @@ pub async fn serve(mut config: Config) -> anyhow::Result<()> {
     health.ready(state.clone());
     let watching = groups.watching.clone();
     groups.watching.spawn("admin", admin::server::serve(state.clone(), admin, watching.clone()));
-    if let Some((page, credentials)) = page {
-        PageListener::new(page, state.clone(), &credentials, watching)?.listen().await?;
-    }
+    serve_page(page, &state, watching).await?;
     println!("ready");
     let ended = run(&state, new_leases).await;
     finish(groups, &state, &health, grace).await;
     ended
+}
+
+/// Serves the page, if there is to be one.
+async fn serve_page(
+    page: Option<PageSettings>,
+    state: &Arc<AdminState>,
+    tasks: Tasks,
+) -> anyhow::Result<()> {
+    let (Some(settings), Some(credentials)) = (page, &state.credentials) else { return Ok(()) };
+    PageListener::new(settings, state.clone(), credentials, tasks)?.listen().await
 }
 
 /// Runs until the process is asked to stop, or another csi-cloud leads or shall lead in its place.

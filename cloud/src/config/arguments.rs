@@ -176,7 +176,7 @@ pub struct StorePlace {
     /// Where it is: file:PATH, or etcd://HOST:PORT,HOST:PORT/PREFIX
     #[arg(long, value_name = "URL")]
     pub store: StoreAt,
-    /// The configuration of csi-cloud, whose section [etcd] says how etcd is reached
+    /// The configuration of csi-cloud, whose section `etcd` says how etcd is reached
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 }

@@ -240,7 +240,7 @@ pub enum Change {
     Lease(DriverName, Id, Option<LeaseRecord>),
     /// The last lease epoch; it only grows.
     Epoch(u64),
-    /// The epoch of the last csi-cloud that led; it only grows. See [`crate::state::leader_epoch`].
+    /// The epoch of the last csi-cloud that led; it only grows. See `state::leader_epoch`.
     LeaderEpoch(LeaderEpoch),
     /// A record of whom csi-cloud trusts.
     Trust(TrustChange),

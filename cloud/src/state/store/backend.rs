@@ -13,7 +13,7 @@ pub trait Backend: Send {
     fn load(&mut self, each: &mut dyn FnMut(Change)) -> Result<(), StoreError>;
 
     /// Makes all these changes durable, or none of them. The last change of a key counts. A store
-    /// in etcd is the exception: see [`crate::state::store::replicated::commit`].
+    /// in etcd is the exception: see `replicated::commit`.
     ///
     /// # Errors
     /// The changes are not durable. After a restart none exists, unless the error says that this is
