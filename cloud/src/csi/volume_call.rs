@@ -126,10 +126,7 @@ impl VolumeCalls<'_> {
         let node_id = call.node_id.clone().unwrap_or_default();
         let recorded = match call.method.learn() {
             Learn::Nothing | Learn::Made(_) => Ok(()),
-            Learn::Gone => {
-                self.record_gone(id, call).await;
-                Ok(())
-            }
+            Learn::Gone => self.record_gone(id, call).await,
             Learn::Attached(_) => {
                 ingest::update(store, driver, id, move |old| list_entry::attach(old, &node_id))
                     .await
@@ -150,13 +147,18 @@ impl VolumeCalls<'_> {
         recorded.map_err(not_durable)
     }
 
-    /// Removes a home. A failure is only logged: a home that stays costs one more delete.
-    async fn record_gone(&self, id: &Id, call: &IncomingCall) {
-        if let Err(error) = ingest::deleted(self.store, self.sender.driver, id).await {
-            let driver = self.sender.driver;
-            let call = call.running.id;
-            warn!(%call, %driver, error = chain(&error), "what is gone is not forgotten");
-        }
+    /// Removes a home. A store that takes the next commit takes the next delete too. Any other
+    /// failure is only logged: a home that stays costs one more delete.
+    async fn record_gone(&self, id: &Id, call: &IncomingCall) -> Result<(), StoreError> {
+        let error = match ingest::deleted(self.store, self.sender.driver, id).await {
+            Err(error @ StoreError::Refused(_)) => return Err(error),
+            Err(error) => error,
+            Ok(()) => return Ok(()),
+        };
+        let driver = self.sender.driver;
+        let call = call.running.id;
+        warn!(%call, %driver, error = chain(&error), "what is gone is not forgotten");
+        Ok(())
     }
 }
 
