@@ -1,4 +1,5 @@
-//! The rule of several clouds: no node carries out a call of one after a call of its successor.
+//! The rules of several clouds: commits follow each other, and no node carries out a call of one
+//! after a call of its successor.
 
 use std::collections::BTreeMap;
 
@@ -6,11 +7,11 @@ use super::keys::name;
 use super::model::World;
 use super::replicas::RUN;
 
-/// The calls of deposed clouds that drivers got after one of a later cloud.
+/// Commits that do not follow the one before, and calls that drivers got after one of a later cloud.
 pub(super) fn stale(world: &World) -> Vec<String> {
     let Some(replicas) = &world.fleet.replicas else { return Vec::new() };
     let epochs = replicas.epochs();
-    let mut wrong = Vec::new();
+    let mut wrong = replicas.wrong();
     for (node, driver) in world.fleet.drivers.iter().enumerate() {
         let mut latest = BTreeMap::new();
         for call in driver.calls() {

@@ -113,7 +113,7 @@ async fn simulate(seed: u64, keys: Arc<Keys>, trace: Trace) -> anyhow::Result<Ou
     let mut dice = Dice::new(seed, "run");
     let tasks = Tasks::default();
     let shape = with_liar(shape(&mut dice), &mut Dice::new(seed, "is there a liar"));
-    let shape = with_replicas(shape, &mut Dice::new(seed, "are there several clouds"));
+    let shape = with_replicas(shape, seed);
     let bad = dice.pick(&[0, 0, 10, 30, 60]);
     let net = Net::new(Dice::new(seed, "net"), bad, trace.clone(), tasks.clone());
     let fleet =
@@ -221,9 +221,14 @@ fn with_liar(shape: Shape, dice: &mut Dice) -> Shape {
     Shape { liar: is_there.then(|| Lying::draw(dice, shape.nodes)), ..shape }
 }
 
+/// Whether a seed has several clouds.
+pub fn has_replicas(seed: u64) -> bool {
+    Dice::new(seed, "are there several clouds").chance(30)
+}
+
 /// The same with several clouds, in some runs. They have no liar, and die by `trouble` only.
-fn with_replicas(shape: Shape, dice: &mut Dice) -> Shape {
-    if !dice.chance(30) {
+fn with_replicas(shape: Shape, seed: u64) -> Shape {
+    if !has_replicas(seed) {
         return shape;
     }
     Shape { replicas: REPLICAS.len(), ways: &REPLICAS, crashes: 0, liar: None, ..shape }

@@ -30,6 +30,9 @@ struct Args {
     /// This seed alone; its trace is printed also if nothing is wrong
     #[arg(long)]
     seed: Option<u64>,
+    /// Only those of these seeds that have several clouds
+    #[arg(long)]
+    replicas: bool,
     /// Seeds at the same time
     #[arg(long, default_value_t = 2)]
     threads: usize,
@@ -74,7 +77,9 @@ fn simulate(args: &Args, out: &mut File) -> anyhow::Result<bool> {
         Some(seed) => (seed, seed),
         None => (args.first, args.first + args.seeds.max(1) - 1),
     };
-    let seeds = Arc::new(Seeds { next: AtomicU64::new(first), last, stop: AtomicBool::new(false) });
+    let next = AtomicU64::new(first);
+    let replicas = args.replicas;
+    let seeds = Arc::new(Seeds { next, last, replicas, stop: AtomicBool::new(false) });
     let busy = Busy::default();
     let (send, outcomes) = mpsc::channel();
     for _ in 0..args.threads.max(1) {
@@ -116,12 +121,16 @@ fn simulate(args: &Args, out: &mut File) -> anyhow::Result<bool> {
 struct Seeds {
     next: AtomicU64,
     last: u64,
+    /// Those with several clouds only.
+    replicas: bool,
     stop: AtomicBool,
 }
 
 impl Seeds {
     fn next(&self) -> Option<u64> {
-        let seed = self.next.fetch_add(1, Ordering::Relaxed);
+        let mut seeds = std::iter::repeat_with(|| self.next.fetch_add(1, Ordering::Relaxed));
+        let seed = seeds
+            .find(|seed| *seed > self.last || !self.replicas || simulation::has_replicas(*seed))?;
         (seed <= self.last && !self.stop.load(Ordering::Relaxed)).then_some(seed)
     }
 }

@@ -69,6 +69,8 @@ pub(super) struct State {
     /// By cloud: it stands still until then.
     pub(super) still: Vec<Instant>,
     pub(super) noted: Vec<Noted>,
+    /// What is wrong with the store.
+    pub(super) wrong: Vec<String>,
     pub(super) counted: BTreeMap<&'static str, u64>,
 }
 
@@ -104,6 +106,7 @@ impl Replicas {
             apart: vec![now; REPLICAS.len()],
             still: vec![now; REPLICAS.len()],
             noted: Vec::new(),
+            wrong: Vec::new(),
             counted: BTreeMap::new(),
         };
         let etcd = Etcd::new(MEMBERS, tasks.clone());
@@ -119,6 +122,11 @@ impl Replicas {
     /// The epochs of all lives that have led.
     pub(crate) fn epochs(&self) -> BTreeMap<u64, u64> {
         self.lock().epochs.clone()
+    }
+
+    /// What is wrong with the store.
+    pub(crate) fn wrong(&self) -> Vec<String> {
+        self.lock().wrong.clone()
     }
 
     /// How often what went wrong.

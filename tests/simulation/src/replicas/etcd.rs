@@ -5,6 +5,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use ::harness::etcd::{Fate, Kind, channel};
+use cloud::etcd::api::{Event, KeyValue};
 use cloud::etcd::client::Client;
 use cloud::state::store::replicated::RecordReader;
 use tokio::io::DuplexStream;
@@ -26,6 +27,7 @@ impl Replicas {
         let mut reader = RecordReader::new(PREFIX);
         self.etcd.observe(move |event| {
             let Some(replicas) = noting.upgrade() else { return };
+            replicas.check_commit(event);
             match reader.read(event) {
                 Ok(Some(change)) => replicas.lock().noted.push((Instant::now(), change)),
                 Ok(None) => {}
@@ -35,6 +37,19 @@ impl Replicas {
         let drawing = Arc::downgrade(self);
         let bad = self.lock().dice.pick(&[0, 2, 5, 15]);
         self.etcd.fates(move |kind| draw(&drawing, bad, kind));
+    }
+
+    /// Each commit follows the one before. Otherwise two leaders' commits interleave.
+    fn check_commit(&self, event: &Event) {
+        let commit = format!("{PREFIX}/commit").into_bytes();
+        let Some(now) = event.kv.as_ref().filter(|kv| kv.key == commit) else { return };
+        let before = event.prev_kv.as_ref().map_or(Some(0), number);
+        let follows = before.zip(number(now)).is_some_and(|(before, now)| now == before + 1);
+        if !follows {
+            let at = self.trace.at(Instant::now());
+            let text = format!("commit {:?} came after {before:?} at {at}", number(now));
+            self.lock().wrong.push(text);
+        }
     }
 
     /// A client of the store for a cloud.
@@ -75,6 +90,12 @@ impl Replicas {
         self.etcd.take(member, far);
         Ok(near)
     }
+}
+
+/// The number of a commit.
+fn number(commit: &KeyValue) -> Option<u64> {
+    let value: serde_json::Value = serde_json::from_slice(&commit.value).ok()?;
+    value.get("number")?.as_u64()
 }
 
 fn refused() -> io::Error {

@@ -2,6 +2,7 @@
 //! one may lead in its place. Then it is started again.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
 use cloud::relay::listen::RelayListener;
@@ -51,6 +52,9 @@ impl Replicas {
         if !self.lock().lives.get(at).is_some_and(is_it) {
             return;
         }
+        // It may take its time to see that, as a program that was paused does.
+        let late = self.lock().dice.pick(&[0, 0, 1_000, 5_000]);
+        tokio::time::sleep(Duration::from_millis(late)).await;
         self.stop(at).await;
         let down = self.lock().dice.time(100, 3_000);
         tokio::time::sleep(down).await;

@@ -8,6 +8,11 @@ use tokio::time::Instant;
 use super::clouds::{MEMBERS, Replicas, stall};
 use crate::dice::Dice;
 use crate::keys::REPLICAS;
+use crate::net::Away;
+use crate::wire::{Mishap, Way};
+
+/// How long edges are with the successor, and then with the cloud before.
+const LURED: Duration = Duration::from_secs(3);
 
 /// A trouble, and for how long it lasts.
 #[derive(Clone, Copy, Debug)]
@@ -115,6 +120,7 @@ impl Replicas {
             Trouble::LeaderForgotten => {
                 self.part(leader, time);
                 self.end_lease();
+                self.lure(leader);
                 "a leader was forgotten by etcd"
             }
             Trouble::Killed(at) => {
@@ -149,6 +155,25 @@ impl Replicas {
         if let Some(lease) = self.etcd.lease_of(key.as_bytes()) {
             self.etcd.end_lease(lease);
         }
+    }
+
+    /// Edges go to the successor of a cloud that does not know that it is deposed, and back to it.
+    fn lure(self: &Arc<Self>, old: usize) {
+        let nodes = self.shape.nodes;
+        let replicas = self.clone();
+        self.tasks.spawn_until_stop("lure", async move {
+            let (was, others) = REPLICAS.iter().enumerate().partition(|(at, _)| *at == old);
+            let address = |of: Vec<(usize, &&'static str)>| -> Vec<&'static str> {
+                of.into_iter().map(|(_, address)| *address).collect()
+            };
+            for ways in [address(was), address(others)] {
+                for node in 0..nodes {
+                    replicas.net.cut_off(node, &ways, Away::Refused, LURED);
+                    replicas.net.suffer(node, Way::Up, Mishap::Cut);
+                }
+                tokio::time::sleep(LURED).await;
+            }
+        });
     }
 
     /// A cloud and the store do not reach each other for a while.
