@@ -32,8 +32,8 @@ pub struct Serve {
     /// The node for calls that name none [default: the only node known, if there is just one]
     #[arg(long, value_name = "NODE")]
     pub default_node: Option<NodeName>,
-    /// The store of all records: file:PATH; etcd://HOST:PORT,HOST:PORT/PREFIX for several csi-clouds;
-    /// or memory: to forget them at the end
+    /// The store of all records: file:PATH; etcd://HOST:PORT,HOST:PORT/PREFIX for several
+    /// csi-clouds; or memory: to forget them at the end
     #[arg(long, value_name = "URL")]
     pub store: Option<StoreAt>,
     /// The name of this csi-cloud among several with one store in etcd [default: the host's name]

@@ -20,8 +20,8 @@ use crate::relay::address::Address;
 
 /// The mode of the unix socket: only its owner may connect.
 pub const MODE: u32 = 0o600;
-/// A header of csi-cloud's answers: it is stopping or does not lead, so the next csi-cloud is to get
-/// the call.
+/// A header of csi-cloud's answers: it is stopping or does not lead, so the next csi-cloud is to
+/// get the call.
 pub const AGAIN: &str = "edge-csi-again";
 /// The application protocol in the TLS handshake.
 const ALPN: &[u8] = b"h2";

@@ -39,7 +39,8 @@ impl State {
         }
     }
 
-    /// A replica that does not lead is started again. One that leads would be as one that is paused.
+    /// A replica that does not lead is started again. One that leads would be as one that is
+    /// paused.
     pub fn restart(&mut self, replica: usize) -> bool {
         let leads = |leading: &Leading| Some(leading.epoch) == self.etcd.leader;
         let may = match &self.replicas[replica] {

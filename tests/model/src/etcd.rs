@@ -91,7 +91,8 @@ pub struct Etcd {
     pub records: Records,
     /// The epoch of the last commit.
     pub last: Epoch,
-    /// True once a commit was not of the leader in office, or of an earlier one than the commit before.
+    /// True once a commit was not of the leader in office, or of an earlier one than the commit
+    /// before.
     pub interleaved: bool,
 }
 

@@ -7,7 +7,8 @@ use super::keys::name;
 use super::model::World;
 use super::replicas::RUN;
 
-/// Commits that do not follow the one before, and calls that drivers got after one of a later cloud.
+/// Commits that do not follow the one before, and calls that drivers got after one of a later
+/// cloud.
 pub(super) fn stale(world: &World) -> Vec<String> {
     let Some(replicas) = &world.fleet.replicas else { return Vec::new() };
     let epochs = replicas.epochs();

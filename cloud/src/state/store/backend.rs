@@ -69,7 +69,8 @@ pub enum StoreError {
     NoLeader,
     /// This csi-cloud led when the change came.
     #[error(
-        "this csi-cloud led, and another one may lead by now; whether the change was made, that          one knows"
+        "this csi-cloud led, and another one may lead by now; that one knows whether the change \
+         was made"
     )]
     Deposed,
     /// A csi-cloud, or another command, has the store.

@@ -1,7 +1,8 @@
 //! The store: changes are made one after another, many per commit, and are visible once durable.
 //!
 //! Each backend is one file: `file` is redb, `memory` forgets. `replicated` is etcd, for several
-//! csi-clouds. `url` lists the kinds. All records are in memory too, so that routing never waits. `ring` is beside the store: what may be lost.
+//! csi-clouds. `url` lists the kinds. All records are in memory too, so that routing never waits.
+//! `ring` is beside the store: what may be lost.
 
 pub mod backend;
 mod codec;

@@ -21,7 +21,9 @@ fn etcd() -> (Etcd, Client) {
             let (near, far) = tokio::io::duplex(BUFFER);
             let is_cut = etcd.is_cut(member);
             etcd.take(member, far);
-            async move { if is_cut { Err(io::ErrorKind::ConnectionRefused.into()) } else { Ok(near) } }
+            let connected =
+                if is_cut { Err(io::ErrorKind::ConnectionRefused.into()) } else { Ok(near) };
+            async move { connected }
         })
     };
     let client = Client::over(vec![to(0), to(1), to(2)], None);

@@ -1,8 +1,8 @@
 //! Makes changes durable in etcd, as the replica that leads, or while none does.
 //!
 //! Each transaction proves that the leader's key is still this replica's, and that it follows the
-//! last commit. So a deposed leader commits nothing. A transaction whose answer is lost is read back
-//! before anything depends on it; a late first attempt fails by its number.
+//! last commit. So a deposed leader commits nothing. A transaction whose answer is lost is read
+//! back before anything depends on it; a late first attempt fails by its number.
 //!
 //! More changes than a transaction may have are made in several. What sets a record comes before
 //! what removes one, so a failure between them leaves too much known, and never too little.

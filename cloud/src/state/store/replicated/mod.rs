@@ -1,7 +1,7 @@
 //! The store in etcd, which several csi-clouds share: one leads and writes, the others follow.
 //!
-//! `commit` writes, `load` and `follow` read, `lease` says that a replica is alive, `lead` is what a
-//! leader does, `orders` are what operators want. `join` makes a store of all that.
+//! `commit` writes, `load` and `follow` read, `lease` says that a replica is alive, `lead` is what
+//! a leader does, `orders` are what operators want. `join` makes a store of all that.
 
 mod cluster;
 pub(super) mod commit;
