@@ -12,7 +12,8 @@ use http::request::Parts;
 use http::uri::Authority;
 use http::{HeaderValue, Request, Response};
 use hyper::body::Incoming;
-use proto::csi::{Method, frame};
+use prost::Message;
+use proto::csi::{self, Method, frame};
 use proto::http2::body::Body;
 use proto::http2::call_id::CallId;
 use proto::http2::forward::{self, Answer, Call};
@@ -66,6 +67,12 @@ async fn answer(
     })
 }
 
+/// A sidecar would exit at an error of its first call.
+fn not_ready() -> Answer {
+    let probe = csi::ProbeResponse { ready: Some(false) };
+    Answer::of(frame::frame(&probe.encode_to_vec()))
+}
+
 impl Replicas {
     async fn relay(
         self: &Arc<Self>,
@@ -80,7 +87,8 @@ impl Replicas {
         let asked = tokio::time::timeout(LOCAL, self.carry(call.clone(), deadline)).await;
         let last = || {
             let last = self.relay.last.lock().unwrap_or_else(PoisonError::into_inner);
-            last.get(local.name()).cloned()
+            let not_ready = || (local == Method::Probe).then(not_ready);
+            last.get(local.name()).cloned().or_else(not_ready)
         };
         let answer = match (asked, last()) {
             (Ok(answered), _) => answered?,
@@ -110,9 +118,15 @@ impl Replicas {
                 let at = (first + step) % REPLICAS.len();
                 let Ok((number, io)) = self.to_cloud(at) else { continue };
                 call.headers.insert(RUN, HeaderValue::from(number));
+                let sent = Instant::now();
                 if let Some(answer) = self.send(&call, &driver, deadline, io).await {
                     self.relay.now.store(at, Ordering::Relaxed);
                     return Ok(answer);
+                }
+                // It had the call, so it may have counted an attempt. Another one cannot take that
+                // back, and its name stays at its node; see `pinned`.
+                if sent.elapsed() > Duration::ZERO {
+                    self.trace.say(format_args!("relay: sending the call again, after cloud {at}"));
                 }
             }
             tokio::time::sleep(PAUSE).await;
