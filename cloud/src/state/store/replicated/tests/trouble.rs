@@ -10,6 +10,7 @@ use crate::etcd::api::maintenance_client::MaintenanceClient;
 use crate::etcd::api::{AlarmMember, AlarmRequest};
 use crate::etcd::request;
 use crate::state::known::State;
+use crate::state::store::leadership::Role;
 use crate::state::store::replicated::follow::Follower;
 use crate::state::store::replicated::lease::Lease;
 
@@ -37,14 +38,20 @@ async fn a_full_etcd_refuses_and_the_store_stays_open() {
     server.restart(&[]);
     server.ready().await;
     end_alarms(&server).await;
+    let mut writer = a;
     soon("it can be written again", async {
-        while a.keep("v").await.is_err() {
+        while writer.keep("v").await.is_err() {
+            // On a busy machine its lease ends while etcd starts, and the next one goes on.
+            if writer.store.leadership().role() == Role::Deposed {
+                writer = Running::leading(&server, "b").await;
+            }
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     })
     .await;
+    let trouble = || writer.store.cluster().unwrap().trouble();
     until("nothing is wrong", || trouble().is_none()).await;
-    assert!(a.has("v"));
+    assert!(writer.has("v"));
 }
 
 async fn end_alarms(server: &EtcdServer) {
