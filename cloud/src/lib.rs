@@ -198,7 +198,7 @@ async fn follow_roles(leadership: Leadership, calls: Arc<Calls>) {
     loop {
         let role = roles.borrow_and_update().clone();
         let name = match &role {
-            Role::Alone(_) => return,
+            Role::Alone(_) => return calls.metrics.role("alone"),
             Role::Leading(epoch) => {
                 info!(%epoch, "this csi-cloud leads");
                 "leading"
