@@ -4,6 +4,7 @@
 //! It may use the `drivers`, and of `cloud` the API of etcd. It knows nothing of Kubernetes.
 
 pub mod etcd;
+pub mod etcd_server;
 pub mod filled;
 pub mod flood;
 pub mod ginkgo;
@@ -16,6 +17,7 @@ pub mod programs;
 pub mod proxy;
 pub mod raw;
 pub mod relay;
+pub mod replicas;
 pub mod requests;
 pub mod stand;
 pub mod wait;

@@ -131,6 +131,14 @@ impl Process {
         self.child.kill().await.with_context(|| format!("cannot kill {}", self.name))
     }
 
+    /// Whether it has ended.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn has_ended(&mut self) -> anyhow::Result<bool> {
+        Ok(self.child.try_wait()?.is_some())
+    }
+
     /// Waits for its end; kills it when the time is over.
     ///
     /// # Errors
