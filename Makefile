@@ -59,8 +59,8 @@ mutants: ## Put faults into a copy of our code and see whether the simulation fi
 fuzz: tools ## Each parser of bytes from outside under cargo-fuzz; SECONDS=n for each, TARGETS='names'
 	sh tests/fuzz.sh '$(or $(SECONDS),60)' $(TARGETS)
 
-chaos: build ## Kill, stop and cut everything at random under load, and look for what was lost; SECONDS=n SEED=n
-	target/debug/conformance chaos $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED))
+chaos: build ## Kill, stop and cut everything at random under load, and look for what was lost; SECONDS=n SEED=n, REPLICAS=3 with as many csi-clouds and a real etcd of three members
+	target/debug/conformance chaos $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED)) $(if $(REPLICAS),--replicas $(REPLICAS))
 
 powercut: build $(if $(WHOLE),$(GO_BIN)/kubernetes.done) ## Power cuts of a node that is cut off: every volume is back with its data, none twice, nothing left over (root); SEEDS=n SEED=n VOLUMES=n, or WHOLE=n of a whole node with its kubelet: SEED=n
 	$(if $(WHOLE),$(QUIET) WHOLE=$(WHOLE) SEED=$(SEED) target/debug/cluster e2e --row power-cut,target/debug/conformance powercut $(if $(SEEDS),--seeds $(SEEDS)) $(if $(SEED),--seed $(SEED)) $(if $(VOLUMES),--volumes $(VOLUMES)))

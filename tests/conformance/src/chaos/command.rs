@@ -20,6 +20,9 @@ pub struct Args {
     /// The seed of the faults; the same seed has the same faults at the same times
     #[arg(long)]
     seed: Option<u64>,
+    /// This many csi-clouds with one store in a real etcd [default: one with a file]
+    #[arg(long, value_parser = clap::value_parser!(u8).range(2..=9))]
+    replicas: Option<u8>,
     /// Do not show each fault
     #[arg(long)]
     quiet: bool,
@@ -31,22 +34,27 @@ pub struct Args {
 /// Something is there that must not be, or a program does not start.
 pub async fn main(args: Args) -> anyhow::Result<()> {
     let seed = args.seed.unwrap_or_else(|| rand::random_range(0..1_000_000));
-    println!("chaos for {} s; again with: make chaos SECONDS={0} SEED={seed}", args.seconds);
+    let several = args.replicas.map(|replicas| format!(" REPLICAS={replicas}")).unwrap_or_default();
+    println!(
+        "chaos for {} s; again with: make chaos SECONDS={0} SEED={seed}{several}",
+        args.seconds
+    );
+    let replicas = args.replicas.map_or(0, usize::from);
     let begun = Instant::now();
     let say = |what: &str| {
         if !args.quiet {
             println!("{:>6.1} s  {what}", begun.elapsed().as_secs_f64());
         }
     };
-    let found = super::run(Duration::from_secs(args.seconds), seed, &say).await?;
+    let found = super::run(Duration::from_secs(args.seconds), (seed, replicas), &say).await?;
     let seen = &found.seen;
-    println!("\ncalls answered OK  {:>7}", seen.ok);
-    println!("lives led          {:>7}, {} volumes kept", seen.lives, seen.kept.len());
+    println!("\ncalls answered OK          {:>7}", seen.ok);
+    println!("lives led                  {:>7}, {} volumes kept", seen.lives, seen.kept.len());
     for (kind, count) in &found.faults {
-        println!("{kind:<18} {count:>7}");
+        println!("{kind:<26} {count:>7}");
     }
     for (code, count) in &seen.open {
-        println!("seen: {code:<12} {count:>7}");
+        println!("seen: {code:<20} {count:>7}");
     }
     for wrong in found.wrong.iter().take(MOST) {
         println!("WRONG: {wrong}");

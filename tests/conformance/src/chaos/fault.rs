@@ -10,12 +10,14 @@ use rand::{RngExt, SeedableRng};
 use rustix::process::Signal;
 use tokio::time::Instant;
 
+use super::clouds::Clouds;
 use super::site::{CloudSite, Site};
 use harness::process::Process;
+use harness::relay::Relay;
 
 /// The faults of a run.
 pub struct Faults {
-    seed: u64,
+    pub(super) seed: u64,
     end: Instant,
     done: RefCell<BTreeMap<&'static str, usize>>,
 }
@@ -38,13 +40,19 @@ impl Faults {
     /// A program could not be started again.
     pub async fn breaking(
         &mut self,
-        cloud: &mut CloudSite,
+        clouds: &mut Clouds,
         sites: &mut [Site],
         say: &dyn Fn(&str),
     ) -> anyhow::Result<()> {
         let faults = &*self;
+        let cloud = async {
+            match clouds {
+                Clouds::One(cloud) => faults.cloud(cloud, say).await,
+                Clouds::Several(several) => faults.several(several, say).await,
+            }
+        };
         let nodes = try_join_all(sites.iter_mut().map(|site| faults.node(site, say)));
-        let (cloud, nodes) = tokio::join!(faults.cloud(cloud, say), nodes);
+        let (cloud, nodes) = tokio::join!(cloud, nodes);
         cloud?;
         nodes?;
         Ok(())
@@ -90,26 +98,41 @@ impl Faults {
                 }
                 kind => {
                     self.note("link cut", node, say);
-                    site.relay.cut();
+                    let wires = wires(&site.relays, &mut random);
+                    wires.iter().for_each(Relay::cut);
                     // Some outages are long enough for both sides to give the link up.
                     tokio::time::sleep(if kind == 7 { down * 10 } else { down }).await;
-                    site.relay.mend();
+                    wires.iter().for_each(Relay::mend);
                 }
             }
         }
         Ok(())
     }
 
-    /// Waits a while; false when the time is over.
-    async fn quiet(&self, random: &mut StdRng, most: u64) -> bool {
-        tokio::time::sleep(millis(random, most)).await;
+    /// Whether there is time for another fault.
+    pub(super) fn goes_on(&self) -> bool {
         Instant::now() < self.end
     }
 
-    fn note(&self, kind: &'static str, whom: &str, say: &dyn Fn(&str)) {
+    /// Waits a while; false when the time is over.
+    pub(super) async fn quiet(&self, random: &mut StdRng, most: u64) -> bool {
+        tokio::time::sleep(millis(random, most)).await;
+        self.goes_on()
+    }
+
+    pub(super) fn note(&self, kind: &'static str, whom: &str, say: &dyn Fn(&str)) {
         *self.done.borrow_mut().entry(kind).or_default() += 1;
         say(&format!("{whom}: {kind}"));
     }
+}
+
+/// All wires of a node, or only one of several.
+fn wires<'a>(relays: &'a [Relay], random: &mut StdRng) -> &'a [Relay] {
+    if relays.len() > 1 && random.random_ratio(1, 2) {
+        let one = random.random_range(0..relays.len());
+        return relays.get(one..=one).unwrap_or(relays);
+    }
+    relays
 }
 
 async fn pause(process: Option<&Process>, time: Duration) -> anyhow::Result<()> {
@@ -119,6 +142,6 @@ async fn pause(process: Option<&Process>, time: Duration) -> anyhow::Result<()> 
     process.signal(Signal::CONT)
 }
 
-fn millis(random: &mut StdRng, most: u64) -> Duration {
+pub(super) fn millis(random: &mut StdRng, most: u64) -> Duration {
     Duration::from_millis(random.random_range(50..most))
 }

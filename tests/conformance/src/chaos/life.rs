@@ -48,6 +48,8 @@ impl Seen {
 struct Caller {
     client: ControllerClient<Channel>,
     driver: &'static str,
+    /// The front may go away; that of a socket relay may not.
+    may_go: bool,
     random: StdRng,
     seen: Seen,
 }
@@ -57,15 +59,15 @@ struct Caller {
 pub async fn lead(
     front: String,
     driver: &'static str,
-    seed: u64,
+    (seed, may_go): (u64, bool),
     ended: watch::Receiver<bool>,
 ) -> Seen {
     // Never fails: the path is ours.
     let endpoint = Endpoint::from_shared(format!("unix://{front}"))
         .unwrap_or_else(|_| Endpoint::from_static("unix:///"));
     let client = ControllerClient::new(endpoint.connect_lazy());
-    let mut caller =
-        Caller { client, driver, random: StdRng::seed_from_u64(seed), seen: Seen::default() };
+    let random = StdRng::seed_from_u64(seed);
+    let mut caller = Caller { client, driver, may_go, random, seen: Seen::default() };
     let mut number = 0;
     while !*ended.borrow() {
         number += 1;
@@ -164,14 +166,18 @@ impl Caller {
                 status.code(),
                 Code::Unavailable | Code::DeadlineExceeded | Code::Aborted | Code::Cancelled
             );
-            // tonic's own word for a front that went away, not an answer of anybody.
-            let lost = status.source().is_some();
+            // tonic's own word for a front that went away, not an answer of anybody. A deadline
+            // of its own is no such word.
+            let lost = status.source().is_some() && status.code() != Code::Cancelled;
+            let driver = self.driver;
             if !open && !lost {
-                let driver = self.driver;
                 self.seen
                     .wrong
                     .push(format!("{driver}: {what} was answered with a final code: {status}"));
                 return None;
+            }
+            if lost && !self.may_go {
+                self.seen.wrong.push(format!("{driver}: {what} lost its front: {status}"));
             }
             let label = if lost { "front away".to_owned() } else { format!("{:?}", status.code()) };
             *self.seen.open.entry(label).or_default() += 1;

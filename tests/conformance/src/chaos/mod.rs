@@ -4,11 +4,15 @@
 //! Two drivers run at two nodes each. One node links over WebSocket and one over QUIC, each through
 //! a relay that is cut. One driver is a [`TestDriver`](drivers::testdriver), which notices calls
 //! that overlap. The other is `hostdir`, whose state must survive its own SIGKILL. csi-cloud keeps
-//! its store in a file, and is killed too: homes and intents survive nowhere else.
+//! its store in a file, and is killed too: homes and intents survive nowhere else. Or there are
+//! several csi-clouds, with an etcd of three members.
 
+pub mod cloud_fault;
+pub mod clouds;
 pub mod command;
 pub mod fault;
 pub mod life;
+pub mod replica_site;
 pub mod site;
 
 use std::collections::BTreeSet;
@@ -18,10 +22,12 @@ use std::time::Duration;
 use anyhow::Context;
 use proto::csi::controller_client::ControllerClient;
 use tokio::sync::{Mutex, watch};
+use tokio::task::JoinSet;
 
+use self::clouds::Clouds;
 use self::fault::Faults;
 use self::life::Seen;
-use self::site::{CloudSite, DRIVERS, Site};
+use self::site::Site;
 use harness::stand::{Stand, channel};
 
 /// Callers for each driver.
@@ -43,50 +49,65 @@ pub struct Found {
 ///
 /// # Errors
 /// A program cannot be started, or the last calls do not end.
-pub async fn run(time: Duration, seed: u64, say: &dyn Fn(&str)) -> anyhow::Result<Found> {
+pub async fn run(
+    time: Duration,
+    (seed, replicas): (u64, usize),
+    say: &dyn Fn(&str),
+) -> anyhow::Result<Found> {
     let stand = Arc::new(Mutex::new(Stand::new().await?));
-    let mut cloud = CloudSite::start(stand.clone(), &DRIVERS).await?;
+    let mut clouds = Clouds::start(stand.clone(), replicas).await?;
     let mut sites = Vec::new();
     for plan in site::SITES {
-        sites.push(Site::start(stand.clone(), plan, &cloud.urls).await?);
+        sites.push(Site::start(stand.clone(), plan, &clouds.urls(plan.quic)).await?);
     }
-    let fronts: Vec<_> = {
-        let stand = stand.lock().await;
-        DRIVERS.map(|driver| (driver, stand.cloud_front(driver))).into()
-    };
+    let fronts = clouds.fronts().await;
     let ended = watch::Sender::new(false);
-    let mut callers = tokio::task::JoinSet::new();
+    let mut callers = JoinSet::new();
     for (at, (driver, front)) in fronts.iter().enumerate() {
         for caller in 0..CALLERS {
             let seed = seed.wrapping_mul(1000).wrapping_add((at * CALLERS + caller) as u64);
-            callers.spawn(life::lead(front.clone(), driver, seed, ended.subscribe()));
+            let of = (seed, replicas == 0);
+            callers.spawn(life::lead(front.clone(), driver, of, ended.subscribe()));
         }
     }
     let mut faults = Faults::new(seed, time);
-    let breaking = faults.breaking(&mut cloud, &mut sites, say);
+    let breaking = faults.breaking(&mut clouds, &mut sites, say);
     let broken = breaking.await;
     ended.send_replace(true);
     broken?;
     say("everything is whole again; the last calls are ending");
+    let (mut seen, settled) = settle(callers, &mut clouds).await?;
+    let mut wrong = std::mem::take(&mut seen.wrong);
+    if !settled {
+        wrong.push(format!("callers were still trying {SETTLE:?} after the last fault"));
+    }
+    wrong.extend(left(&sites, &fronts, &seen.kept).await?);
+    for site in sites {
+        site.stop().await?;
+    }
+    wrong.extend(clouds.stop().await?);
+    Ok(Found { seen, faults: faults.done(), wrong })
+}
+
+/// What the callers saw, and whether all came to their end in time.
+async fn settle(mut callers: JoinSet<Seen>, clouds: &mut Clouds) -> anyhow::Result<(Seen, bool)> {
     let mut seen = Seen::default();
+    let over = watch::Sender::new(false);
     let ending = async {
         while let Some(caller) = callers.join_next().await {
             seen.add(caller.context("a caller crashed")?);
         }
         anyhow::Ok(())
     };
-    let settled = tokio::time::timeout(SETTLE, ending).await;
-    let mut wrong = std::mem::take(&mut seen.wrong);
-    match settled {
-        Ok(ended) => ended?,
-        Err(_) => wrong.push(format!("callers were still trying {SETTLE:?} after the last fault")),
-    }
-    wrong.extend(left(&sites, &fronts, &seen.kept).await?);
-    for site in sites {
-        site.stop().await?;
-    }
-    wrong.extend(cloud.stop().await?);
-    Ok(Found { seen, faults: faults.done(), wrong })
+    let bounded = async {
+        let ended = tokio::time::timeout(SETTLE, ending).await;
+        over.send_replace(true);
+        ended
+    };
+    let (ended, supervised) = tokio::join!(bounded, clouds.supervise(over.subscribe()));
+    supervised?;
+    let settled = ended.map(|ended| ended.map(|()| true)).unwrap_or(Ok(false))?;
+    Ok((seen, settled))
 }
 
 /// The differences of the drivers' volumes and csi-cloud's lists from `kept`, which is right.

@@ -31,7 +31,8 @@ pub struct Plan {
     /// Its driver's name. Two nodes have each driver, so only csi-cloud's records tell a volume's
     /// home.
     pub driver: &'static str,
-    quic: bool,
+    /// Whether it links over QUIC.
+    pub quic: bool,
     hostdir: bool,
 }
 
@@ -72,6 +73,12 @@ impl CloudSite {
         })
     }
 
+    /// Its socket for each driver.
+    pub async fn fronts(&self) -> Vec<(&'static str, String)> {
+        let stand = self.stand.lock().await;
+        self.drivers.iter().map(|driver| (*driver, stand.cloud_front(driver))).collect()
+    }
+
     /// Kills it, and starts it again after `down`.
     ///
     /// # Errors
@@ -110,8 +117,8 @@ pub struct Site {
     stand: Arc<Mutex<Stand>>,
     /// The driver's name and node.
     pub plan: Plan,
-    /// Between its edge and the cloud.
-    pub relay: Relay,
+    /// Between its edge and each csi-cloud.
+    pub relays: Vec<Relay>,
     /// csi-edge; none while it is dead.
     pub edge: Option<Process>,
     driver: Driver,
@@ -119,7 +126,7 @@ pub struct Site {
 }
 
 impl Site {
-    /// Starts a node.
+    /// Starts a node that links to one of these URLs.
     ///
     /// # Errors
     /// A program does not start.
@@ -128,8 +135,10 @@ impl Site {
         plan: Plan,
         urls: &[String],
     ) -> anyhow::Result<Self> {
-        let relay =
-            Relay::to(urls.get(usize::from(plan.quic)).context("no such listener")?).await?;
+        let mut relays = Vec::new();
+        for url in urls {
+            relays.push(Relay::to(url).await?);
+        }
         let socket = stand.lock().await.at(&format!("{}.sock", plan.node));
         let driver = if plan.hostdir {
             Driver::Host(None)
@@ -139,7 +148,7 @@ impl Site {
             driver.inject("ControllerPublishVolume", Fault::Delay(WORK), Times::All);
             Driver::Test(driver, None)
         };
-        let mut site = Self { stand, plan, relay, edge: None, driver, socket };
+        let mut site = Self { stand, plan, relays, edge: None, driver, socket };
         site.start_driver().await?;
         site.start_edge().await?;
         let edge = site.edge.as_mut().context("csi-edge is not there")?;
@@ -168,7 +177,14 @@ impl Site {
     async fn start_edge(&mut self) -> anyhow::Result<()> {
         let drivers = [(self.plan.driver, self.socket.as_str())];
         let mut stand = self.stand.lock().await;
-        self.edge = Some(stand.edge_started(self.plan.node, self.relay.url(), &drivers).await?);
+        let mut more: Vec<_> =
+            self.relays.iter().flat_map(|relay| ["--cloud", relay.url()]).collect();
+        let state = stand.at(&format!("{}.edge", self.plan.node));
+        if self.relays.len() > 1 {
+            // It outlives csi-edge, and has the epoch of the leader.
+            more.extend(["--state", &state]);
+        }
+        self.edge = Some(stand.edge_with(self.plan.node, &drivers, &more).await?);
         Ok(())
     }
 
