@@ -90,13 +90,44 @@ struct Groups {
 ///
 /// # Errors
 /// A certificate, an address or a socket cannot be used; the text says which and what to do.
-pub async fn serve(mut config: Config) -> anyhow::Result<()> {
+pub async fn serve(config: Config) -> anyhow::Result<()> {
+    // From the beginning: a start may wait for the store, and process 1 has no other way to end.
+    let stop = tasks::stop_signal().context("cannot listen to signals")?;
+    tokio::pin!(stop);
+    let groups = Groups::default();
+    let grace = config.common.grace;
+    let new_leases = config.new_leases;
+    let started = tokio::select! {
+        biased;
+        () = &mut stop => None,
+        started = start(config, &groups) => Some(started?),
+    };
+    let Some((state, health)) = started else {
+        info!("told to stop before it was ready");
+        groups.keeping.finish(GOODBYE).await;
+        return Ok(());
+    };
+    println!("ready");
+    let ended = tokio::select! {
+        biased;
+        () = stop => Ok(()),
+        () = state.store.leadership().resigning() => Ok(()),
+        ended = lead(&state, new_leases) => ended,
+    };
+    finish(groups, &state, &health, grace).await;
+    ended
+}
+
+/// Starts all that serves, and waits for the store.
+async fn start(
+    mut config: Config,
+    groups: &Groups,
+) -> anyhow::Result<(Arc<AdminState>, Arc<Health>)> {
     let installation = config.installation();
     let credentials = Credentials::load(&config.tls, tls::Role::Cloud)?;
     let issuers = config.ca.take().map(|ca| Issuers::open(ca, &config.tls)).transpose()?;
     let sockets = bind(&config)?;
     let admin = Socket::bind_for(&config.admin, http1::MODE)?;
-    let groups = Groups::default();
     let health = Arc::new(Health::default());
     serve_http(config.http, &health, &groups.watching).await?;
     let calls = Arc::new(Calls::default());
@@ -112,7 +143,7 @@ pub async fn serve(mut config: Config) -> anyhow::Result<()> {
     let credentials =
         credentials.with_secret(*secrets.resets.expose()).with_admit(enrolment::admit(&store));
     let links = links(&config, &store, issuers, &groups.edges);
-    let Common { grace, keep_alive, workers, .. } = config.common;
+    let Common { keep_alive, workers, .. } = config.common;
     if workers == 1 {
         groups.keeping.spawn_until_stop("busy-poll", calls.busy_poll.clone().run());
     }
@@ -124,7 +155,6 @@ pub async fn serve(mut config: Config) -> anyhow::Result<()> {
     let relays = RelayListener::new(fronts.clone(), store.clone(), groups.fronts.clone());
     relays.listen(&config.holders, &credentials).await?;
     keep_certificate(&credentials, &config.tls, &links, &groups.watching);
-    let new_leases = config.new_leases;
     let page = config.page.take();
     let state = AdminState {
         store,
@@ -145,10 +175,7 @@ pub async fn serve(mut config: Config) -> anyhow::Result<()> {
     let watching = groups.watching.clone();
     groups.watching.spawn("admin", admin::server::serve(state.clone(), admin, watching.clone()));
     serve_page(page, &state, watching).await?;
-    println!("ready");
-    let ended = run(&state, new_leases).await;
-    finish(groups, &state, &health, grace).await;
-    ended
+    Ok((state, health))
 }
 
 /// Serves the page, if there is to be one.
@@ -159,16 +186,6 @@ async fn serve_page(
 ) -> anyhow::Result<()> {
     let (Some(settings), Some(credentials)) = (page, &state.credentials) else { return Ok(()) };
     PageListener::new(settings, state.clone(), credentials, tasks)?.listen().await
-}
-
-/// Runs until the process is asked to stop, or another csi-cloud leads or shall lead in its place.
-async fn run(state: &AdminState, new_leases: bool) -> anyhow::Result<()> {
-    tokio::select! {
-        biased;
-        signal = tasks::signal() => signal.context("cannot listen to signals"),
-        () = state.store.leadership().resigning() => Ok(()),
-        ended = lead(state, new_leases) => ended,
-    }
 }
 
 /// Leads as soon as this csi-cloud may.

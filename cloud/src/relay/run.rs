@@ -40,6 +40,7 @@ pub struct Settings {
 /// # Errors
 /// A socket or a certificate cannot be used; the text says which and what to do.
 pub async fn run(settings: Settings) -> anyhow::Result<()> {
+    let stop = tasks::stop_signal().context("cannot listen to signals")?;
     let credentials = credentials(&settings)?;
     let Settings { fronts: directory, mut drivers, servers, tls, grace } = settings;
     drivers.sort();
@@ -64,7 +65,7 @@ pub async fn run(settings: Settings) -> anyhow::Result<()> {
         fronts.spawn("front", serve::serve_socket(socket, service, fronts.clone()));
     }
     println!("ready");
-    tasks::signal().await.context("cannot listen to signals")?;
+    stop.await;
     tracing::info!(?grace, "stopping: no more calls are taken, those in flight are finished");
     fronts.finish_before(tasks::patience(grace)).await;
     calling.finish(CLOSING).await;

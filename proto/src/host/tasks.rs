@@ -124,15 +124,25 @@ pub async fn patience(grace: Duration) {
 /// # Errors
 /// The signals cannot be listened to.
 pub async fn signal() -> std::io::Result<()> {
+    stop_signal()?.await;
+    Ok(())
+}
+
+/// The same, which notices a signal from now on, before it is polled too.
+///
+/// # Errors
+/// The signals cannot be listened to.
+pub fn stop_signal() -> std::io::Result<impl Future<Output = ()>> {
     use tokio::signal::unix::{SignalKind, signal};
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
-    tokio::select! {
-        biased;
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
-    }
-    Ok(())
+    Ok(async move {
+        tokio::select! {
+            biased;
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    })
 }
 
 #[cfg(test)]

@@ -6,22 +6,21 @@
 use std::io::Write;
 use std::net::TcpListener;
 use std::path::Path;
-use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 use tokio::process::Command;
-use tokio::time::timeout;
 
+use crate::http;
 use crate::process::Process;
 use crate::relay::Relay;
 use crate::wait::until;
 
 /// Debian's program.
 const PROGRAM: &str = "/usr/bin/etcd";
-/// How long a member may take to answer a question about itself.
-const ASK: Duration = Duration::from_secs(2);
+/// The ports of programs.
+const PORTS: std::ops::Range<u16> = 20_000..32_000;
+/// The most bytes that it keeps: enough for a million volumes.
+const QUOTA: &str = "8589934592";
 
 /// Whether etcd is installed. If not, this tier is skipped by name.
 ///
@@ -39,13 +38,15 @@ pub fn is_installed(tier: &str) -> anyhow::Result<bool> {
     Ok(false)
 }
 
-/// A port of this host.
+/// A port that stays with a program that is started again. It is below those that the system gives
+/// to connections, which would take it meanwhile.
 ///
 /// # Errors
 /// There is none.
 pub fn free_port() -> anyhow::Result<u16> {
-    // Nobody else is likely to take it between here and there.
-    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+    let ports = std::iter::repeat_with(|| rand::random_range(PORTS)).take(100);
+    let is_free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    ports.into_iter().find(is_free).context("no port is free")
 }
 
 /// A running etcd.
@@ -70,15 +71,8 @@ impl Member {
         self.wire.url().replace("tcp://", "http://")
     }
 
-    async fn get(&self, path: &str) -> anyhow::Result<String> {
-        let asking = async {
-            let mut stream = TcpStream::connect(("127.0.0.1", self.client)).await?;
-            stream.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes()).await?;
-            let mut answer = String::new();
-            stream.read_to_string(&mut answer).await?;
-            anyhow::Ok(answer)
-        };
-        timeout(ASK, asking).await.with_context(|| format!("{} says nothing", self.name))?
+    fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.client)
     }
 }
 
@@ -115,7 +109,7 @@ impl EtcdServer {
 
     /// Where clients reach each member: `HOST:PORT`.
     pub fn addresses(&self) -> Vec<String> {
-        self.members.iter().map(|member| format!("127.0.0.1:{}", member.client)).collect()
+        self.members.iter().map(Member::address).collect()
     }
 
     /// The URL of a store below this prefix.
@@ -137,7 +131,7 @@ impl EtcdServer {
         command.args(["--listen-client-urls", &client, "--advertise-client-urls", &client]);
         command.args(["--listen-peer-urls", &peer]);
         command.args(["--initial-advertise-peer-urls", &member.peer_url()]);
-        command.args(["--log-level", "error"]);
+        command.args(["--log-level", "error", "--quota-backend-bytes", QUOTA]);
         member.process = Some(Process::start(&member.name, command, &self.logs)?);
         Ok(())
     }
@@ -149,7 +143,7 @@ impl EtcdServer {
     pub async fn ready(&self, place: usize) -> anyhow::Result<()> {
         let member = self.members.get(place).context("no such member")?;
         let healthy = || async {
-            let answer = member.get("/health").await?;
+            let answer = http::get(&member.address(), "/health").await?;
             ensure!(answer.contains(r#""health":"true""#), "{answer}");
             Ok(())
         };
@@ -160,8 +154,8 @@ impl EtcdServer {
     /// The member that leads, as the members say.
     pub async fn leader(&self) -> Option<usize> {
         for (place, member) in self.members.iter().enumerate() {
-            let metrics = member.get("/metrics").await.unwrap_or_default();
-            if metrics.lines().any(|line| line == "etcd_server_is_leader 1") {
+            let leads = http::metric(&member.address(), "etcd_server_is_leader").await;
+            if leads.is_ok_and(|leads| leads > 0.0) {
                 return Some(place);
             }
         }

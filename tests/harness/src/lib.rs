@@ -9,6 +9,7 @@ pub mod filled;
 pub mod flood;
 pub mod ginkgo;
 pub mod hostile_cloud;
+pub mod http;
 pub mod leftovers;
 pub mod net;
 pub mod no_credit;

@@ -24,6 +24,7 @@ pub struct Replica {
     more: Vec<String>,
     /// None while it does not run.
     process: Option<Process>,
+    http: Option<String>,
     /// How long its log was when it was started last.
     before: usize,
 }
@@ -50,6 +51,7 @@ impl Replica {
             drivers: drivers.iter().map(ToString::to_string).collect(),
             more: Vec::new(),
             process: None,
+            http: None,
             before: 0,
         })
     }
@@ -80,9 +82,12 @@ impl Replica {
         stand.at(&format!("{}/{driver}.sock", self.name))
     }
 
-    /// Its admin socket.
-    pub fn admin(&self, stand: &Stand) -> String {
-        stand.at(&format!("{}/_admin.sock", self.name))
+    /// Where it serves HTTP.
+    ///
+    /// # Errors
+    /// It has no `--http`.
+    pub fn http(&self) -> anyhow::Result<&str> {
+        self.http.as_deref().with_context(|| format!("{} serves no HTTP", self.name))
     }
 
     /// Starts it, and waits until it is ready. A follower is ready, too.
@@ -101,6 +106,7 @@ impl Replica {
         let drivers: Vec<_> = self.drivers.iter().map(String::as_str).collect();
         let cloud = stand.cloud_as(&self.name, &listen, &drivers, &more).await?;
         self.process = Some(cloud.process);
+        self.http = cloud.http;
         Ok(())
     }
 

@@ -3,8 +3,11 @@
 use std::collections::BTreeSet;
 
 use anyhow::ensure;
+use harness::etcd_server::free_port;
+use harness::process::Process;
 use harness::requests::created;
-use harness::wait::until;
+use harness::stand::Stand;
+use harness::wait::{START, until};
 use rustix::process::Signal;
 use tonic::Code;
 
@@ -48,4 +51,19 @@ async fn without_a_quorum_creates_are_unavailable_and_afterwards_they_are_not() 
     world.etcd.run(leader)?;
     world.etcd.ready(leader).await?;
     world.stop().await
+}
+
+#[tokio::test]
+async fn a_csi_cloud_that_waits_for_its_store_ends_when_it_is_told_to() -> anyhow::Result<()> {
+    let stand = Stand::new().await?;
+    let files = stand.files("cloud");
+    let mut command = stand.program("csi-cloud")?;
+    command.args(["serve", "--listen", "wss://127.0.0.1:0", "--fronts", &stand.at("fronts")]);
+    command.args(["--driver", "test.edge-csi.io"]);
+    command.arg("--ca").arg(files.ca).arg("--cert").arg(files.cert).arg("--key").arg(files.key);
+    // Nobody is there.
+    command.arg(format!("--store=etcd://127.0.0.1:{}/edge-csi", free_port()?));
+    let waiting = Process::start("csi-cloud", command, stand.dir())?;
+    waiting.logged("etcd cannot be used").await?;
+    waiting.stop(START).await
 }
