@@ -15,18 +15,18 @@ use harness::process::Process;
 use harness::stand::{Stand, channel};
 use harness::wait::{START, STOP};
 
-const NODE: &str = "n1";
-const DRIVER: &str = "fast.test.edge-csi.io";
+pub(crate) const NODE: &str = "n1";
+pub(crate) const DRIVER: &str = "fast.test.edge-csi.io";
 /// Callers at the same time.
-const CALLERS: usize = 256;
+pub(crate) const CALLERS: usize = 256;
 /// The required share of the calls/s in memory that a disk must reach.
 const LEAST: f64 = 0.5;
 /// The type in `statfs` of a file system in memory.
 const TMPFS: u64 = 0x0102_1994;
 
 /// A csi-cloud with a store, an edge, and a driver.
-struct Way {
-    channel: Channel,
+pub(crate) struct Way {
+    pub(crate) channel: Channel,
     cloud: Process,
     edge: Process,
     driver: Process,
@@ -38,12 +38,7 @@ struct Way {
 /// # Errors
 /// A program does not work, a call failed, or that is no disk.
 pub async fn measure(rounds: usize, time: Duration, dir: &Path) -> anyhow::Result<Vec<Figure>> {
-    let kind = rustix::fs::statfs(dir)?.f_type;
-    ensure!(
-        u64::try_from(kind) != Ok(TMPFS),
-        "{} is in memory; give --out on a disk, where the store's commits are to be measured",
-        dir.display()
-    );
+    on_a_disk(dir)?;
     let dir = tempfile::tempdir_in(dir)?;
     let file = std::path::absolute(dir.path().join("durable.redb"))?;
     let ways = [Way::new("memory:").await?, Way::new(&format!("file:{}", file.display())).await?];
@@ -75,8 +70,21 @@ pub async fn measure(rounds: usize, time: Duration, dir: &Path) -> anyhow::Resul
     ])
 }
 
+/// # Errors
+/// Commits cost nothing there.
+pub(crate) fn on_a_disk(dir: &Path) -> anyhow::Result<()> {
+    let kind = rustix::fs::statfs(dir)?.f_type;
+    ensure!(
+        u64::try_from(kind) != Ok(TMPFS),
+        "{} is in memory; give --out on a disk, where the store's commits are to be measured",
+        dir.display()
+    );
+    Ok(())
+}
+
 impl Way {
-    async fn new(store: &str) -> anyhow::Result<Self> {
+    /// Starts them.
+    pub(crate) async fn new(store: &str) -> anyhow::Result<Self> {
         let mut stand = Stand::new().await?;
         let socket = stand.at("driver.sock");
         let mut command = stand.program("testdriver")?;
@@ -97,7 +105,8 @@ impl Way {
         Ok(Self { channel, cloud: cloud.process, edge, driver, _stand: stand })
     }
 
-    async fn stop(self) -> anyhow::Result<()> {
+    /// Stops them.
+    pub(crate) async fn stop(self) -> anyhow::Result<()> {
         self.edge.stop(STOP).await?;
         self.cloud.stop(STOP).await?;
         self.driver.stop(STOP).await

@@ -1,5 +1,5 @@
-//! Measurements with targets: calls, routing, durable creates and guests, very many idle edges
-//! ([`scale`]), far and lossy networks ([`badnet`]).
+//! Measurements with targets: calls, routing, durable creates, several csi-clouds and guests, very
+//! many idle edges ([`scale`]), far and lossy networks ([`badnet`]).
 //!
 //! Hostile peers ([`hostile`]) and the page in a browser ([`page`]) have targets too.
 //!
@@ -16,6 +16,7 @@ pub mod hostile;
 pub mod lives;
 pub mod load;
 pub mod page;
+pub mod replicas;
 pub mod report;
 pub mod routing;
 pub mod scale;

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use bench::command::{Case, Options};
 use bench::scale::machine::{Half, pin};
-use bench::{badnet, command, hostile, lives, page, scale};
+use bench::{badnet, command, hostile, lives, page, replicas, scale};
 use clap::{Parser, Subcommand};
 use proto::host::program::runtime;
 
@@ -25,6 +25,8 @@ enum Command {
     Routing(Options),
     /// Creates with the store on a disk, against the store in memory
     Durable(Options),
+    /// Several csi-clouds with a real etcd of three members: a leader that ends, commits, and starts
+    Replicas(replicas::Options),
     /// A direct volume in a real guest, against a directory shared with it: `make guest` says what
     /// it needs
     Guest(Options),
@@ -42,6 +44,7 @@ fn main() -> ExitCode {
         Command::Calls(options) => cases(&[Case::Calls], &options),
         Command::Routing(options) => cases(&[Case::Routing], &options),
         Command::Durable(options) => cases(&[Case::Durable], &options),
+        Command::Replicas(options) => runtime(2)?.block_on(replicas::main(&options)),
         Command::Guest(options) => cases(&[Case::Guest], &options),
         Command::Lives(args) => runtime(1)?.block_on(lives::main(args)),
         Command::Scale(args) => {

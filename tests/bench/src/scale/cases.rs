@@ -180,8 +180,7 @@ impl Measured {
     }
 
     fn fleet(&self) -> anyhow::Result<Fleet> {
-        let url = self.cloud.urls.first().context("no listener")?;
-        Fleet::new(Path::new(&self.stand.pki()), url, self.links)
+        Fleet::new(Path::new(&self.stand.pki()), &self.cloud.urls, self.links)
     }
 
     async fn caller(&self) -> anyhow::Result<ControllerClient<Channel>> {

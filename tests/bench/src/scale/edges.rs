@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use bytes::Bytes;
 use cloud::pki::ca::Authority;
 use edge::identity::request::Request as NewCertificate;
@@ -49,6 +49,8 @@ pub const CAPACITY: i64 = 1 << 40;
 const LINKS_PER_SOCKET: usize = 64;
 /// Dials at the same time. The machine has two cores, so more would only wait within this process.
 const DIALS: usize = 256;
+/// The longest wait before the leader is dialed, as csi-edge's.
+const SPREAD: Duration = Duration::from_millis(500);
 /// How long edges may take to leave.
 const LEAVING: Duration = Duration::from_secs(60);
 
@@ -88,9 +90,15 @@ struct Edge {
     outgoing: Option<quic::Outgoing>,
 }
 
-struct Shared {
+/// Where a cloud listens.
+struct Place {
     endpoint: Endpoint,
     addr: SocketAddr,
+}
+
+struct Shared {
+    /// The clouds, of which one welcomes edges.
+    places: Vec<Place>,
     room: Semaphore,
     linked: watch::Sender<usize>,
     /// Since when the fleet renews its certificates, and how long.
@@ -105,8 +113,18 @@ struct Shared {
 enum LinkEnd {
     /// The longest delay that the cloud requested before the next one.
     Lost(Option<Duration>),
+    /// The cloud follows another one, at this place.
+    Leader(usize),
     /// The edge has a new certificate, and the link goes on until the next one replaces it.
     Renewed,
+}
+
+/// What comes of a hello.
+enum Greeted {
+    /// A link, with the backoff that the cloud told, in ms.
+    Welcome(Option<u32>),
+    /// A refusal, and where the leader is.
+    Refused(Vec<String>),
 }
 
 /// The name of the edge with this number.
@@ -119,26 +137,31 @@ impl Fleet {
     ///
     /// # Errors
     /// The CA or the URL cannot be used, or there are no sockets.
-    pub fn new(pki: &Path, url: &str, links: usize) -> anyhow::Result<Self> {
-        Self::of(pki, url, Kind { numbers: 0..links, days: 1, health: None, zone: None })
+    pub fn new(pki: &Path, urls: &[String], links: usize) -> anyhow::Result<Self> {
+        Self::of(pki, urls, Kind { numbers: 0..links, days: 1, health: None, zone: None })
     }
 
     /// Edges of one kind, that have not dialed yet.
     ///
     /// # Errors
     /// As for [`Fleet::new`].
-    pub fn of(pki: &Path, url: &str, kind: Kind) -> anyhow::Result<Self> {
+    pub fn of(pki: &Path, urls: &[String], kind: Kind) -> anyhow::Result<Self> {
         let links = kind.numbers.len();
         let kind = Arc::new(kind);
-        let endpoint: Endpoint = url.parse()?;
-        let addr = format!("{}:{}", endpoint.host, endpoint.port).parse().context("no address")?;
+        let mut places = Vec::new();
+        for url in urls {
+            let endpoint: Endpoint = url.parse()?;
+            let addr = format!("{}:{}", endpoint.host, endpoint.port);
+            places.push(Place { addr: addr.parse().context("no address")?, endpoint });
+        }
+        let Some(Place { endpoint, addr }) = places.first() else { bail!("no place to dial") };
         let authority = Authority::open(pki)?;
         let ca = CertificateDer::from_pem_file(pki.join("ca.crt"))?;
         let mut outgoing = None;
         let mut edges = Vec::with_capacity(links);
         for number in kind.numbers.clone() {
             if endpoint.transport == Transport::Quic && number % LINKS_PER_SOCKET == 0 {
-                outgoing = Some(quic::Outgoing::bind(addr)?);
+                outgoing = Some(quic::Outgoing::bind(*addr)?);
             }
             let node: NodeName = node_name(number).parse()?;
             let (certificate, key) = authority.node(&node, kind.days)?;
@@ -161,8 +184,7 @@ impl Fleet {
             edges.push(Arc::new(edge));
         }
         let shared = Shared {
-            endpoint,
-            addr,
+            places,
             room: Semaphore::new(DIALS),
             linked: watch::Sender::new(0),
             renewing: watch::Sender::new(None),
@@ -195,6 +217,20 @@ impl Fleet {
         waiting
             .with_context(|| format!("{linked} of {all} edges are linked after {limit:?}"))??;
         Ok(())
+    }
+
+    /// Waits until so many links were welcomed since the last [`Self::take_welcomed`].
+    ///
+    /// # Errors
+    /// They are not within `limit`.
+    pub async fn all_welcomed(&self, all: usize, limit: Duration) -> anyhow::Result<()> {
+        let welcomed = &self.shared.welcomed;
+        let count = || welcomed.lock().unwrap_or_else(PoisonError::into_inner).len();
+        // Each welcome changes the number of links.
+        let mut linked = self.shared.linked.subscribe();
+        let waiting = tokio::time::timeout(limit, linked.wait_for(|_| count() >= all)).await;
+        waiting.with_context(|| format!("{} of {all} edges are back", count()))??;
+        self.all_linked(limit).await
     }
 
     /// Lets all edges renew their certificates within this time, one after another.
@@ -234,28 +270,57 @@ impl Edge {
     async fn keep(&self, shared: &Shared, tasks: &Tasks) {
         let mut cap = Cap::default();
         let mut backoff = Backoff::new(rand::make_rng());
+        let mut place = 0;
+        // The place of the leader that it was told, and whether it is of no use.
+        let mut leader = None;
+        let mut awaits_leader = false;
         while !tasks.is_stopped() {
             let begun = Instant::now();
             // An error here is no news: while the cloud is away there are thousands.
-            match self.link_once(shared, tasks).await {
+            match self.link_once((place, awaits_leader), shared, tasks).await {
                 Ok(LinkEnd::Renewed) => continue,
-                Ok(LinkEnd::Lost(told)) => cap.take(told),
-                Err(_) => {}
+                Ok(LinkEnd::Leader(next)) => {
+                    leader = Some(next);
+                    place = next;
+                    tokio::time::sleep(SPREAD.mul_f64(rand::random())).await;
+                    continue;
+                }
+                Ok(LinkEnd::Lost(told)) => {
+                    awaits_leader = false;
+                    cap.take(told);
+                }
+                Err(_) => awaits_leader |= leader == Some(place),
             }
+            place = (place + 1) % shared.places.len();
             backoff.ended(begun.elapsed() >= STABLE, cap);
             tokio::select! { () = backoff.over() => {}, () = tasks.stopped() => return }
         }
     }
 
     /// Dials, and serves the link until it ends.
-    async fn link_once(&self, shared: &Shared, tasks: &Tasks) -> Result<LinkEnd, LinkError> {
-        let (link, mut cap_ms) = {
-            let _permit = shared.room.acquire().await.map_err(|_| LinkError::TimedOut)?;
-            shared.dials.fetch_add(1, Ordering::Relaxed);
-            let mut link = Box::pin(self.dial(shared)).await?;
-            let cap_ms = self.greet(&mut link).await?;
-            (link, cap_ms)
+    async fn link_once(
+        &self,
+        (place, awaits_leader): (usize, bool),
+        shared: &Shared,
+        tasks: &Tasks,
+    ) -> Result<LinkEnd, LinkError> {
+        let mut permit = Some(shared.room.acquire().await.map_err(|_| LinkError::TimedOut)?);
+        shared.dials.fetch_add(1, Ordering::Relaxed);
+        let to = shared.places.get(place).ok_or(LinkError::TimedOut)?;
+        let mut link = Box::pin(self.dial(to)).await?;
+        if shared.places.len() > 1 {
+            // A cloud that follows may let it wait for a leader.
+            permit = None;
+        }
+        let mut cap_ms = match self.greet(&mut link, awaits_leader).await? {
+            Greeted::Welcome(cap_ms) => cap_ms,
+            Greeted::Refused(leader) => {
+                let at = |place: &Place| leader.contains(&place.endpoint.to_string());
+                let place = shared.places.iter().position(at);
+                return Ok(place.map_or(LinkEnd::Lost(None), LinkEnd::Leader));
+            }
         };
+        drop(permit);
         shared.welcomed.lock().unwrap_or_else(PoisonError::into_inner).push(Instant::now());
         shared.linked.send_modify(|linked| *linked += 1);
         if self.has_renewed.load(Ordering::Relaxed) {
@@ -269,20 +334,19 @@ impl Edge {
         Ok(LinkEnd::Lost(cap_ms.map(|ms| Duration::from_millis(ms.into()))))
     }
 
-    async fn dial(&self, shared: &Shared) -> Result<Link, LinkError> {
-        let endpoint = &shared.endpoint;
+    async fn dial(&self, Place { endpoint, addr }: &Place) -> Result<Link, LinkError> {
         let tls = self.tls.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let keep_alive = KeepAlive::default();
         if let Some(outgoing) = &self.outgoing {
-            let link = quic::dial_from(outgoing, endpoint, shared.addr, tls, keep_alive).await?;
+            let link = quic::dial_from(outgoing, endpoint, *addr, tls, keep_alive).await?;
             return Ok(link.into());
         }
         let dialer = ws::Dialer { endpoint: endpoint.clone(), tls, keep_alive, connect: ws::tcp() };
         Ok(ws::dial(Arc::new(dialer)).await?.into())
     }
 
-    /// Sends the hello; returns the backoff from the cloud's welcome, in ms.
-    async fn greet(&self, link: &mut Link) -> Result<Option<u32>, LinkError> {
+    /// Sends the hello, and waits for what comes of it.
+    async fn greet(&self, link: &mut Link, awaits_leader: bool) -> Result<Greeted, LinkError> {
         let drivers = vec![driver(&self.node, self.driver.clone(), &self.kind)];
         let version = env!("CARGO_PKG_VERSION").into();
         let hello = Hello {
@@ -295,12 +359,17 @@ impl Edge {
             expands: false,
             metadata: None,
             trust: None,
-            awaits_leader: false,
+            awaits_leader,
         };
         link.send(&Message::Hello(hello)).await?;
         let answer = tokio::time::timeout(proto::link::HANDSHAKE, link.next()).await;
         match answer.map_err(|_| LinkError::TimedOut)? {
-            Event::Message(Message::Welcome(welcome)) => Ok(welcome.backoff_cap_ms),
+            Event::Message(Message::Welcome(welcome)) => {
+                Ok(Greeted::Welcome(welcome.backoff_cap_ms))
+            }
+            Event::Message(Message::Refused(refused)) => {
+                Ok(Greeted::Refused(refused.leader.unwrap_or_default()))
+            }
             Event::Closed(error) => Err(error),
             _ => Err(LinkError::Transport("it did not answer the hello".into())),
         }
