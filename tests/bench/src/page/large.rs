@@ -89,7 +89,7 @@ fn allowed(apart: &[String]) -> String {
 async fn link(stand: &Stand, cloud: &Cloud, nodes: usize) -> anyhow::Result<Edges> {
     let url = cloud.urls.first().context("no listener")?;
     let pki = stand.pki();
-    let fleet = |kind| Fleet::of(Path::new(&pki), url, kind);
+    let fleet = |kind| Fleet::of(Path::new(&pki), std::slice::from_ref(url), kind);
     let kind = |from: usize, to: usize| Kind {
         numbers: from..to,
         days: 30,
