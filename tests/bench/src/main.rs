@@ -25,7 +25,7 @@ enum Command {
     Routing(Options),
     /// Creates with the store on a disk, against the store in memory
     Durable(Options),
-    /// Several csi-clouds with a real etcd of three members: a leader that ends, commits, and starts
+    /// Several csi-clouds with a real etcd of three members: ends of leaders, commits, and starts
     Replicas(replicas::Options),
     /// A direct volume in a real guest, against a directory shared with it: `make guest` says what
     /// it needs

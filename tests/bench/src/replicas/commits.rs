@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use harness::etcd_server::EtcdServer;
 
-use super::MEMBERS;
+use super::world::MEMBERS;
 use crate::durable::{CALLERS, NODE, Way};
 use crate::figures::Figure;
 use crate::load;

@@ -23,9 +23,6 @@ mod handover;
 mod start;
 mod world;
 
-/// The members of etcd.
-const MEMBERS: usize = 3;
-
 /// How much is measured.
 ///
 /// Writes one JSON object per row to replicas.jsonl. It fails if a target is missed or a call

@@ -16,9 +16,10 @@ use proto::csi::frame;
 use tempfile::TempDir;
 use tonic::Code;
 
-use super::MEMBERS;
 use crate::durable::{DRIVER, NODE};
 
+/// The members of etcd.
+pub(super) const MEMBERS: usize = 3;
 const NAMES: [&str; 3] = ["a", "b", "c"];
 
 /// All of it.

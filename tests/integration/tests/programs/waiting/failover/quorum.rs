@@ -14,8 +14,7 @@ use tonic::Code;
 use super::world::World;
 
 #[tokio::test]
-async fn without_a_quorum_creates_are_unavailable_and_afterwards_they_are_not() -> anyhow::Result<()>
-{
+async fn without_a_quorum_creates_are_unavailable_until_it_is_back() -> anyhow::Result<()> {
     let Some(mut world) = World::new(3).await? else { return Ok(()) };
     assert_eq!(world.create("v").await?.code(), Code::Ok);
     let before = world.leader().await?;
