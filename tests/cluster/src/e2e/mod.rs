@@ -21,6 +21,7 @@ mod outages;
 mod places;
 mod pods;
 mod power;
+mod replicas;
 mod resize;
 mod rotation;
 mod runtime_class;
@@ -150,12 +151,16 @@ pub const ROWS: &[Row] = &[
     Row { name: "api-away", alone: true, run: |scene| outages::api_away(scene).boxed() },
     Row { name: "offline-front", alone: true, run: |scene| kubeedge::offline_front(scene).boxed() },
     Row { name: "doctor-kubeedge", alone: true, run: |scene| kubeedge::doctor(scene).boxed() },
+    Row { name: "leader-killed", alone: true, run: |scene| replicas::leader_killed(scene).boxed() },
+    Row { name: LEFT_OUT[0].0, alone: true, run: |scene| replicas::leader_gone(scene).boxed() },
+    Row { name: LEFT_OUT[1].0, alone: true, run: |scene| replicas::rolling_upgrade(scene).boxed() },
+    Row { name: LEFT_OUT[2].0, alone: true, run: |scene| replicas::without_quorum(scene).boxed() },
     Row { name: POWER_CUT, alone: true, run: |scene| power::cuts(scene).boxed() },
     // Last, as the nodes keep the identities that they get here.
     Row { name: "join-token", alone: true, run: |scene| joins::by_token(scene).boxed() },
     Row { name: "join-account", alone: true, run: |scene| joins::by_account(scene).boxed() },
-    Row { name: RENEWAL, alone: true, run: |scene| joins::renewed(scene).boxed() },
-    Row { name: ROTATION, alone: true, run: |scene| rotation::under_load(scene).boxed() },
+    Row { name: LEFT_OUT[3].0, alone: true, run: |scene| joins::renewed(scene).boxed() },
+    Row { name: LEFT_OUT[4].0, alone: true, run: |scene| rotation::under_load(scene).boxed() },
     Row { name: "revoked", alone: true, run: |scene| joins::revoked(scene).boxed() },
 ];
 
@@ -173,13 +178,17 @@ const VERSIONS: [Row; 2] = [
 const POWER_CUT: &str = "power-cut";
 /// The rows that need a file server.
 const SHARED_STORAGE: [&str; 3] = ["shared-storage", "shared-link-lost", "elected-driver-dead"];
-/// The row that waits through whole lives of certificates.
-const RENEWAL: &str = "renewal";
-/// The row in which a CA is rotated.
-const ROTATION: &str = "ca-rotated";
+/// The rows that are left out in CI, and how long each takes.
+const LEFT_OUT: [(&str, &str); 5] = [
+    ("leader-gone", "60 s"),
+    ("rolling-upgrade", "60 s"),
+    ("etcd-without-quorum", "60 s"),
+    ("renewal", "3 min"),
+    ("ca-rotated", "90 s"),
+];
 
-/// The rows of these names; without one all but the figures and other versions. In CI renewals and
-/// the CA's rotation are left out too, which take minutes. That is said.
+/// The rows of these names; without one all but the figures and other versions. In CI those are left
+/// out too that take long. That is said.
 ///
 /// # Errors
 /// There is no row of a name.
@@ -195,8 +204,9 @@ pub fn chosen(names: &[String], is_ci: bool) -> anyhow::Result<Vec<&'static Row>
         return Ok(all().filter(asked).collect());
     }
     if is_ci {
-        println!("rows left out in CI: {RENEWAL} takes 3 min; make e2e ROWS={RENEWAL}");
-        println!("rows left out in CI: {ROTATION} takes 90 s; make e2e ROWS={ROTATION}");
+        for (name, time) in LEFT_OUT {
+            println!("rows left out in CI: {name} takes {time}; make e2e ROWS={name}");
+        }
     }
     let missing = Files::missing();
     if !missing.is_empty() {
@@ -204,7 +214,7 @@ pub fn chosen(names: &[String], is_ci: bool) -> anyhow::Result<Vec<&'static Row>
         println!("tier skipped: {rows}: not installed here: {}", missing.join(" "));
         ensure!(!is_ci, "continuous integration needs {}", missing.join(" "));
     }
-    let is_long = |row: &Row| [RENEWAL, ROTATION].contains(&row.name);
+    let is_long = |row: &Row| LEFT_OUT.iter().any(|(name, _)| *name == row.name);
     let is_there = |row: &Row| missing.is_empty() || !SHARED_STORAGE.contains(&row.name);
     Ok(ROWS.iter().filter(|row| (!is_ci || !is_long(row)) && is_there(row)).collect())
 }
@@ -294,7 +304,7 @@ mod tests {
         assert_eq!(names.len(), ROWS.len());
         if Files::missing().is_empty() {
             assert_eq!(chosen(&[], false).unwrap().len(), ROWS.len());
-            assert_eq!(chosen(&[], true).unwrap().len(), ROWS.len() - 2);
+            assert_eq!(chosen(&[], true).unwrap().len(), ROWS.len() - LEFT_OUT.len());
         } else {
             assert_eq!(chosen(&[], false).unwrap().len(), ROWS.len() - SHARED_STORAGE.len());
             assert!(chosen(&[], true).is_err());

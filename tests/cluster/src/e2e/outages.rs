@@ -79,7 +79,7 @@ pub(super) fn lost_calls(cluster: &Cluster, logged: &[usize]) -> anyhow::Result<
 }
 
 /// The processes that have connections to the front's sockets, and the front itself.
-async fn sidecars(cluster: &Cluster) -> anyhow::Result<Vec<(Pid, u32)>> {
+pub(super) async fn sidecars(cluster: &Cluster) -> anyhow::Result<Vec<(Pid, u32)>> {
     let mut found = Vec::new();
     for program in cluster.cloud.sidecars.iter().chain([&cluster.cloud.front]) {
         found.push((program.pid().await?, program.restarts().await));

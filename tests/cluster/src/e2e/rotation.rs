@@ -11,7 +11,7 @@ use super::joins::{failed_calls, joined, shown};
 use super::outages::lost_calls;
 use super::scene::Scene;
 use crate::stand::Cluster;
-use crate::stand::cloud::admin;
+use crate::stand::ask::admin;
 use crate::stand::objects::within;
 
 /// How many claims are made at least.

@@ -3,7 +3,6 @@
 //! of its own.
 
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 
 use anyhow::{Context, ensure};
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
@@ -11,14 +10,13 @@ use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::api::PostParams;
 use kube::{Api, Client};
 use proto::host::publish::{Existing, publish};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
-use tokio::process::Command;
 
 use super::access::Access;
+use super::ask::{admin, get, output};
 use super::drivers::{is_shared, section};
 use super::ground::{Ground, ports};
 use super::program::{Launch, Program};
+use super::several::{REPLICAS, Several, own_file};
 use guest::wrapper::HANDLER;
 use harness::wait::START;
 
@@ -32,6 +30,8 @@ pub const ADMIN: &str = "admin.sock";
 /// once.
 const NODE_DEPLOYMENT: [&str; 3] =
     ["--node-deployment", "--node-deployment-base-delay=1s", "--node-deployment-max-delay=5s"];
+/// Its store, there too.
+pub(super) const STORE: &str = "cloud.redb";
 /// Where a socket relay finds csi-cloud.
 pub const HOLDERS: &str = "holders.sock";
 
@@ -47,6 +47,8 @@ pub struct Cloud {
     pub sidecars: Vec<Program>,
     /// The snapshot-controller.
     pub snapshots: Program,
+    /// What rows with several csi-clouds have besides.
+    pub several: Several,
     admin: String,
     kubeconfig: PathBuf,
 }
@@ -93,12 +95,20 @@ impl Cloud {
         let args = [format!("--kubeconfig={}", controller.display()), groups()];
         let launch = Launch::new(ground.tool("snapshot-controller"), args);
         let snapshots = Program::keep("snapshot-controller", &ground.logs(), launch).await?;
-        Ok(Self { program, front, urls, sidecars, snapshots, admin: ground.at(ADMIN), kubeconfig })
+        let several = Several::new(ground);
+        let admin = ground.at(ADMIN);
+        Ok(Self { program, front, urls, sidecars, snapshots, several, admin, kubeconfig })
     }
 
     /// All of it, the first to stop first.
     pub fn programs(&self) -> impl Iterator<Item = &Program> {
         self.sidecars.iter().chain([&self.snapshots, &self.front, &self.program])
+    }
+
+    /// The csi-clouds of a row with several, by name.
+    pub fn replicas(&self) -> [&Program; 3] {
+        let [second, third] = &self.several.others;
+        [&self.program, second, third]
     }
 
     /// A sidecar, by its program and its driver.
@@ -175,11 +185,7 @@ impl Cloud {
         let log = self.program.log();
         // That of the last start.
         let address = log.lines().rev().find_map(|line| line.strip_prefix("http "));
-        let mut stream = TcpStream::connect(address.context("it serves no HTTP")?).await?;
-        stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await?;
-        let mut text = String::new();
-        tokio::time::timeout(START, stream.read_to_string(&mut text)).await??;
-        Ok(text)
+        get(address.context("it serves no HTTP")?, "/metrics").await
     }
 
     /// The output of a csi-cloud command, of the version that runs: a person has it in the pod.
@@ -190,24 +196,6 @@ impl Cloud {
         let program = self.program.file().await;
         output(ground, &program, &[args, &["--admin", &self.admin]].concat()).await
     }
-}
-
-/// Runs a command of csi-cloud to its end and returns its output.
-///
-/// # Errors
-/// It failed; the error holds what it wrote to stderr.
-pub async fn admin(ground: &Ground, args: &[&str]) -> anyhow::Result<String> {
-    output(ground, &ground.program("csi-cloud"), args).await
-}
-
-async fn output(ground: &Ground, program: &Path, args: &[&str]) -> anyhow::Result<String> {
-    let mut command = Command::new(program);
-    command.current_dir(ground.dir());
-    let output = command.args(args).stdin(Stdio::null()).kill_on_drop(true).output();
-    let output = tokio::time::timeout(START, output).await.context("csi-cloud does not end")??;
-    let error = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "csi-cloud {} failed: {error}", args.join(" "));
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 /// csi-cloud, which keeps the drivers' CSIDriver objects by itself.
@@ -230,7 +218,7 @@ fn serve(
         format!("--holders=unix:{}", ground.at(HOLDERS)),
         format!("--admin={}", ground.at(ADMIN)),
         "--http=127.0.0.1:0".to_owned(),
-        format!("--store=file:{}", ground.at("cloud.redb")),
+        format!("--store=file:{}", ground.at(STORE)),
         format!("--kubernetes={}", kubeconfig.display()),
         "--publish-csinode=auto".to_owned(),
         format!("--ca={pki}/ca.crt"),
@@ -254,11 +242,11 @@ fn settings(pki: &str) -> String {
 
 /// The socket relay, which holds the sidecars' sockets.
 fn front(ground: &Ground, drivers: &[&str]) -> Launch {
-    let mut args = vec![
-        "front".to_owned(),
-        format!("--fronts={}", ground.at("fronts")),
-        format!("--to=unix:{}", ground.at(HOLDERS)),
-    ];
+    let mut args = vec!["front".to_owned(), format!("--fronts={}", ground.at("fronts"))];
+    // The others are there in rows with several csi-clouds, which an older version is not.
+    let count = if ground.older().is_some() { 1 } else { REPLICAS.len() };
+    let places = (0..count).map(|place| own_file(ground, HOLDERS, place));
+    args.extend(places.map(|place| format!("--to=unix:{place}")));
     args.extend(drivers.iter().map(|driver| format!("--driver={driver}")));
     Launch::new(ground.program("csi-cloud"), args)
 }

@@ -5,6 +5,7 @@
 //! other.
 
 mod access;
+pub mod ask;
 pub mod cloud;
 pub mod command;
 pub mod control;
@@ -13,10 +14,12 @@ pub mod files;
 pub mod ground;
 pub mod image;
 pub mod layout;
+mod moving;
 pub mod node;
 pub mod objects;
 mod power;
 pub mod program;
+pub mod several;
 pub mod space;
 
 pub use self::drivers::{DRIVER, ONE, SECOND, SHARED, SHARES, STRAIGHT, here};
@@ -190,7 +193,7 @@ impl Cluster {
             program.run().await?;
             program.signal(Signal::CONT).await?;
         }
-        Ok(())
+        self.single().await
     }
 
     /// A node by its name.
@@ -213,7 +216,14 @@ impl Cluster {
     /// The ends of all logs.
     pub fn log_tails(&self) -> String {
         let tail = |program: &&Program| format!("--- {}\n{}", program.name(), program.log_tail());
-        self.programs().iter().map(tail).collect::<Vec<_>>().join("\n")
+        let several = self.cloud.several.programs().filter(|program| !program.log().is_empty());
+        self.programs()
+            .iter()
+            .copied()
+            .chain(several)
+            .map(|one| tail(&one))
+            .collect::<Vec<_>>()
+            .join("\n")
     }
 
     /// Stops everything in order, removes it, and checks for leftovers.
@@ -229,6 +239,7 @@ impl Cluster {
         let sidecars =
             self.cloud.sidecars.iter().chain([&self.cloud.snapshots]).map(|one| stop(vec![one]));
         futures_util::future::join_all(sidecars).await;
+        stop(self.cloud.several.programs().collect()).await;
         stop(
             [&self.cloud.front, &self.cloud.program]
                 .into_iter()
@@ -262,7 +273,7 @@ async fn stop(programs: Vec<&Program>) {
 /// Starts programs again that are kept, as a kubelet does with the containers of csi-cloud's pod.
 async fn tend(cloud: Arc<Cloud>) {
     loop {
-        for program in cloud.programs() {
+        for program in cloud.programs().chain(&cloud.several.others) {
             if let Err(error) = program.tend().await {
                 warn!("{error:#}");
             }

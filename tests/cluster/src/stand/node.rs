@@ -295,7 +295,7 @@ async fn edge(
     let text = format!("[direct]\nruntime_root = \"{RUNTIMES}\"\ntargets = \"{kubelet}\"\n");
     let text = if at.ground.older().is_some() { "" } else { &text };
     let config = at.write("csi-edge.toml", text)?;
-    super::cloud::admin(at.ground, &["ca", "issue", plan.name, "--dir", &pki]).await?;
+    super::ask::admin(at.ground, &["ca", "issue", plan.name, "--dir", &pki]).await?;
     let mut args = vec![
         "serve".to_owned(),
         format!("--fronts={}", at.text("fronts")),

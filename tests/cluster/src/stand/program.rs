@@ -103,6 +103,11 @@ impl Program {
         Self::at(name, logs, Some(space.clone()), false, launch).await
     }
 
+    /// A program that is kept too, and does not run before [`Program::run`].
+    pub fn later(name: &str, logs: &Path, launch: Launch) -> Self {
+        Self::of(name, logs, None, true, launch)
+    }
+
     async fn at(
         name: &str,
         logs: &Path,
@@ -110,6 +115,18 @@ impl Program {
         kept: bool,
         launch: Launch,
     ) -> anyhow::Result<Self> {
+        let program = Self::of(name, logs, space, kept, launch);
+        program.run().await?;
+        Ok(program)
+    }
+
+    fn of(
+        name: &str,
+        logs: &Path,
+        space: Option<std::sync::Arc<Space>>,
+        kept: bool,
+        launch: Launch,
+    ) -> Self {
         let state = Mutex::new(ProgramState {
             launch,
             child: None,
@@ -118,9 +135,7 @@ impl Program {
             ended: None,
         });
         let log = logs.join(format!("{name}.log"));
-        let program = Self { name: name.to_owned(), log, space, kept, state };
-        program.run().await?;
-        Ok(program)
+        Self { name: name.to_owned(), log, space, kept, state }
     }
 
     /// Its name, by which its log is found.
@@ -181,6 +196,11 @@ impl Program {
     /// From the next start on it is another binary, with the same arguments.
     pub async fn replace(&self, program: &Path) {
         self.state.lock().await.launch.program = program.to_owned();
+    }
+
+    /// Its arguments.
+    pub async fn args(&self) -> Vec<String> {
+        self.state.lock().await.launch.args.clone()
     }
 
     /// From the next start on it has other arguments.
@@ -283,6 +303,22 @@ impl Program {
             self.name,
             self.log_tail()
         )
+    }
+
+    /// Ends it as [`Program::stop`] does, if it runs, also if it stands still.
+    ///
+    /// # Errors
+    /// It had to be killed.
+    pub async fn ended(&self) -> anyhow::Result<()> {
+        // A program that ends by itself just now needs no more.
+        let _ = self.signal(Signal::CONT).await;
+        match self.is_running().await {
+            true => self.stop().await,
+            false => {
+                self.state.lock().await.wanted = false;
+                Ok(())
+            }
+        }
     }
 
     /// Waits for its end, which somebody else has caused. It is not started again by itself.

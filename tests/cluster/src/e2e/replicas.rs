@@ -1,0 +1,227 @@
+//! Several csi-clouds with one store in etcd: whichever of them ends, claims are bound and no
+//! sidecar notices. Each row moves the running csi-cloud to etcd first; after it all is moved back.
+
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use rustix::process::{Pid, Signal};
+use tokio::time::Instant;
+
+use super::faults::{at_node, told_of};
+use super::outages::{is_long, lost_calls, sidecars};
+use super::scene::{Scene, claim};
+use super::truth;
+use crate::stand::Cluster;
+use crate::stand::ask::get;
+use crate::stand::objects::{list, within};
+use crate::stand::program::Program;
+use crate::stand::several::REPLICAS;
+
+/// How many claims are made while something is moved or restarted.
+const CLAIMS: usize = 6;
+/// How many are made while the leader is killed.
+const MANY: usize = 100;
+/// How many of them are bound by then.
+const BEGUN: usize = 10;
+/// How long another leader may take: its lease of 10 s, and as much again on a busy machine.
+const LEASE: Duration = Duration::from_secs(20);
+/// How long a condition may take.
+const SOON: Duration = Duration::from_secs(60);
+
+/// What must be as before at the end: the sidecars, their front, and what they logged.
+struct Untouched {
+    sidecars: Vec<(Pid, u32)>,
+    logged: Vec<usize>,
+}
+
+impl Untouched {
+    async fn of(cluster: &Cluster) -> anyhow::Result<Self> {
+        let logged = cluster.cloud.sidecars.iter().map(|one| one.log().len()).collect();
+        Ok(Self { sidecars: sidecars(cluster).await?, logged })
+    }
+
+    /// Fails if a sidecar has ended or has lost a call.
+    async fn still(&self, cluster: &Cluster) -> anyhow::Result<()> {
+        self.run(cluster).await?;
+        lost_calls(cluster, &self.logged)
+    }
+
+    /// Fails if a sidecar has ended.
+    async fn run(&self, cluster: &Cluster) -> anyhow::Result<()> {
+        ensure!(sidecars(cluster).await? == self.sidecars, "a sidecar has ended meanwhile");
+        Ok(())
+    }
+}
+
+/// Makes claims, and does not wait for them.
+async fn load(scene: &Scene<'_>, name: &str, count: usize) -> anyhow::Result<Vec<String>> {
+    let names: Vec<_> = (0..count).map(|number| format!("{name}-{number}")).collect();
+    let texts: String = names.iter().map(|name| claim(name, "now")).collect();
+    scene.apply(&texts).await?;
+    Ok(names)
+}
+
+async fn bound(scene: &Scene<'_>, names: &[String]) -> anyhow::Result<()> {
+    for name in names {
+        scene.bound(name).await?;
+    }
+    Ok(())
+}
+
+/// Moves the running csi-cloud to etcd while claims are made. Returns the place of the leader.
+async fn moved(scene: &Scene<'_>) -> anyhow::Result<usize> {
+    let cluster = scene.cluster;
+    let before = Untouched::of(cluster).await?;
+    let names = load(scene, "moved", CLAIMS).await?;
+    let leader = cluster.several().await?;
+    bound(scene, &names).await?;
+    before.still(cluster).await?;
+    Ok(leader)
+}
+
+/// The names of all replicas but one.
+fn others(place: usize) -> Vec<&'static str> {
+    let is_other = |one: &(usize, &&'static str)| one.0 != place;
+    REPLICAS.iter().enumerate().filter(is_other).map(|(_, name)| *name).collect()
+}
+
+fn replica<'a>(cluster: &'a Cluster, place: usize) -> anyhow::Result<&'a Program> {
+    cluster.cloud.replicas().get(place).copied().context("there are three replicas")
+}
+
+/// The leader is killed while 100 claims are made, and started again. All are bound, to one volume
+/// each.
+pub(super) async fn leader_killed(scene: &Scene<'_>) -> anyhow::Result<()> {
+    let cluster = scene.cluster;
+    let leader = moved(scene).await?;
+    let before = Untouched::of(cluster).await?;
+    let names = load(scene, "many", MANY).await?;
+    within("some of the claims", SOON, || async {
+        let bound = count_bound(scene).await?;
+        ensure!(bound >= CLAIMS + BEGUN, "{bound} are bound");
+        Ok(())
+    })
+    .await?;
+    let killed = replica(cluster, leader)?;
+    killed.signal(Signal::KILL).await?;
+    let begun = Instant::now();
+    let at_kill = count_bound(scene).await?;
+    ensure!(at_kill < CLAIMS + MANY, "the leader was killed after the last claim");
+    within("a claim through the next leader", LEASE + SOON, || async {
+        ensure!(count_bound(scene).await? > at_kill, "none is bound");
+        Ok(())
+    })
+    .await?;
+    told(begun, "s from the leader's end to the next claim bound");
+    bound(scene, &names).await?;
+    told(begun, "s until all were bound");
+    ensure!(cluster.leading(&REPLICAS).await? != leader, "the killed one leads again");
+    ensure!(killed.restarts().await > 0, "nobody has started it again");
+    before.still(cluster).await?;
+    truth::agreed(cluster).await
+}
+
+async fn count_bound(scene: &Scene<'_>) -> anyhow::Result<usize> {
+    let claims = list(&scene.api::<PersistentVolumeClaim>()).await?;
+    let phases = claims.iter().filter_map(|claim| claim.status.as_ref()?.phase.as_deref());
+    Ok(phases.filter(|phase| *phase == "Bound").count())
+}
+
+fn told(begun: Instant, what: &str) {
+    println!("{:24} {:8.1}  {what}", "", begun.elapsed().as_secs_f64());
+}
+
+/// The leader's machine is gone for good. Operators see it; edges and sidecars go on with those
+/// that are left.
+pub(super) async fn leader_gone(scene: &Scene<'_>) -> anyhow::Result<()> {
+    let cluster = scene.cluster;
+    let leader = moved(scene).await?;
+    let [first, second, _] = cluster.nodes.as_slice() else { anyhow::bail!("there are few nodes") };
+    scene.apply(&at_node("before", first)).await?;
+    scene.ready(&["before"]).await?;
+    let before = Untouched::of(cluster).await?;
+    replica(cluster, leader)?.kill().await?;
+    let begun = Instant::now();
+    scene.apply(&at_node("during", second)).await?;
+    let left = others(leader);
+    cluster.leading(&left).await?;
+    told(begun, "s from the leader's end to all edges at the next one");
+    ensure!(begun.elapsed() < LEASE, "it took long");
+    scene.ready(&["during"]).await?;
+    let names = load(scene, "after", CLAIMS).await?;
+    bound(scene, &names).await?;
+    scene.ready(&["before", "during"]).await?;
+    ensure!(scene.restarts("before").await? == 0, "the container was started again");
+    before.still(cluster).await?;
+    // Another leader's end leaves one, which has all of it.
+    let next = cluster.leading(&left).await?;
+    replica(cluster, next)?.stop().await?;
+    let last: Vec<_> = left.into_iter().filter(|name| *name != REPLICAS[next]).collect();
+    cluster.leading(&last).await?;
+    let names = load(scene, "last", CLAIMS).await?;
+    bound(scene, &names).await?;
+    before.still(cluster).await
+}
+
+/// The replicas are restarted one after the other while claims are made, and then all is moved back
+/// to a file. No sidecar sees a call that failed.
+pub(super) async fn rolling_upgrade(scene: &Scene<'_>) -> anyhow::Result<()> {
+    let cluster = scene.cluster;
+    let before = Untouched::of(cluster).await?;
+    moved(scene).await?;
+    let mut names = Vec::new();
+    // As a StatefulSet does it.
+    for (place, name) in REPLICAS.iter().enumerate().rev() {
+        names.extend(load(scene, name, CLAIMS).await?);
+        replica(cluster, place)?.restart().await?;
+        cluster.leading(&REPLICAS).await?;
+    }
+    names.extend(load(scene, "back", CLAIMS).await?);
+    cluster.single().await?;
+    bound(scene, &names).await?;
+    before.still(cluster).await
+}
+
+/// Two of etcd's three members are away. Nothing new is made and callers hear why; what there is
+/// goes on. All is made when one of the two is back.
+pub(super) async fn without_quorum(scene: &Scene<'_>) -> anyhow::Result<()> {
+    let cluster = scene.cluster;
+    moved(scene).await?;
+    let [first, ..] = cluster.nodes.as_slice() else { anyhow::bail!("there are no nodes") };
+    scene.apply(&at_node("before", first)).await?;
+    scene.ready(&["before"]).await?;
+    let before = Untouched::of(cluster).await?;
+    let [_, second, third] = &cluster.cloud.several.members;
+    second.kill().await?;
+    third.kill().await?;
+    let away = Instant::now() + Duration::from_secs(if is_long() { 60 } else { 20 });
+    let names = load(scene, "during", CLAIMS).await?;
+    told_of(scene, "during-0", "Unavailable").await?;
+    for replica in cluster.cloud.replicas() {
+        unready(replica).await?;
+    }
+    tokio::time::sleep_until(away).await;
+    let bound_meanwhile = count_bound(scene).await?;
+    ensure!(bound_meanwhile == CLAIMS + 1, "{bound_meanwhile} claims are bound without a quorum");
+    second.run().await?;
+    let begun = Instant::now();
+    bound(scene, &names).await?;
+    told(begun, "s from the quorum's return to all claims bound");
+    cluster.leading(&REPLICAS).await?;
+    ensure!(scene.restarts("before").await? == 0, "the container was started again");
+    before.run(cluster).await?;
+    truth::agreed(cluster).await
+}
+
+/// Waits until a csi-cloud says that etcd is why it is not ready.
+async fn unready(replica: &Program) -> anyhow::Result<()> {
+    within(&format!("a reason of {}", replica.name()), SOON, || async {
+        let log = replica.log();
+        let address = log.lines().rev().find_map(|line| line.strip_prefix("http "));
+        let said = get(address.context("it serves no HTTP")?, "/readyz").await?;
+        ensure!(said.contains(" 503 ") && said.contains("etcd"), "it says {said}");
+        Ok(())
+    })
+    .await
+}
