@@ -18,6 +18,12 @@ pub enum NotLeading {
          call again. If this lasts, `csi-cloud replicas` says which ones reach the store"
     )]
     NoLeader,
+    /// It follows, and does not know whom.
+    #[error(
+        "this csi-cloud cannot use etcd, so it does not know who leads; nothing was done, send the \
+         call again. etcd: {0}"
+    )]
+    NoEtcd(String),
     /// It has led.
     #[error(
         "this csi-cloud led, and another one may lead by now, so it answers nothing more; the \

@@ -3,7 +3,7 @@
 //! Nothing is answered and no link is welcomed before [`Leading::begin`]. What is computed from the
 //! store must be computed from all that the leader before has written.
 
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use http::HeaderValue;
@@ -12,6 +12,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::error::NotLeading;
 use crate::state::store::leadership::{Leadership, Role};
+use crate::state::store::replicated::Cluster;
 
 /// How long an edge may wait here for a leader. It waits 10 s for its welcome, and dials elsewhere
 /// when it is refused.
@@ -20,6 +21,8 @@ const WAIT: Duration = Duration::from_secs(5);
 /// The part of this csi-cloud in carrying calls out.
 pub(crate) struct Leading {
     leadership: Leadership,
+    /// The replicas, if there are several.
+    cluster: Option<Arc<Cluster>>,
     begun: OnceLock<Begun>,
     /// Changed when it has begun.
     beginning: watch::Sender<()>,
@@ -34,10 +37,10 @@ struct Begun {
 
 impl Leading {
     /// A csi-cloud whose store is its own has begun.
-    pub(super) fn new(leadership: Leadership) -> Self {
+    pub(super) fn new(leadership: Leadership, cluster: Option<Arc<Cluster>>) -> Self {
         let is_alone = matches!(leadership.role(), Role::Alone(_));
-        let leading =
-            Self { leadership, begun: OnceLock::new(), beginning: watch::Sender::default() };
+        let (begun, beginning) = Default::default();
+        let leading = Self { leadership, cluster, begun, beginning };
         if is_alone {
             leading.begin();
         }
@@ -76,11 +79,13 @@ impl Leading {
         if self.has_begun() && self.leadership.leads() {
             return Ok(());
         }
-        Err(match self.leadership.role() {
-            Role::Following(Some(leader)) => NotLeading::Follows(leader.name.to_string()),
-            Role::Following(None) => NotLeading::NoLeader,
-            Role::Alone(_) | Role::Leading(_) if !self.has_begun() => NotLeading::NoLeader,
-            Role::Alone(_) | Role::Leading(_) | Role::Deposed => NotLeading::Deposed,
+        let trouble = || self.cluster.as_ref()?.trouble();
+        Err(match (self.leadership.role(), trouble()) {
+            (Role::Following(_), Some(why)) => NotLeading::NoEtcd(why.to_string()),
+            (Role::Following(Some(leader)), None) => NotLeading::Follows(leader.name.to_string()),
+            (Role::Following(None), None) => NotLeading::NoLeader,
+            (Role::Alone(_) | Role::Leading(_), _) if !self.has_begun() => NotLeading::NoLeader,
+            (Role::Alone(_) | Role::Leading(_) | Role::Deposed, _) => NotLeading::Deposed,
         })
     }
 
@@ -106,7 +111,8 @@ impl Leading {
         let known = async {
             loop {
                 match self.check() {
-                    Err(why) if why == NotLeading::NoLeader || Some(&why) == useless.as_ref() => {}
+                    Err(NotLeading::NoLeader | NotLeading::NoEtcd(_)) => {}
+                    Err(why) if Some(&why) == useless.as_ref() => {}
                     _ => return,
                 }
                 // `self` has both senders.
@@ -124,8 +130,6 @@ impl Leading {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use proto::control::leader::LeaderEpoch;
 
     use super::*;
@@ -140,12 +144,12 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn who_is_alone_has_begun_and_whoever_follows_has_not() {
-        let alone = Leading::new(Leadership::alone(None));
+        let alone = Leading::new(Leadership::alone(None), None);
         assert!(alone.check().is_ok() && alone.epoch().is_none());
-        let alone = Leading::new(Leadership::alone(Some(LeaderEpoch(9))));
+        let alone = Leading::new(Leadership::alone(Some(LeaderEpoch(9))), None);
         assert_eq!(alone.epoch().unwrap(), "9");
         let leadership = Leadership::following();
-        let leading = Leading::new(leadership.clone());
+        let leading = Leading::new(leadership.clone(), None);
         assert_eq!(leading.check(), Err(NotLeading::NoLeader));
         leadership.follow(Some(leader("b")));
         assert_eq!(leading.check(), Err(NotLeading::Follows("b".into())));
@@ -164,7 +168,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_edge_waits_while_nobody_leads_and_is_refused_at_once_for_a_leader() {
         let leadership = Leadership::following();
-        let leading = Arc::new(Leading::new(leadership.clone()));
+        let leading = Arc::new(Leading::new(leadership.clone(), None));
         let begun = Instant::now();
         assert_eq!(leading.check_for_edge(false).await, Err(NotLeading::NoLeader));
         assert_eq!(begun.elapsed(), WAIT);

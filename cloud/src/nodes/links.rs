@@ -95,7 +95,7 @@ impl Links {
             by_node: Mutex::default(),
             lost: Mutex::default(),
             cas: Mutex::default(),
-            leading: Leading::new(store.leadership().clone()),
+            leading: Leading::new(store.leadership().clone(), store.cluster().cloned()),
             waiting: Mutex::default(),
             enrolment: Arc::new(Enrolment::new(store.clone(), None)),
             store,

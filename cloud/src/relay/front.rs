@@ -42,6 +42,10 @@ const LOCAL: Duration = Duration::from_millis(500);
 /// A csi-cloud that follows gives a call back within this time.
 const AT_ONCE: Duration = Duration::from_secs(1);
 
+/// The longest time before a call's deadline at which its caller hears why no csi-cloud takes it.
+/// Later it would hear of its deadline alone.
+const TELL: Duration = Duration::from_secs(1);
+
 /// Memory for the requests of all drivers, in KiB.
 pub(super) struct RequestMemory(Semaphore);
 
@@ -162,6 +166,7 @@ impl RelayFront {
     async fn unary(&self, call: Call, deadline: Option<Instant>) -> Result<Answer, Error> {
         let mut last = "there is none at the places of --to".into();
         let mut held_until = Instant::now() + HOLD;
+        let tell_at = deadline.map(|deadline| deadline - tell_before(deadline));
         loop {
             let next = self.server.next();
             let connection = match deadline {
@@ -179,7 +184,10 @@ impl RelayFront {
                 Ok(answer) => return Ok(answer),
                 Err(SendError::Broken(source)) => return Err(Error::ServerLost { source }),
                 Err(SendError::Gone(reason)) => reason,
-                Err(SendError::Again) => "it is stopping or does not lead".into(),
+                Err(SendError::Again(source)) if tell_at.is_some_and(|at| at <= Instant::now()) => {
+                    return Err(Error::ServerLost { source });
+                }
+                Err(SendError::Again(reason)) => reason,
             };
             if sent.elapsed() > AT_ONCE {
                 // It had the call. Those that follow give it back at once, for as long as none
@@ -235,6 +243,11 @@ impl RelayFront {
             }
         }
     }
+}
+
+/// How long before its deadline a call has an answer that says why none takes it.
+fn tell_before(deadline: Instant) -> Duration {
+    (deadline.saturating_duration_since(Instant::now()) / 10).min(TELL)
 }
 
 fn is_refused(error: &(dyn std::error::Error + 'static)) -> bool {

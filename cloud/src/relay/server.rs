@@ -213,8 +213,8 @@ impl Server {
 pub(super) enum SendError {
     /// This csi-cloud is gone; the next one is to get the call.
     Gone(BoxError),
-    /// It stops or does not lead, and says that the next one is to get the call.
-    Again,
+    /// It stops or does not lead, for this reason, and says that the next one is to get the call.
+    Again(BoxError),
     /// This call alone failed.
     Broken(BoxError),
 }
@@ -234,7 +234,7 @@ impl Connection {
         };
         match answered.await {
             Ok((answer, false)) => Ok(answer),
-            Ok((_, true)) => Err(SendError::Again),
+            Ok((answer, true)) => Err(SendError::Again(said(&answer))),
             Err(error) if self.is_lost(&error) => Err(SendError::Gone(error)),
             Err(error) => Err(SendError::Broken(error)),
         }
@@ -289,7 +289,7 @@ impl Connection {
         match self.send(question(method), &Authority::try_from(driver.as_str())?, None).await {
             Ok(_) => Ok(()),
             Err(SendError::Gone(error) | SendError::Broken(error)) => Err(error),
-            Err(SendError::Again) => Err("it gave the question back".into()),
+            Err(SendError::Again(_)) => Err("it gave the question back".into()),
         }
     }
 }
@@ -308,9 +308,17 @@ async fn fetch(
             match timeout_at(deadline, asking).await {
                 Ok(Ok(answer)) => last_answers.keep(driver, method, &answer),
                 Ok(Err(SendError::Broken(_))) | Err(_) => {}
-                Ok(Err(SendError::Gone(_) | SendError::Again)) => return,
+                Ok(Err(SendError::Gone(_) | SendError::Again(_))) => return,
             }
         }
+    }
+}
+
+/// What csi-cloud says as it gives a call back.
+fn said(answer: &Answer) -> BoxError {
+    match answer.failure() {
+        Some(status) => status.message().into(),
+        None => "it is stopping".into(),
     }
 }
 
@@ -410,7 +418,7 @@ mod tests {
     async fn answered(server: &Server, call: &Call, driver: &Authority) -> Answer {
         loop {
             match server.next().await.send(call.clone(), driver, None).await {
-                Err(SendError::Again) => {}
+                Err(SendError::Again(_)) => {}
                 Ok(answer) => return answer,
                 Err(SendError::Gone(error) | SendError::Broken(error)) => panic!("{error}"),
             }

@@ -91,6 +91,24 @@ async fn a_leader_that_was_paused_says_nothing_final_and_ends() -> anyhow::Resul
     world.stop().await
 }
 
+#[tokio::test]
+async fn a_caller_hears_why_none_leads_and_all_goes_on_by_itself() -> anyhow::Result<()> {
+    let Some(mut world) = World::new(1).await? else { return Ok(()) };
+    assert_eq!(world.create("v").await?.code(), Code::Ok);
+    let first = world.leader().await?;
+    let mut leader = world.replicas[first].take()?;
+    world.etcd.process(0)?.signal(Signal::STOP)?;
+    let answer = world.create_within("w", "20S").await?;
+    assert_eq!(answer.code(), Code::Unavailable, "{}", answer.status());
+    assert!(answer.status().message().contains("etcd gave no answer"), "{}", answer.status());
+    assert!(!leader.ended(START).await?.success(), "it is to be started again");
+    world.etcd.process(0)?.signal(Signal::CONT)?;
+    let answer = world.create("w").await?;
+    assert_eq!(answer.code(), Code::Ok, "{}", answer.status());
+    assert_eq!(world.volumes(), ["v", "w"]);
+    world.stop().await
+}
+
 /// What a replica answers to those who call it and not the leader.
 async fn direct_answer(world: &World, place: usize) -> anyhow::Result<String> {
     let direct = RawClient::connect(&world.replicas[place].front(&world.stand, DRIVER)).await?;
