@@ -1,5 +1,5 @@
-//! What programs say when they are asked: by a command of csi-cloud, or over HTTP. Each question has
-//! a deadline.
+//! What programs say when they are asked: by a command of csi-cloud, or over HTTP. Each question
+//! has a deadline.
 
 use std::path::Path;
 use std::process::Stdio;

@@ -14,7 +14,7 @@ pub mod files;
 pub mod ground;
 pub mod image;
 pub mod layout;
-mod moving;
+pub mod moving;
 pub mod node;
 pub mod objects;
 mod power;

@@ -20,6 +20,15 @@ use super::several::{REPLICAS, own_file};
 /// How long a leader or a link may take to be there.
 const SOON: Duration = Duration::from_secs(60);
 
+/// The replica that leads.
+#[derive(Clone, Copy)]
+pub struct Leads {
+    /// Its place among the replicas.
+    pub place: usize,
+    /// The epoch of its calls.
+    pub epoch: u64,
+}
+
 /// Where the parts of one use are.
 struct Places {
     /// Where clients find etcd's members.
@@ -95,11 +104,11 @@ async fn moved(ground: &Ground, from: &str, to: &str) -> anyhow::Result<()> {
 
 impl Cluster {
     /// Moves the running csi-cloud to etcd, and starts two more beside it. Edges learn all of them
-    /// before. The socket relay keeps the sidecars' connections. Returns the place of the leader.
+    /// before. The socket relay keeps the sidecars' connections. Returns the leader.
     ///
     /// # Errors
     /// Something does not start, or the records are not moved.
-    pub async fn several(&self) -> anyhow::Result<usize> {
+    pub async fn several(&self) -> anyhow::Result<Leads> {
         let several = &self.cloud.several;
         several.used.store(true, Ordering::Relaxed);
         let [a, b, c, d, e, f, g, h, i, j] = ports()?;
@@ -219,15 +228,15 @@ impl Cluster {
     }
 
     /// Waits until exactly these replicas run, one of them leads, the others have all commits, and
-    /// all edges are linked with the leader. Returns its place.
+    /// all edges are linked with the leader. Returns it.
     ///
     /// # Errors
     /// That is not so in time.
-    pub async fn leading(&self, names: &[&str]) -> anyhow::Result<usize> {
+    pub async fn leading(&self, names: &[&str]) -> anyhow::Result<Leads> {
         within(&format!("a leader of {names:?}"), SOON, || self.leads(names)).await
     }
 
-    async fn leads(&self, names: &[&str]) -> anyhow::Result<usize> {
+    async fn leads(&self, names: &[&str]) -> anyhow::Result<Leads> {
         let place = |name: &str| REPLICAS.iter().position(|one| *one == name);
         let any = names.first().and_then(|name| place(name)).context("no names")?;
         let shown = self.asked(any, &["replicas"]).await?;
@@ -237,8 +246,9 @@ impl Cluster {
         ensure!(running == names, "there are {shown:?}");
         let leader = shown.iter().find(|one| one["leads"] == true && runs(one));
         let leader = leader.with_context(|| format!("none leads: {shown:?}"))?;
-        let leader = place(&of(&leader)).context("a leader of another name")?;
-        self.linked(leader).await?;
-        Ok(leader)
+        let epoch = leader["epoch"].as_u64().context("a leader without an epoch")?;
+        let place = place(&of(&leader)).context("a leader of another name")?;
+        self.linked(place).await?;
+        Ok(Leads { place, epoch })
     }
 }

@@ -1,5 +1,5 @@
-//! What a stand with several csi-clouds has besides: two more of them, and an etcd of three members.
-//! They run only while a row has them.
+//! What a stand with several csi-clouds has besides: two more of them, and an etcd of three
+//! members. They run only while a row has them.
 
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
