@@ -39,8 +39,8 @@ impl Leading {
     /// A csi-cloud whose store is its own has begun.
     pub(super) fn new(leadership: Leadership, cluster: Option<Arc<Cluster>>) -> Self {
         let is_alone = matches!(leadership.role(), Role::Alone(_));
-        let (begun, beginning) = Default::default();
-        let leading = Self { leadership, cluster, begun, beginning };
+        let beginning = watch::Sender::default();
+        let leading = Self { leadership, cluster, begun: OnceLock::new(), beginning };
         if is_alone {
             leading.begin();
         }
