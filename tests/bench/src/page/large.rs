@@ -19,7 +19,8 @@ use super::browser::{Browser, DESK, NIGHT, PHONE};
 use super::checks::number;
 use super::watchers::Watchers;
 use super::{checks, pages};
-use crate::scale::edges::{DRIVER, Fleet, Kind, SEGMENT, node_name};
+use crate::scale::edges::{Fleet, node_name};
+use crate::scale::kind::{DRIVER, Kind, SEGMENT};
 use crate::usage;
 
 /// How long all edges may take to link.

@@ -11,7 +11,8 @@ use tokio::time::Instant;
 use super::world;
 use crate::figures::Figure;
 use crate::load::percentile;
-use crate::scale::edges::{DRIVER, Fleet};
+use crate::scale::edges::Fleet;
+use crate::scale::kind::DRIVER;
 
 /// The most that all edges may take, in s.
 const ALL: f64 = 8.0;

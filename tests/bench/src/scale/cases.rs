@@ -10,7 +10,8 @@ use proto::csi::controller_client::ControllerClient;
 use tokio::time::Instant;
 use tonic::transport::Channel;
 
-use super::edges::{CAPACITY, DRIVER, Fleet, SEGMENT, node_name};
+use super::edges::{CAPACITY, Fleet, node_name};
+use super::kind::{DRIVER, SEGMENT};
 use super::machine::{Half, Log, pin};
 use super::report::{Case, Row};
 use crate::load::{Seen, percentile, together};

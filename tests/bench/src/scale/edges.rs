@@ -3,14 +3,12 @@
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
-use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use bytes::Bytes;
 use cloud::pki::ca::Authority;
 use edge::identity::request::Request as NewCertificate;
 use edge::link::backoff::{Backoff, Cap, STABLE};
@@ -18,10 +16,8 @@ use http::{Request, Response};
 use hyper::body::Incoming;
 use prost::Message as _;
 use proto::control::certificate::{Certificate, Renew};
-use proto::control::health::Health;
-use proto::control::hello::{Driver, Hello, Message, PROTOCOL, Protobuf};
+use proto::control::hello::{Hello, Message, PROTOCOL};
 use proto::csi;
-use proto::csi::controller_service_capability::rpc::Type as Rpc;
 use proto::csi::frame;
 use proto::host::tasks::Tasks;
 use proto::http2::body::Body;
@@ -37,12 +33,8 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
-use crate::grown::node_local;
+use super::kind::{DRIVER, Kind};
 
-/// The driver that every edge has.
-pub const DRIVER: &str = "scale.test.edge-csi.io";
-/// The segment of its topology that is an edge's name.
-pub const SEGMENT: &str = "topology.scale.example/node";
 /// The answer to GetCapacity of the first edge, in bytes; each next one has a byte more.
 pub const CAPACITY: i64 = 1 << 40;
 /// Links over QUIC that share a UDP socket.
@@ -60,22 +52,6 @@ pub struct Fleet {
     shared: Arc<Shared>,
     tasks: Tasks,
 }
-
-/// What some edges of a fleet are like.
-#[derive(Clone)]
-pub struct Kind {
-    /// Their numbers.
-    pub numbers: Range<usize>,
-    /// For how many days their certificates are good.
-    pub days: u16,
-    /// How their driver is; they do not say without it.
-    pub health: Option<Health>,
-    /// A segment of their topology that they share.
-    pub zone: Option<String>,
-}
-
-/// The key of that segment.
-pub const ZONE: &str = "topology.scale.example/zone";
 
 struct Edge {
     kind: Arc<Kind>,
@@ -347,7 +323,7 @@ impl Edge {
 
     /// Sends the hello, and waits for what comes of it.
     async fn greet(&self, link: &mut Link, awaits_leader: bool) -> Result<Greeted, LinkError> {
-        let drivers = vec![driver(&self.node, self.driver.clone(), &self.kind)];
+        let drivers = vec![self.kind.driver(&self.node, self.driver.clone())];
         let version = env!("CARGO_PKG_VERSION").into();
         let hello = Hello {
             protocol: PROTOCOL,
@@ -466,36 +442,4 @@ async fn answer(capacity: i64, request: Request<Incoming>) -> Result<Response<Bo
     let _ = frame::collect(request.into_body()).await;
     let response = csi::GetCapacityResponse { available_capacity: capacity, ..Default::default() };
     Ok(forward::Answer::of(frame::frame(&response.encode_to_vec())).response())
-}
-
-/// The answers of a driver of node-local disks about itself.
-fn driver(node: &NodeName, name: DriverName, kind: &Kind) -> Driver {
-    let info = csi::GetPluginInfoResponse {
-        name: DRIVER.into(),
-        vendor_version: "1.2.3".into(),
-        manifest: Default::default(),
-    };
-    let [plugin, controller] = node_local(&[
-        Rpc::CreateDeleteVolume,
-        Rpc::PublishUnpublishVolume,
-        Rpc::GetCapacity,
-        Rpc::CreateDeleteSnapshot,
-        Rpc::ExpandVolume,
-    ]);
-    let zone = kind.zone.iter().map(|zone| (ZONE.to_owned(), zone.clone()));
-    let segments = zone.chain([(SEGMENT.to_owned(), node.to_string())]).collect();
-    let node = csi::NodeGetInfoResponse {
-        node_id: node.to_string(),
-        max_volumes_per_node: 64,
-        accessible_topology: Some(csi::Topology { segments }),
-    };
-    let answers = [
-        ("GetPluginInfo", info.encode_to_vec()),
-        plugin,
-        controller,
-        ("NodeGetCapabilities", csi::NodeGetCapabilitiesResponse::default().encode_to_vec()),
-        ("NodeGetInfo", node.encode_to_vec()),
-    ];
-    let answers = answers.map(|(method, bytes)| (method.to_owned(), Protobuf(Bytes::from(bytes))));
-    Driver { name, answers: answers.into(), health: kind.health.clone() }
 }

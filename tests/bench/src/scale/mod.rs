@@ -7,5 +7,6 @@
 pub mod cases;
 pub mod command;
 pub mod edges;
+pub mod kind;
 pub mod machine;
 pub mod report;
