@@ -25,6 +25,7 @@ const GOODBYE: Duration = Duration::from_secs(2);
 #[derive(Clone)]
 pub(super) struct CloudRun {
     pub(super) process: Process,
+    /// Its start, or with several clouds the moment from which it led.
     pub(super) since: Instant,
     /// The tasks that accept calls; they stop before the links do.
     pub(super) fronts: Tasks,

@@ -22,8 +22,12 @@ pub(super) async fn watch(world: World) {
     loop {
         tokio::time::sleep(LOOK).await;
         let Some(now) = world.fleet.election() else { continue };
-        if let Some(before) =
-            before.filter(|before| before.since == now.since && before.elected != now.elected)
+        // The next leader counts from its own beginning, whoever still has a link to the last one.
+        let is_next = before.as_ref().is_some_and(|before| before.since != now.since);
+        if is_next {
+            linked.clear();
+        }
+        if let Some(before) = before.filter(|before| !is_next && before.elected != now.elected)
             && let Some(node) = before.elected
         {
             let is_down = before.down.contains(&node) || now.down.contains(&node);

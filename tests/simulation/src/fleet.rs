@@ -69,7 +69,7 @@ pub struct Fleet {
 
 /// The state of a shared driver's election.
 pub struct Election {
-    /// When the running cloud started.
+    /// When the cloud started that carries calls out, or began to lead.
     pub since: Instant,
     /// The elected node.
     pub elected: Option<NodeName>,

@@ -10,6 +10,8 @@ use cloud::state::store::replica::Replica;
 use cloud::state::store::replicated::Joining;
 use cloud::state::store::writer::Store;
 use cloud::telemetry::metrics::Metrics;
+use proto::control::leader::LeaderEpoch;
+use tokio::time::Instant;
 
 use super::clouds::{Life, Replicas};
 use super::etcd::PREFIX;
@@ -91,13 +93,23 @@ impl Replicas {
         leadership.leading().await;
         let epoch = leadership.epoch();
         self.trace.say(format_args!("cloud {at} leads in its life {number}: {epoch:?}"));
-        if let Some(epoch) = epoch {
-            self.lock().epochs.insert(number, epoch.0);
-        }
+        self.has_led(at, number, epoch);
         self.count("leaders");
         run.front.begin();
         run.links.take_over();
         leadership.deposed().await;
         Ok(())
+    }
+
+    /// Notes that a cloud leads from now on.
+    fn has_led(&self, at: usize, number: u64, epoch: Option<LeaderEpoch>) {
+        let mut state = self.lock();
+        if let Some(epoch) = epoch {
+            state.epochs.insert(number, epoch.0);
+        }
+        let life = state.lives.get_mut(at).and_then(Option::as_mut);
+        if let Some((run, _)) = life.and_then(|life| life.run.as_mut()) {
+            run.since = Instant::now();
+        }
     }
 }
