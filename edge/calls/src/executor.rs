@@ -27,8 +27,7 @@ use tracing::{debug, warn};
 use uuid::Uuid;
 
 use crate::authority::Authority;
-use crate::deduplicate::{CallResult, Operation};
-use crate::driver_calls::{DriverCalls, Run};
+use crate::driver_calls::{CallResult, DriverCalls, Operation};
 use crate::drivers::Drivers;
 use crate::error::{Error, GuardRefusal, Shared};
 use crate::expansions::{Caller, Expansions, Tracked};
@@ -273,7 +272,7 @@ impl Executor {
                     }
                     calls.deduplicate(operation, call, deadline, tracked).await?
                 }
-                (None, None) => calls.run(call, deadline, Run::default()).await?,
+                (None, None) => calls.run(call, deadline, None, None).await?,
             };
             Ok(match rewrite {
                 Some(rewrite) => rewrite.answer(answer)?.response(),

@@ -7,7 +7,6 @@
 
 pub mod authority;
 mod connection;
-pub mod deduplicate;
 mod driver_calls;
 pub mod driver_check;
 pub mod drivers;
