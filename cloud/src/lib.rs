@@ -131,7 +131,7 @@ async fn start(
     let health = Arc::new(Health::default());
     serve_http(config.http, &health, &groups.watching).await?;
     let calls = Arc::new(Calls::default());
-    let store = open(&config, &calls, &groups.keeping).await?;
+    let store = open(&config, &calls, &health, &groups.keeping).await?;
     keep_ended(config.store.clone(), &calls, &groups.keeping).await?;
     let store = store.with_quotas(config.quotas);
     let roles = follow_roles(store.leadership().clone(), calls.clone());
@@ -359,7 +359,12 @@ async fn publish(
 }
 
 /// Opens the store. A large one takes seconds, during which `/livez` answers.
-async fn open(config: &Config, calls: &Arc<Calls>, tasks: &Tasks) -> anyhow::Result<Store> {
+async fn open(
+    config: &Config,
+    calls: &Arc<Calls>,
+    health: &Health,
+    tasks: &Tasks,
+) -> anyhow::Result<Store> {
     let commits = calls.metrics.commits();
     let not_opened = "the store was not opened";
     let at = config.store.clone();
@@ -372,7 +377,9 @@ async fn open(config: &Config, calls: &Arc<Calls>, tasks: &Tasks) -> anyhow::Res
         }
         Opened::Shared(at) => {
             let joining = Joining::new(&at, config.replica.clone(), commits)?;
-            Ok(Store::join(joining, tasks).await?)
+            let cluster = joining.cluster();
+            health.joins(cluster.clone());
+            Ok(Store::join(cluster, tasks).await?)
         }
     }
 }

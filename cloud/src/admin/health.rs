@@ -14,6 +14,7 @@ use tokio::net::TcpListener;
 
 use crate::admin::admin_state::AdminState;
 use crate::state::store::leadership::Role;
+use crate::state::store::replicated::Cluster;
 
 /// Connections at a time; more wait in the listener's queue.
 const CONNECTIONS: usize = 64;
@@ -21,11 +22,19 @@ const CONNECTIONS: usize = 64;
 /// The health of csi-cloud.
 #[derive(Default)]
 pub struct Health {
+    /// The other replicas, from before the store is read.
+    cluster: OnceLock<Arc<Cluster>>,
     ready: OnceLock<Arc<AdminState>>,
     stopping: AtomicBool,
 }
 
 impl Health {
+    /// The store is being read from etcd, which may take until etcd has a quorum.
+    pub fn joins(&self, cluster: Arc<Cluster>) {
+        // It joins once.
+        let _ = self.cluster.set(cluster);
+    }
+
     /// The store is open and the fronts listen.
     pub fn ready(&self, state: Arc<AdminState>) {
         // It becomes ready once.
@@ -43,7 +52,10 @@ impl Health {
             _ if self.stopping.load(Ordering::Relaxed) => {
                 return Some("csi-cloud is stopping".into());
             }
-            None => return Some("the store is being opened".into()),
+            None => {
+                let trouble = self.cluster.get().and_then(|cluster| cluster.trouble());
+                return Some(trouble.unwrap_or_else(|| "the store is being opened".into()));
+            }
             Some(state) => state,
         };
         if state.store.leadership().role() == Role::Deposed {
@@ -91,6 +103,8 @@ pub async fn serve(listener: TcpListener, health: Arc<Health>, tasks: Tasks) {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use proto::control::leader::LeaderEpoch;
     use tokio::time::Instant;
 
@@ -98,7 +112,12 @@ mod tests {
     use crate::admin::tests::{admin_state, admin_state_into};
     use crate::state::record::{Change, Node};
     use crate::state::store::backend::{Backend, StoreError};
+    use crate::state::store::etcd_at::EtcdAt;
     use crate::state::store::leadership::{Leader, Leadership};
+    use crate::state::store::replica::Replica;
+    use crate::state::store::replicated::Joining;
+    use crate::state::store::writer::Store;
+    use crate::telemetry::metrics::Metrics;
 
     /// A disk that is full.
     struct FullDisk;
@@ -173,6 +192,30 @@ mod tests {
         says("ready: leads, with epoch 7");
         leadership.depose();
         assert_eq!(status(&health, "/readyz"), StatusCode::SERVICE_UNAVAILABLE);
+    }
+
+    #[tokio::test]
+    async fn a_start_without_etcd_says_what_is_wrong_with_etcd() {
+        let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let at: EtcdAt = format!("etcd://{nobody}/edge-csi").parse().unwrap();
+        let replica = Replica { name: "a".into(), endpoints: Vec::new() };
+        let commits = Metrics::default().commits();
+        let cluster = Joining::new(&at, replica, commits).unwrap().cluster();
+        let health = Health::default();
+        health.joins(cluster.clone());
+        assert_eq!(health.not_ready().as_deref(), Some("the store is being opened"));
+        let tasks = Tasks::default();
+        let joining = tasks.clone();
+        tasks.spawn("join", async move { drop(Store::join(cluster, &joining).await) });
+        let said = async {
+            while !health.not_ready().is_some_and(|why| why.contains("etcd")) {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(30), said).await.unwrap();
+        assert_eq!(status(&health, "/livez"), StatusCode::OK, "a restart does not help");
+        tasks.stop();
+        tasks.ended().await;
     }
 
     #[tokio::test]

@@ -16,7 +16,7 @@ async fn join(server: &EtcdServer, name: &str, tasks: &Tasks) -> AdminState {
     let replica = Replica { name: name.into(), endpoints };
     let commits = Metrics::default().commits();
     let joining = Joining::new(&server.at("edge-csi"), replica, commits).unwrap();
-    admin_state_over(Store::join(joining, tasks).await.unwrap(), tasks)
+    admin_state_over(Store::join(joining.cluster(), tasks).await.unwrap(), tasks)
 }
 
 async fn list(state: &AdminState) -> Vec<ReplicaView> {

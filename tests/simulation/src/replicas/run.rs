@@ -81,7 +81,7 @@ impl Replicas {
             },
             commits: Metrics::default().commits(),
         };
-        let store = Store::join(joining, &process.tasks).await?;
+        let store = Store::join(joining.cluster(), &process.tasks).await?;
         let run = CloudRun::start(&self.shape, store.clone(), process.clone())?;
         self.net.open(&[address], run.door(&self.keys)?, process.end.clone());
         let fronts = [(driver_name()?, run.front.clone())].into();

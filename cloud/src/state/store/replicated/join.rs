@@ -41,6 +41,16 @@ pub struct Joining {
 }
 
 impl Joining {
+    /// The replicas that it joins. They know why etcd cannot be used, if it cannot.
+    pub fn cluster(self) -> Arc<Cluster> {
+        let Self { client, prefix, url, replica: Replica { name, endpoints }, commits } = self;
+        let version = env!("CARGO_PKG_VERSION").to_owned();
+        let endpoints = endpoints.iter().map(ToString::to_string).collect();
+        let me = Member { name: name.into(), version, endpoints, commit: None };
+        let reach = (client, Keys::new(&prefix), url);
+        Arc::new(Cluster::new(reach, me, Leadership::following(), Some(commits)))
+    }
+
     /// What it needs to join the replicas whose store is there.
     ///
     /// # Errors
@@ -57,15 +67,7 @@ impl Store {
     ///
     /// # Errors
     /// The records cannot be read, or are newer than this csi-cloud; or it is told to stop.
-    pub async fn join(joining: Joining, tasks: &Tasks) -> Result<Self, StoreError> {
-        let Joining { client, prefix, url, replica: Replica { name, endpoints }, commits } =
-            joining;
-        let version = env!("CARGO_PKG_VERSION").to_owned();
-        let endpoints = endpoints.iter().map(ToString::to_string).collect();
-        let me = Member { name: name.into(), version, endpoints, commit: None };
-        let leadership = Leadership::following();
-        let reach = (client, Keys::new(&prefix), url);
-        let cluster = Arc::new(Cluster::new(reach, me, leadership, Some(commits)));
+    pub async fn join(cluster: Arc<Cluster>, tasks: &Tasks) -> Result<Self, StoreError> {
         let lease = Arc::new(Lease::new(cluster.clone()));
         let state = Arc::<RwLock<State>>::default();
         let follower = warm(&cluster, &lease, &state, tasks).await?;

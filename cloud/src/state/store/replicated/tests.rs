@@ -40,7 +40,7 @@ impl Running {
         };
         let commits = Metrics::default().commits();
         let joining = Joining::new(&server.at("edge-csi"), replica, commits).unwrap();
-        let store = Store::join(joining, &tasks).await.unwrap();
+        let store = Store::join(joining.cluster(), &tasks).await.unwrap();
         Self { store, tasks }
     }
 
