@@ -46,9 +46,9 @@ sanity: $(GO_BIN)/.done build ## csi-sanity, direct and through both links; DRIV
 	@[ -x $(GO_BIN)/csi-sanity ] || { echo "make sanity needs Go; get it from your distribution or go.dev" >&2; exit 1; }
 	target/debug/conformance sanity $(if $(DRIVER),--driver '$(DRIVER)') $(if $(BAD),--bad-network) $(if $(NODES),--nodes $(NODES))
 
-sim: ## The simulation (optimised): SEEDS=n, or one of them with its trace: SEED=x; REPLICAS=1 only those of them with several clouds
-	$(MEASURE) --bin sim
-	target/measure/sim $(if $(SEEDS),--seeds $(SEEDS)) $(if $(SEED),--seed $(SEED)) $(if $(REPLICAS),--replicas)
+sim: ## The simulation (optimised): SEEDS=n, or one of them with its trace: SEED=x; REPLICAS=1 only those of them with several clouds; SHORT=1 as built for tests
+	$(if $(SHORT),$(CARGO) build --workspace --locked,$(MEASURE) --bin sim)
+	$(if $(SHORT),target/debug,target/measure)/sim $(if $(SEEDS),--seeds $(SEEDS)) $(if $(SEED),--seed $(SEED)) $(if $(REPLICAS),--replicas)
 
 model: ## Every state of the model of several csi-clouds, with larger bounds than `make test`
 	$(CARGO) test --locked --quiet -p model -- --ignored --nocapture --test-threads 1
