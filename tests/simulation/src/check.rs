@@ -268,6 +268,7 @@ pub(super) const ENDS: [&str; 3] = ["DeleteVolume", "ControllerUnpublishVolume",
 fn run_once(runs: &[Run], world: &World, stalls: bool, wrong: &mut Vec<String>) {
     let calls = world.record.all();
     let ends = world.fleet.edge_ends();
+    let is_shared = world.fleet.shape().scope == Scope::Shared;
     let mut by_number = BTreeMap::<usize, Vec<&Run>>::new();
     for run in runs {
         if let Some(number) = run.number {
@@ -288,9 +289,13 @@ fn run_once(runs: &[Run], world: &World, stalls: bool, wrong: &mut Vec<String>) 
         for pair in runs.windows(2) {
             let [first, second] = pair else { continue };
             if first.node != second.node {
-                // The relay gives a read to the next leader, which may ask another node.
-                let is_read = !METHODS.contains(&called.method);
-                let is_moved = is_read && first.cloud() != second.cloud();
+                // The relay gives a call to the next leader. That may have elected another node of
+                // a shared driver, and reads go to any; an intent keeps a create where it is.
+                let may_move = match called.method {
+                    "CreateVolume" | "CreateSnapshot" => false,
+                    method => is_shared || !METHODS.contains(&method),
+                };
+                let is_moved = may_move && first.cloud() != second.cloud();
                 if ENDS.contains(&called.method) || is_moved {
                     continue;
                 }

@@ -13,12 +13,15 @@ use super::model::World;
 /// How often it reads the state. It misses a link that is replaced in between, which hides faults
 /// but never invents one.
 const LOOK: Duration = Duration::from_millis(50);
+/// The time that an election takes to be durable, and so to be seen.
+const COMMIT: Duration = Duration::from_secs(1);
 
 /// Watches for ever.
 pub(super) async fn watch(world: World) {
     let grace = world.fleet.shape().policy().grace;
     let mut before: Option<Election> = None;
     let mut linked: HashMap<_, Instant> = HashMap::new();
+    let mut begun: HashMap<_, Instant> = HashMap::new();
     loop {
         tokio::time::sleep(LOOK).await;
         let Some(now) = world.fleet.election() else { continue };
@@ -27,12 +30,18 @@ pub(super) async fn watch(world: World) {
         if is_next {
             linked.clear();
         }
+        let was_linked = |node: &_| before.as_ref().is_some_and(|at| at.linked.contains(node));
+        for node in now.linked.iter().filter(|node| !was_linked(node)) {
+            begun.insert(node.clone(), Instant::now());
+        }
         if let Some(before) = before.filter(|before| !is_next && before.elected != now.elected)
             && let Some(node) = before.elected
         {
             let is_down = before.down.contains(&node) || now.down.contains(&node);
             let seen = linked.get(&node).copied().unwrap_or(now.since).max(now.since);
-            if seen.elapsed() < grace && !is_down {
+            // What it said of its driver at the begin of this link may be over by now.
+            let is_new = begun.get(&node).is_some_and(|begun| begun.elapsed() < COMMIT);
+            if seen.elapsed() < grace && !is_down && !is_new {
                 let away = seen.elapsed();
                 let elected = &now.elected;
                 world
