@@ -4,7 +4,7 @@
 use std::process::Stdio;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
@@ -43,14 +43,20 @@ impl Space {
         let mut command = Command::new("unshare");
         command.args(["--mount", "--pid", "--fork", "--kill-child=KILL", "--mount-proc"]);
         command.args(["--propagation", "private", "sh", "-c", HOLD]);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
+        // What it says when a node's power is cut is no news: that process 1 was killed.
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.kill_on_drop(true);
         let mut holder = command.spawn().context("`unshare` of util-linux cannot be started")?;
         let parent = holder.id().context("`unshare` ended at once")?;
         let mut lines =
             BufReader::new(holder.stdout.take().context("`unshare` has no stdout")?).lines();
         let ready = tokio::time::timeout(START, lines.next_line()).await;
         let ready = ready.context("the namespace does not get ready")??;
-        ensure!(ready.is_some(), "no namespaces for a node: are they allowed here?");
+        if ready.is_none() {
+            let output = holder.wait_with_output().await?;
+            let why = String::from_utf8_lossy(&output.stderr);
+            bail!("no namespaces for a node: are they allowed here? {}", why.trim());
+        }
         Ok((holder, only_child(parent)?))
     }
 
