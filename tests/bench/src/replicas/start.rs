@@ -1,6 +1,8 @@
 //! A csi-cloud that starts with a store of the largest supported size in etcd, which is imported as
 //! operators do it.
 
+use std::fs::File;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
@@ -40,6 +42,7 @@ pub(super) async fn measure(size: Size, dir: &Path) -> anyhow::Result<Vec<Figure
     let nothing = data.join("import.out");
     command(&stand, &["import", "--store", &url, &from], &nothing).await?;
     let imported = begun.elapsed().as_secs_f64();
+    let back = back(&stand, &url, &export).await?;
     std::fs::remove_file(&export)?;
     let mut replicas = [Replica::new("a", &["wss"], &url, &[DRIVER])?];
     let begun = Instant::now();
@@ -53,6 +56,7 @@ pub(super) async fn measure(size: Size, dir: &Path) -> anyhow::Result<Vec<Figure
     Ok(vec![
         Figure::new("export of the large store from a file", exported, "s"),
         Figure::new("import of it into etcd", imported, "s"),
+        Figure::new("export of it from etcd, and import into a file", back, "s"),
         Figure::new("start with it in etcd, until ready", ready, "s").at_most(READY),
         Figure::new("start with it in etcd, until it leads", leads, "s"),
         Figure::new(
@@ -63,11 +67,35 @@ pub(super) async fn measure(size: Size, dir: &Path) -> anyhow::Result<Vec<Figure
     ])
 }
 
+/// Takes the store from etcd to a new file. Nothing of it may be lost or changed there.
+async fn back(stand: &Stand, url: &str, before: &Path) -> anyhow::Result<f64> {
+    let begun = Instant::now();
+    let export = before.with_extension("etcd.json");
+    command(stand, &["export", "--store", url], &export).await?;
+    let file = before.with_extension("redb");
+    let to = format!("file:{}", file.display());
+    let from = export.display().to_string();
+    command(stand, &["import", "--store", &to, &from], &before.with_extension("out")).await?;
+    let took = begun.elapsed().as_secs_f64();
+    std::fs::remove_file(&export)?;
+    command(stand, &["export", "--store", &to], &export).await?;
+    std::fs::remove_file(&file)?;
+    let mut lines = BufReader::new(File::open(before)?).lines();
+    let mut others = BufReader::new(File::open(&export)?).lines();
+    while let Some(line) = lines.next().transpose()? {
+        let other = others.next().transpose()?;
+        ensure!(other.as_deref() == Some(&*line), "{line} came back as {other:?}");
+    }
+    ensure!(others.next().is_none(), "more records came back than were taken there");
+    std::fs::remove_file(&export)?;
+    Ok(took)
+}
+
 /// Runs a command about a store, with its output in a file.
 async fn command(stand: &Stand, args: &[&str], output: &Path) -> anyhow::Result<()> {
     let mut command = stand.program("csi-cloud")?;
     command.arg("store").args(args).stdin(Stdio::null()).kill_on_drop(true);
-    command.stdout(std::fs::File::create(output)?);
+    command.stdout(File::create(output)?);
     let mut running = command.spawn()?;
     let ended = timeout(LONG, running.wait()).await.context("it does not end")??;
     ensure!(ended.success(), "csi-cloud store {} failed", args.join(" "));
