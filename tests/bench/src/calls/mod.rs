@@ -29,8 +29,15 @@ const CASES: [(usize, usize); 4] = [(1, 0), (16, 0), (256, 0), (16, 1)];
 struct Way {
     path: &'static str,
     channels: Vec<Channel>,
-    /// csi-cloud and csi-edge, if they are on the way.
-    programs: Option<(Process, Process)>,
+    programs: Programs,
+}
+
+/// The two programs whose CPU time counts.
+enum Programs {
+    /// This one, which makes the load, and the driver that it calls; by driver.
+    Load(Vec<u32>),
+    /// csi-cloud and csi-edge.
+    Ours(Box<(Process, Process)>),
 }
 
 /// Measures, and writes the rows to `calls.jsonl` in the directory `out`.
@@ -41,10 +48,11 @@ pub async fn measure(rounds: usize, time: Duration, out: &Path) -> anyhow::Resul
     let mut stands = [Stand::new().await?, Stand::new().await?, Stand::new().await?];
     let [direct, ws, quic] = &mut stands;
     let drivers = start_drivers(direct).await?;
+    let load = Programs::Load(drivers.iter().map(pid).collect::<anyhow::Result<_>>()?);
     let sockets: Vec<_> =
         DRIVERS.iter().map(|(name, _)| (*name, direct.at(&format!("{name}.sock")))).collect();
     let ways = [
-        Way { path: "direct", channels: channels(&sockets).await?, programs: None },
+        Way { path: "direct", channels: channels(&sockets).await?, programs: load },
         linked(ws, "ws", "wss://127.0.0.1:0", &sockets).await?,
         linked(quic, "quic", "quic://127.0.0.1:0", &sockets).await?,
     ];
@@ -55,7 +63,9 @@ pub async fn measure(rounds: usize, time: Duration, out: &Path) -> anyhow::Resul
     }
     let finished =
         finish(&rows, &report::table(&rows), &report::targets(&rows), &out.join("calls.jsonl"));
-    for (cloud, edge) in ways.into_iter().filter_map(|way| way.programs) {
+    for way in ways {
+        let Programs::Ours(programs) = way.programs else { continue };
+        let (cloud, edge) = *programs;
         edge.stop(STOP).await?;
         cloud.stop(STOP).await?;
     }
@@ -101,7 +111,11 @@ async fn linked(
     let at: Vec<_> = sockets.iter().map(|(name, socket)| (*name, socket.as_str())).collect();
     let edge = stand.edge(NODE, &url, &at).await?;
     let fronts: Vec<_> = names.iter().map(|name| (*name, stand.cloud_front(name))).collect();
-    Ok(Way { path, channels: channels(&fronts).await?, programs: Some((cloud.process, edge)) })
+    Ok(Way {
+        path,
+        channels: channels(&fronts).await?,
+        programs: Programs::Ours(Box::new((cloud.process, edge))),
+    })
 }
 
 /// All ways, one after the other, round after round.
@@ -112,43 +126,37 @@ async fn rows_of(
     rounds: usize,
     time: Duration,
 ) -> anyhow::Result<Vec<Row>> {
-    let mut seen_in: Vec<Vec<(Seen, [Duration; 2])>> = Vec::new();
+    let mut seen_in: Vec<Vec<Round>> = Vec::new();
     for _ in 0..rounds {
         let mut round = Vec::new();
         for way in ways {
-            let before = way.cpu()?;
+            let before = way.cpu(driver)?;
             let channel = way.channels.get(driver).context("no such driver")?;
             let seen = load::run(channel, NODE, callers, time, Life::Whole).await?;
-            let after = way.cpu()?;
+            let after = way.cpu(driver)?;
             round.push((seen, [0, 1].map(|i| after[i].saturating_sub(before[i]))));
         }
         seen_in.push(round);
     }
     let row = |(at, way): (usize, &Way)| {
-        let of = |value: &dyn Fn(&Seen, &Seen, &[Duration; 2]) -> f64| {
-            median(
-                seen_in
-                    .iter()
-                    .map(|round| value(&round[at].0, &round[0].0, &round[at].1))
-                    .collect(),
-            )
-        };
-        let cpu = |program: usize| {
-            of(&|seen, _, cpu| cpu[program].as_micros() as f64 / seen.latencies.len() as f64)
+        let of = |value: &dyn Fn(&Round, &Round) -> f64| {
+            median(seen_in.iter().map(|round| value(&round[at], &round[0])).collect())
         };
         let [cloud_peak_kib, edge_peak_kib] = way.peaks()?;
         Ok(Row {
             path: way.path,
             callers,
             driver_ms: DRIVERS[driver].1,
-            p50_us: of(&|seen, _, _| seen.percentile(0.5)),
-            p99_us: of(&|seen, _, _| seen.percentile(0.99)),
-            calls_per_s: of(&|seen, _, _| seen.calls_per_s()),
+            p50_us: of(&|(seen, _), _| seen.percentile(0.5)),
+            p99_us: of(&|(seen, _), _| seen.percentile(0.99)),
+            calls_per_s: of(&|(seen, _), _| seen.calls_per_s()),
             errors: seen_in.iter().map(|round| round[at].0.errors).sum(),
-            p50_ratio: of(&|seen, direct, _| seen.percentile(0.5) / direct.percentile(0.5)),
-            calls_ratio: of(&|seen, direct, _| seen.calls_per_s() / direct.calls_per_s()),
-            cloud_cpu_us: cpu(0),
-            edge_cpu_us: cpu(1),
+            p50_ratio: of(&|(seen, _), (direct, _)| seen.percentile(0.5) / direct.percentile(0.5)),
+            calls_ratio: of(&|(seen, _), (direct, _)| seen.calls_per_s() / direct.calls_per_s()),
+            cpu_us: [0, 1].map(|program| of(&|round, _| cpu_us(round)[program])),
+            cpu_ratio: of(&|round, direct| {
+                cpu_us(round).iter().sum::<f64>() / cpu_us(direct).iter().sum::<f64>()
+            }),
             cloud_peak_kib,
             edge_peak_kib,
         })
@@ -156,17 +164,30 @@ async fn rows_of(
     ways.iter().enumerate().map(row).collect()
 }
 
+/// What the load saw, and the CPU time of the two programs.
+type Round = (Seen, [Duration; 2]);
+
+/// The CPU time for a call, in µs.
+fn cpu_us((seen, cpu): &Round) -> [f64; 2] {
+    cpu.map(|cpu| cpu.as_micros() as f64 / seen.latencies.len() as f64)
+}
+
 impl Way {
-    /// CPU time of csi-cloud and csi-edge so far.
-    fn cpu(&self) -> anyhow::Result<[Duration; 2]> {
-        let Some((cloud, edge)) = &self.programs else { return Ok([Duration::ZERO; 2]) };
-        Ok([usage::cpu(pid(cloud)?)?, usage::cpu(pid(edge)?)?])
+    /// CPU time of its two programs so far.
+    fn cpu(&self, driver: usize) -> anyhow::Result<[Duration; 2]> {
+        let pids = match &self.programs {
+            Programs::Load(drivers) => {
+                [std::process::id(), *drivers.get(driver).context("no such driver")?]
+            }
+            Programs::Ours(ours) => [pid(&ours.0)?, pid(&ours.1)?],
+        };
+        Ok([usage::cpu(pids[0])?, usage::cpu(pids[1])?])
     }
 
     /// Peak memory of csi-cloud and csi-edge so far, in KiB.
     fn peaks(&self) -> anyhow::Result<[u64; 2]> {
-        let Some((cloud, edge)) = &self.programs else { return Ok([0; 2]) };
-        Ok([usage::peak_kib(pid(cloud)?)?, usage::peak_kib(pid(edge)?)?])
+        let Programs::Ours(ours) = &self.programs else { return Ok([0; 2]) };
+        Ok([usage::peak_kib(pid(&ours.0)?)?, usage::peak_kib(pid(&ours.1)?)?])
     }
 }
 
