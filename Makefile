@@ -9,7 +9,7 @@ export PATH := $(CURDIR)/target/tools/bin:$(PATH)
 
 DIRECT := $(CARGO) test --workspace --test direct --locked --quiet -- --ignored --test-threads 2
 
-.PHONY: figures fuzz help build demo direct guest test check sanity sim mutants chaos powercut release bench badnet scale hostile hop size sbom tools stand stand-down e2e conformance skew page model
+.PHONY: figures fuzz help build demo direct guest test check sanity sim mutants chaos powercut release bench badnet scale hostile hop size sbom artifacts tools stand stand-down e2e conformance skew page model
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -129,16 +129,22 @@ size: ## Opening a store of a million volumes, and commits per second of a disk 
 
 SBOM = cargo sbom --output-format cyclone_dx_json_1_6 --cargo-package
 
-sbom: ## An SBOM of each program (CycloneDX) in target/sbom, of what Cargo.lock says
-	command -v cargo-sbom >/dev/null || $(CARGO) install --quiet --locked --debug --root target/tools cargo-sbom@0.10.0
+sbom: tools ## An SBOM of each program (CycloneDX) in target/sbom, of what Cargo.lock says
 	@mkdir -p target/sbom
 	$(CARGO) metadata --locked --format-version 1 >/dev/null
 	$(SBOM) cloud > target/sbom/csi-cloud.cdx.json
 	$(SBOM) edge > target/sbom/csi-edge.cdx.json
 	@ls target/sbom/*
 
-tools: ## Install what `make check` needs and the machine lacks
+artifacts: tools ## What is installed from, in target/artifacts: static programs, Debian packages, images, the chart, SBOMs, checksums (release build); ARCH='amd64 arm64', TWICE=1 in two places, which must be the same
+	rm -rf target/artifacts
+	$(if $(TWICE),sh tests/reproducible.sh,deploy/artifacts.sh) target/artifacts $(ARCH)
+	sh tests/artifacts.sh target/artifacts
+
+tools: ## Install what `make check` and `make artifacts` need and the machine lacks
 	command -v cargo-deny >/dev/null || $(CARGO) install --quiet --locked --debug --root target/tools cargo-deny@0.20.2
+	command -v cargo-sbom >/dev/null || $(CARGO) install --quiet --locked --debug --root target/tools cargo-sbom@0.10.0
+	command -v cargo-deb >/dev/null || $(CARGO) install --quiet --locked --debug --root target/tools cargo-deb@3.8.0
 
 # Kubernetes and its sidecars: minutes when cold, nothing when warm. The kinds of snapshots are beside their types.
 $(GO_BIN)/kubernetes.done: $(wildcard tests/go/kubernetes/go.* tests/go/kubernetes/*.go tests/go/kubernetes/*/*.go)

@@ -82,4 +82,13 @@ if command -v go >/dev/null; then
 else
     echo "tier skipped: manifests: Go is not installed"
 fi
+
+step artefacts
+if command -v go >/dev/null && command -v dpkg-deb >/dev/null; then
+    need cargo-deb 'make tools'
+    need cargo-sbom 'make tools'
+    sh tests/artifacts.sh
+else
+    echo "tier skipped: artefacts: they need Go and dpkg-deb"
+fi
 echo "check: all good"

@@ -83,7 +83,7 @@ fn both_units_have_the_whole_sandbox() {
             let found = settings.get(key).map(Vec::as_slice);
             assert_eq!(found, Some(expected), "{key} of {name}.service");
         }
-        let program = format!("/usr/local/bin/{name} serve --config /etc/edge-csi/");
+        let program = format!("/usr/bin/{name} serve --config /etc/edge-csi/");
         assert!(settings["ExecStart"][0].starts_with(&program), "{name}");
     }
     assert_eq!(settings(&unit("csi-cloud"))["User"], ["edge-csi"]);
@@ -116,7 +116,7 @@ fn systemd_can_read_the_units() {
     std::fs::copy(at(DIRECT), drop_in.join("direct.conf")).unwrap();
     for name in UNITS {
         // The programs are not installed here, and one that is missing is an error.
-        let text = unit(name).replace(&format!("/usr/local/bin/{name}"), "/bin/true");
+        let text = unit(name).replace(&format!("/usr/bin/{name}"), "/bin/true");
         let path = dir.path().join(format!("{name}.service"));
         write(&path, &text);
         let mut verify = Command::new("systemd-analyze");

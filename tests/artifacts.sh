@@ -1,0 +1,75 @@
+#!/bin/sh
+# Whether what deploy/artifacts.sh packs is laid out as docs/operations.md installs it, and is the same each time. Empty
+# static programs stand in for ours, so nothing is built. `make check` runs it; `make artifacts` then looks at the real
+# ones: tests/artifacts.sh DIRECTORY.
+set -eu
+cd "$(dirname "$0")/.."
+fail() { echo "artifacts: $*" >&2; exit 1; }
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT INT TERM
+
+stand_ins() { # stand_ins DIRECTORY: programs without anything in them
+    printf 'module m\n' > "$work/go.mod"
+    printf 'package main\n\nfunc main() {}\n' > "$work/main.go"
+    mkdir -p "$1/x86_64-unknown-linux-musl/release"
+    for program in csi-cloud csi-edge; do
+        (cd "$work" && CGO_ENABLED=0 GOARCH=amd64 go build -o "$1/x86_64-unknown-linux-musl/release/$program" .)
+    done
+}
+expect() { # expect WHAT EXPECTED FOUND
+    [ "$2" = "$3" ] || fail "$1: expected
+$2
+found
+$3"
+}
+package() { # package PROGRAM CONFIGURATION MODE [FURTHER]: what a Debian package has, and what it does on its own
+    deb=$(echo "$out/$1"_*_amd64.deb)
+    expect "files of $deb" "$(printf '%s\n' "$3 ./etc/edge-csi/$2" "-rwxr-xr-x ./usr/bin/$1" \
+        "-rw-r--r-- ./usr/lib/systemd/system/$1.service" "-rw-r--r-- ./usr/share/doc/$1/copyright" \
+        ${4:+"-rw-r--r-- ./usr/share/doc/$1/$4"} | sort)" \
+        "$(dpkg-deb --contents "$deb" | awk '/^-/ { print $1, $6 }' | sort)"
+    if dpkg-deb --contents "$deb" | grep -v ' 0/0 '; then fail "of $deb, these are not root's"; fi
+    rm -rf "$work/control" "$work/root"
+    dpkg-deb --control "$deb" "$work/control"
+    dpkg-deb --extract "$deb" "$work/root"
+    expect "conffiles of $deb" "/etc/edge-csi/$2" "$(cat "$work/control/conffiles")"
+    # The program and the configuration of the package are what its unit starts.
+    expect "ExecStart of $deb" "ExecStart=/usr/bin/$1 serve --config /etc/edge-csi/$2" \
+        "$(grep ^ExecStart= "$work/root/usr/lib/systemd/system/$1.service")"
+    # Nobody has configured it yet. Enabled again only if it was, started again only if it runs.
+    if grep -nE 'systemctl.* (re)?start |invoke (re)?start|systemctl.* enable' "$work/control"/p*; then
+        fail "$deb starts or enables its unit"
+    fi
+}
+static() { # static PROGRAM: it needs no other file, and names none of this machine
+    if readelf -l "$1" | grep INTERP; then fail "$1 needs a loader"; fi
+    for path in "$PWD" "$HOME"; do
+        if grep -aqF "$path/" "$1"; then fail "$1 names $path"; fi
+    done
+}
+
+if [ $# -gt 0 ]; then
+    out=$1
+    for program in csi-cloud csi-edge; do
+        for archive in "$out/$program"-*.tar.gz; do
+            tar -C "$work" -xf "$archive"
+            static "$work/$(basename "$archive" .tar.gz)/$program"
+        done
+    done
+else
+    out=$work/one
+    stand_ins "$work/target"
+    export BUILT=1 CARGO_TARGET_DIR="$work/target"
+    deploy/artifacts.sh "$out" >/dev/null
+    # Whatever the rights and the times of files, and wherever and when it is packed.
+    (umask 077 && touch -d 2001-01-01 "$work"/target/*/release/* && TZ=Asia/Tokyo deploy/artifacts.sh "$work/two" >/dev/null)
+    diff -rq "$out" "$work/two" || fail 'the second time, these are different'
+fi
+(cd "$out" && sha256sum --quiet --check SHA256SUMS)
+package csi-cloud cloud.toml -rw-r--r--
+package csi-edge edge.toml -rw-r----- direct.conf
+if grep -nE 'path\+file|/home/|/root/' "$out"/*.cdx.json; then fail 'an SBOM names paths of this machine'; fi
+# The package of the chart has files where the repository has links to kustomize's.
+tar -C "$work" -xf "$out"/edge-csi-*.tgz
+diff -rq deploy/helm/edge-csi "$work/edge-csi" || fail 'the packed chart is another one'
+if find "$work/edge-csi" -type l | grep .; then fail 'the packed chart has links'; fi
