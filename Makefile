@@ -9,7 +9,7 @@ export PATH := $(CURDIR)/target/tools/bin:$(PATH)
 
 DIRECT := $(CARGO) test --workspace --test direct --locked --quiet -- --ignored --test-threads 2
 
-.PHONY: figures fuzz help build demo direct guest test check sanity sim mutants chaos powercut release bench badnet scale hostile hop size sbom artifacts tools stand stand-down e2e conformance skew page model
+.PHONY: figures fuzz help build demo direct guest test check sanity sim mutants chaos powercut release bench badnet scale hostile hop size sbom artifacts machines tools stand stand-down e2e conformance skew page model
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -140,6 +140,9 @@ artifacts: tools ## What is installed from, in target/artifacts: static programs
 	rm -rf target/artifacts
 	$(if $(TWICE),sh tests/reproducible.sh,deploy/artifacts.sh) target/artifacts $(ARCH)
 	sh tests/artifacts.sh target/artifacts
+
+machines: build ## Debian packages of target/artifacts on two booted machines, by the steps of docs/operations.md, to a running pod (root)
+	sh tests/machines/run.sh target/artifacts
 
 tools: ## Install what `make check` and `make artifacts` need and the machine lacks
 	command -v cargo-deny >/dev/null || $(CARGO) install --quiet --locked --debug --root target/tools cargo-deny@0.20.2
