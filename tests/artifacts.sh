@@ -36,10 +36,11 @@ package() { # package PROGRAM CONFIGURATION MODE [FURTHER]: what a Debian packag
     # The program and the configuration of the package are what its unit starts.
     expect "ExecStart of $deb" "ExecStart=/usr/bin/$1 serve --config /etc/edge-csi/$2" \
         "$(grep ^ExecStart= "$work/root/usr/lib/systemd/system/$1.service")"
-    # Nobody has configured it yet. Enabled again only if it was, started again only if it runs.
-    if grep -nE 'systemctl.* (re)?start |invoke (re)?start|systemctl.* enable' "$work/control"/p*; then
-        fail "$deb starts or enables its unit"
-    fi
+    # Nobody has configured it yet. It is started again if it runs, and enabled again if it was installed before.
+    expect "actions of $deb" "$(printf '%s\n' 'deb-systemd-invoke stop' 'deb-systemd-invoke try-restart')" \
+        "$(grep -ho 'deb-systemd-invoke [^ ]*' "$work/control"/p* | sort -u)"
+    expect "enabling by $deb" "if deb-systemd-helper debian-installed $1.service; then" \
+        "$(grep -B99 'deb-systemd-helper enable' "$work/control/postinst" | grep -o 'if deb-systemd-helper debian-installed.*')"
 }
 static() { # static PROGRAM: it needs no other file, and names none of this machine
     if readelf -l "$1" | grep INTERP; then fail "$1 needs a loader"; fi
