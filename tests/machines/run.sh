@@ -62,7 +62,7 @@ machine() { # machine NAME: boots one
     tar -C "$work/$1" -xf "$base"
     echo "$1" > "$work/$1/etc/hostname"
     echo '127.0.0.1 localhost csi-cloud.example' > "$work/$1/etc/hosts"
-    cp "$artifacts"/*.deb "$artifacts/SHA256SUMS" "$work/$1/root/artifacts/"
+    cp "$artifacts"/*amd64.deb "$artifacts"/*amd64.oci.tar "$artifacts/SHA256SUMS" "$work/$1/root/artifacts/"
     # As a machine of its own may, which starts containers.
     systemd-nspawn --quiet --keep-unit --register=no --resolv-conf=off --capability=all \
         --system-call-filter='@keyring bpf' --machine="$1" --directory="$work/$1" --boot \
@@ -111,6 +111,15 @@ while read -r step machine; do
 done < "$work/steps"
 echo "a pod runs $(($(date +%s) - begun)) s after the first step"
 cat "$work/printed-10"
+
+# The images start by themselves, with nothing else in them.
+at node-1 <<'END'
+for program in csi-cloud csi-edge; do
+    ctr image import --snapshotter native "$program"-*.oci.tar > /dev/null
+    image=$(ctr image list --quiet | grep "/$program:")
+    ctr run --rm --snapshotter native --read-only "$image" look "/usr/bin/$program" --version
+done
+END
 
 # Installed once more: a changed configuration stays, and the program that runs is the new one.
 at node-1 <<'END'
