@@ -3,6 +3,10 @@
 // the driver, as the official one does.
 //
 //	registrar -driver NAME -endpoint /path/of/csi.sock -listen ROOT/plugins_registry/NAME-reg.sock
+//
+// It has the official one's flags too, as deploy/ gives them. Then it asks the driver for its name.
+//
+//	registrar -csi-address SOCKET -kubelet-registration-path SOCKET -plugin-registration-path DIRECTORY -timeout TIME
 package main
 
 import (
@@ -12,9 +16,13 @@ import (
 	"net"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"syscall"
+	"time"
 
+	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 )
 
@@ -49,8 +57,20 @@ func main() {
 	driver := flag.String("driver", "", "the driver's CSI name")
 	endpoint := flag.String("endpoint", "", "path of the socket that the kubelet shall call")
 	listen := flag.String("listen", "", "path of the socket in the kubelet's plugins_registry")
+	address := flag.String("csi-address", "", "path of the socket that the driver is asked at for its name")
+	path := flag.String("kubelet-registration-path", "", "the same as -endpoint")
+	registry := flag.String("plugin-registration-path", "", "the kubelet's plugins_registry")
+	timeout := flag.Duration("timeout", time.Second, "how long the driver may take to say its name")
 	flag.Parse()
 
+	if *address != "" {
+		name, err := named(*address, *timeout)
+		if err != nil {
+			log.Fatalf("asking %s for its name: %v", *address, err)
+		}
+		*driver, *endpoint = name, *path
+		*listen = filepath.Join(*registry, name+"-reg.sock")
+	}
 	// What an earlier registrar left when it was killed is in the way of a new one.
 	if err := os.Remove(*listen); err != nil && !os.IsNotExist(err) {
 		log.Fatalf("removing the old %s: %v", *listen, err)
@@ -75,4 +95,18 @@ func main() {
 	case err := <-served:
 		log.Fatalf("serving on %s: %v", *listen, err)
 	}
+}
+
+// named asks a driver for its name.
+func named(address string, timeout time.Duration) (string, error) {
+	channel, err := grpc.NewClient("unix://"+address, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithAuthority("localhost"))
+	if err != nil {
+		return "", err
+	}
+	defer channel.Close()
+	bounded, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	info, err := csi.NewIdentityClient(channel).GetPluginInfo(bounded, &csi.GetPluginInfoRequest{}, grpc.WaitForReady(true))
+	return info.GetName(), err
 }
