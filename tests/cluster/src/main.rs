@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use cluster::stand::layout::{Layout, Tool};
 use cluster::{conformance, e2e, stand};
 
 /// A whole Kubernetes on this machine, with three edge nodes.
@@ -19,21 +20,32 @@ struct Args {
 #[derive(Subcommand)]
 enum Command {
     /// Start it and leave it up
-    Up,
+    Up(Kind),
     /// End it
     Down,
     /// Start it and end it with this program
-    Run,
+    Run(Kind),
     E2e(e2e::command::Args),
     Conformance(conformance::command::Args),
+}
+
+/// What runs in it
+#[derive(clap::Args)]
+struct Kind {
+    /// Apply deploy/ with this tool, as pods, instead of starting our programs as processes
+    #[arg(long)]
+    deployed: Option<Tool>,
 }
 
 fn main() -> ExitCode {
     let args = Args::parse();
     proto::host::program::run(|| {
         // Before any thread, as namespaces belong to threads.
-        if let Command::Conformance(args) = &args.command {
-            args.enter()?;
+        match &args.command {
+            Command::Conformance(args) => args.enter()?,
+            Command::E2e(args) => args.enter()?,
+            Command::Run(kind) => Layout::of(kind.deployed).enter()?,
+            Command::Up(_) | Command::Down => {}
         }
         proto::host::program::runtime(2)?.block_on(run(args))
     })
@@ -41,9 +53,9 @@ fn main() -> ExitCode {
 
 async fn run(args: Args) -> anyhow::Result<()> {
     match args.command {
-        Command::Up => stand::command::up(&args.at).await,
+        Command::Up(kind) => stand::command::up(&args.at, kind.deployed).await,
         Command::Down => stand::command::down(&args.at).await,
-        Command::Run => stand::command::run(&args.at).await,
+        Command::Run(kind) => stand::command::run(&args.at, Layout::of(kind.deployed)).await,
         Command::E2e(args) => e2e::command::main(args).await,
         Command::Conformance(args) => conformance::command::main(args).await,
     }

@@ -47,8 +47,7 @@ pub fn remove_below(prefix: &str, devices: &[String]) -> anyhow::Result<()> {
 /// # Errors
 /// The kernel does not say.
 pub fn devices(dir: &Path) -> anyhow::Result<Vec<String>> {
-    let needle = dir.display().to_string();
-    let mut devices: BTreeSet<_> = loops(&needle)?.into_iter().map(|(device, _)| device).collect();
+    let mut devices: BTreeSet<_> = loops(dir)?.into_iter().map(|(device, _)| device).collect();
     devices.extend(standing_on(&devices)?);
     let mut devices: Vec<_> = devices.into_iter().collect();
     devices.sort_by_key(|device| (device.len(), device.clone()));
@@ -64,6 +63,11 @@ fn standing_on(devices: &BTreeSet<String>) -> anyhow::Result<Vec<String>> {
         let at = format!("{}:{}", rustix::fs::major(node.dev()), rustix::fs::minor(node.dev()));
         under.insert((node.ino().to_string(), at));
     }
+    backed_by(&under)
+}
+
+/// The loop devices whose files have these inodes, of these devices.
+fn backed_by(under: &BTreeSet<(String, String)>) -> anyhow::Result<Vec<String>> {
     let columns = "NAME,BACK-INO,BACK-MAJ:MIN";
     let mut command = std::process::Command::new("losetup");
     let listed = command.args(["--list", "--noheadings", "--raw", "-O", columns]).output()?;
@@ -77,17 +81,42 @@ fn standing_on(devices: &BTreeSet<String>) -> anyhow::Result<Vec<String>> {
     Ok(found.map(|name| name.trim_start_matches("/dev/").to_owned()).collect())
 }
 
-/// Loop devices of files below a directory, and these files.
-fn loops(needle: &str) -> anyhow::Result<Vec<(String, String)>> {
+/// Loop devices of files below a directory, and these files. A container may have attached one: then
+/// the path is as the container has it, and says nothing.
+fn loops(dir: &Path) -> anyhow::Result<Vec<(String, String)>> {
+    let needle = dir.display().to_string();
     let mut found = Vec::new();
+    let mut others = Vec::new();
     for device in std::fs::read_dir("/sys/block")?.filter_map(Result::ok) {
         let file =
             std::fs::read_to_string(device.path().join("loop/backing_file")).unwrap_or_default();
-        if file.starts_with(needle) {
-            found.push((device.file_name().display().to_string(), file.trim_end().to_owned()));
+        let device = (device.file_name().display().to_string(), file.trim_end().to_owned());
+        match file.starts_with(&needle) {
+            true => found.push(device),
+            false if !file.is_empty() => others.push(device),
+            false => {}
         }
     }
+    if !others.is_empty() {
+        let mut inodes = BTreeSet::new();
+        below(dir, &mut inodes);
+        let ours = backed_by(&inodes)?;
+        found.extend(others.into_iter().filter(|(device, _)| ours.contains(device)));
+    }
     Ok(found)
+}
+
+/// The inodes of the images below a directory. What vanishes meanwhile has none.
+fn below(dir: &Path, inodes: &mut BTreeSet<(String, String)>) {
+    for entry in std::fs::read_dir(dir).into_iter().flatten().filter_map(Result::ok) {
+        let Ok(file) = entry.metadata() else { continue };
+        if file.is_dir() {
+            below(&entry.path(), inodes);
+        } else if entry.path().extension().is_some_and(|ending| ending == "img") {
+            let (major, minor) = (rustix::fs::major(file.dev()), rustix::fs::minor(file.dev()));
+            inodes.insert((file.ino().to_string(), format!("{major}:{minor}")));
+        }
+    }
 }
 
 fn remove_group(group: &Path) -> anyhow::Result<()> {
@@ -120,9 +149,7 @@ pub fn left(dir: &Path) -> anyhow::Result<Vec<String>> {
     left.extend(
         table.lines().filter(|line| line.contains(&needle)).map(|line| format!("mount {line}")),
     );
-    left.extend(
-        loops(&needle)?.iter().map(|(device, file)| format!("loop device {device} of {file}")),
-    );
+    left.extend(loops(dir)?.iter().map(|(device, file)| format!("loop device {device} of {file}")));
     let stand = dir.file_name().unwrap_or_default().to_string_lossy();
     left.extend(
         groups(&format!("{stand}-"))

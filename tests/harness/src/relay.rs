@@ -42,14 +42,22 @@ impl Relay {
     /// # Errors
     /// No port can be had, or the URL has no address in it.
     pub async fn to(url: &str) -> anyhow::Result<Self> {
+        Self::at(SocketAddr::from(([127, 0, 0, 1], 0)), url).await
+    }
+
+    /// The same at an address of this machine.
+    ///
+    /// # Errors
+    /// The address cannot be had, or the URL has no address in it.
+    pub async fn at(listen: SocketAddr, url: &str) -> anyhow::Result<Self> {
         let (scheme, target) =
             url.split_once("://").ok_or_else(|| anyhow::anyhow!("{url} is no URL"))?;
         let target = target.parse()?;
         let state = watch::Sender::default();
         let tasks = Tasks::default();
         let addr = match scheme {
-            "quic" => datagrams(target, state.subscribe(), &tasks).await?,
-            _ => connections(target, state.subscribe(), &tasks).await?,
+            "quic" => datagrams(listen, target, state.subscribe(), &tasks).await?,
+            _ => connections(listen, target, state.subscribe(), &tasks).await?,
         };
         Ok(Self { url: format!("{scheme}://{addr}"), state, tasks })
     }
@@ -87,11 +95,12 @@ impl Drop for Relay {
 }
 
 async fn connections(
+    listen: SocketAddr,
     target: SocketAddr,
     states: States,
     tasks: &Tasks,
 ) -> anyhow::Result<SocketAddr> {
-    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let listener = TcpListener::bind(listen).await?;
     let addr = listener.local_addr()?;
     let inner = tasks.clone();
     tasks.spawn_until_stop("relay", async move {
@@ -131,11 +140,12 @@ async fn copy(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mut states: State
 }
 
 async fn datagrams(
+    listen: SocketAddr,
     target: SocketAddr,
     states: States,
     tasks: &Tasks,
 ) -> anyhow::Result<SocketAddr> {
-    let near = Arc::new(UdpSocket::bind("127.0.0.1:0").await?);
+    let near = Arc::new(UdpSocket::bind(listen).await?);
     let addr = near.local_addr()?;
     let inner = tasks.clone();
     tasks.spawn_until_stop("relay", async move {
@@ -165,7 +175,7 @@ async fn datagrams(
 }
 
 async fn outward(target: SocketAddr) -> std::io::Result<Arc<UdpSocket>> {
-    let far = UdpSocket::bind("127.0.0.1:0").await?;
+    let far = UdpSocket::bind("0.0.0.0:0").await?;
     far.connect(target).await?;
     Ok(Arc::new(far))
 }

@@ -13,7 +13,7 @@ use super::report::Ends;
 use super::straight::Straight;
 use super::suite::{self, Selection};
 use super::{LAYOUT, PAIRS, Pair, images, report};
-use crate::stand::{Cluster, layout, objects};
+use crate::stand::{Cluster, objects};
 
 /// How often the sidecars are looked after.
 const TENDED: Duration = Duration::from_millis(500);
@@ -60,9 +60,9 @@ impl Args {
     /// started.
     ///
     /// # Errors
-    /// As for [`layout::own`].
+    /// As for [`crate::stand::layout::Layout::enter`].
     pub fn enter(&self) -> anyhow::Result<()> {
-        layout::own(u8::try_from(LAYOUT.nodes.len())?)
+        LAYOUT.enter()
     }
 
     fn selections(&self) -> Vec<Selection> {
@@ -120,7 +120,7 @@ async fn judged(cluster: &Arc<Cluster>, args: &Args, to: &Path) -> anyhow::Resul
     let classes = cluster.ground.source("tests/cluster/src/conformance/manifests/classes.yaml")?;
     objects::apply(&cluster.client, "default", &classes).await?;
     images::import(cluster).await?;
-    cluster.cloud.snapshots.reargue(|args| args.push(DISTRIBUTED.to_owned())).await;
+    cluster.cloud.snapshots.reargue(|args| args.push(DISTRIBUTED.to_owned())).await?;
     cluster.cloud.snapshots.restart().await?;
     let beside = Beside {
         straight: Straight::start(cluster).await?,

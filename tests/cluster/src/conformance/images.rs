@@ -5,7 +5,7 @@ use anyhow::{Context, ensure};
 use tokio::process::Command;
 
 use crate::stand::Cluster;
-use crate::stand::image::{self, Image};
+use crate::stand::image::{self, Entry, Image};
 
 /// GNU's `dd`, which knows how to leave out the page cache. Debian's `sh` is there to find it, as
 /// busybox's one takes busybox's.
@@ -30,19 +30,24 @@ pub(super) async fn import(cluster: &Cluster) -> anyhow::Result<()> {
     let all_named = [&boxes, &glibcs, &hosts].iter().all(|names| !names.is_empty());
     ensure!(all_named, "the suite has other images: {text}");
     let images = [
-        Image { file: "box", names: &boxes, applets: &applets, files: &[], program: None },
-        Image { file: "glibc", names: &glibcs, applets: &applets, files: &GNU, program: None },
+        Image { file: "box", names: &boxes, applets: &applets, files: &[], entry: None },
+        Image { file: "glibc", names: &glibcs, applets: &applets, files: &GNU, entry: None },
         Image {
             file: "host",
             names: &hosts,
             applets: &applets,
             files: &[],
-            program: Some(&agnhost),
+            entry: Some(Entry {
+                program: &agnhost,
+                at: "/agnhost".to_owned(),
+                args: &["pause"],
+                user: "",
+            }),
         },
     ];
     for image in &images {
         let archive = image::make(ground.dir(), image).await?;
-        let nodes = cluster.nodes.iter().map(|node| node.import(ground, &archive));
+        let nodes = cluster.nodes.iter().map(|node| node.worker.import(&archive));
         futures_util::future::try_join_all(nodes).await?;
         std::fs::remove_file(&archive)?;
     }

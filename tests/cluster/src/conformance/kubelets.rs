@@ -49,13 +49,13 @@ impl Kubelets {
                 publish(&dir.join(name), text.as_bytes(), 0o755, Existing::Replace)?;
             }
             let args = [
-                format!("-listen={}:22", node.address()?),
+                format!("-listen={}:22", node.worker.address),
                 format!("-key={}", key.display()),
                 format!("-path={}", dir.display()),
             ];
             let launch = Launch::new(ground.tool("nodessh"), args);
             let name = format!("{}-ssh", node.name);
-            servers.push(Program::within(&node.space, &name, &ground.logs(), launch).await?);
+            servers.push(Program::within(&node.worker.space, &name, &ground.logs(), launch).await?);
         }
         Ok(Self { servers, key })
     }
@@ -75,10 +75,10 @@ impl Kubelets {
             let must_stop = dir.join("stop").exists();
             let is_down = dir.join("down").exists();
             if must_stop && !is_down {
-                node.kubelet.stop().await?;
+                node.worker.kubelet.stop().await?;
                 publish(&dir.join("down"), b"", 0o644, Existing::Replace)?;
             } else if !must_stop && is_down {
-                node.kubelet.run().await?;
+                node.worker.kubelet.run().await?;
                 std::fs::remove_file(dir.join("down"))?;
             }
         }

@@ -24,6 +24,7 @@ const LAYOUT: Layout = Layout {
     network: Network::Own,
     // Parallel tests do not reach it, and the test of limits reaches it in time.
     attach_limit: Some(30),
+    deployed: None,
 };
 
 /// A driver as the suite runs it, with us and without.

@@ -35,7 +35,7 @@ impl Straight {
         let mut launches = Vec::new();
         for node in &cluster.nodes {
             let driver = node.straight(ground, None, spread).await?;
-            let beside = cluster.cloud.beside(ground, node.name, spread, &driver.socket);
+            let beside = cluster.cloud.beside(ground, node.name, spread, &driver.socket()?);
             let named = |(name, launch)| (format!("{}-{name}-{spread}", node.name), launch);
             launches.extend(beside.into_iter().map(named));
             drivers.push(driver);
@@ -47,7 +47,7 @@ impl Straight {
         drivers.push(first.straight(ground, None, one).await?);
         for name in [shared, one] {
             let Some(driver) = drivers.iter().find(|driver| driver.name == name) else { continue };
-            let central = cluster.cloud.central(ground, name, &driver.socket);
+            let central = cluster.cloud.central(ground, name, &driver.socket()?);
             let named = |(sidecar, launch)| (format!("{sidecar}-{name}"), launch);
             launches.extend(central.map(named));
         }

@@ -51,7 +51,7 @@ impl Carrier {
         let uid = pod.metadata.uid.context("a pod without a uid")?;
         let volume = format!("kubelet/pods/{uid}/volumes/kubernetes.io~projected/join-token/token");
         let file = cluster.ground.dir().join(node.name).join(volume);
-        let seen = node.sees(file.to_str().context("the stand's path is no text")?);
+        let seen = node.worker.sees(file.to_str().context("the stand's path is no text")?);
         let there = || async {
             ensure!(tokio::fs::try_exists(&seen).await?, "{} is not there", seen.display());
             Ok(())

@@ -64,7 +64,7 @@ impl Vendor {
         let mut vendor = Self { drivers: Vec::new(), sidecars: Vec::new() };
         for name in AT {
             let driver = cluster.node(name)?.straight(ground, None, NAME).await?;
-            for (sidecar, launch) in cluster.cloud.beside(ground, name, NAME, &driver.socket) {
+            for (sidecar, launch) in cluster.cloud.beside(ground, name, NAME, &driver.socket()?) {
                 let sidecar = format!("{name}-{sidecar}-{NAME}");
                 vendor.sidecars.push(Program::start(&sidecar, &ground.logs(), launch).await?);
             }
@@ -101,10 +101,10 @@ pub(super) async fn from_node_deployment(scene: &Scene<'_>) -> anyhow::Result<()
 async fn restored(cluster: &Cluster) -> anyhow::Result<()> {
     for node in AT {
         let edge = &cluster.node(node)?.edge;
-        edge.reargue(|args| args.retain(|arg| !arg.contains(NAME))).await;
+        edge.reargue(|args| args.retain(|arg| !arg.contains(NAME))).await?;
         edge.restart().await?;
     }
-    cluster.cloud.program.reargue(|args| args.retain(|arg| !arg.contains(NAME))).await;
+    cluster.cloud.program.reargue(|args| args.retain(|arg| !arg.contains(NAME))).await?;
     cluster.cloud.program.restart().await?;
     let params = DeleteParams::default();
     Api::<StorageClass>::all(cluster.client.clone()).delete("straight", &params).await?;
@@ -167,12 +167,13 @@ async fn capacities(cluster: &Cluster, by: &str) -> anyhow::Result<Vec<String>> 
 
 /// Step 2: csi-cloud and csi-edge are given the driver, beside the vendor's sidecars.
 async fn name_driver(cluster: &Cluster, vendor: &Vendor) -> anyhow::Result<()> {
-    cluster.cloud.program.reargue(|args| args.push(format!("--driver={NAME}"))).await;
+    cluster.cloud.program.reargue(|args| args.push(format!("--driver={NAME}"))).await?;
     cluster.cloud.program.restart().await?;
     for (name, driver) in AT.iter().zip(&vendor.drivers) {
         let edge = &cluster.node(name)?.edge;
-        let socket = driver.socket.display();
-        edge.reargue(|args| args.push(format!("--driver={NAME}={socket}"))).await;
+        let socket = driver.socket()?;
+        let socket = socket.display();
+        edge.reargue(|args| args.push(format!("--driver={NAME}={socket}"))).await?;
         edge.restart().await?;
     }
     Ok(())
@@ -215,7 +216,7 @@ async fn give_front(cluster: &Cluster, vendor: &Vendor) -> anyhow::Result<()> {
             args.retain(|arg| !arg.starts_with("-endpoint="));
             args.push(endpoint);
         };
-        driver.registrar.reargue(change).await;
+        driver.registrar.reargue(change).await?;
         driver.registrar.restart().await?;
     }
     registered(cluster).await

@@ -1,7 +1,8 @@
 //! `make e2e`: starts a whole Kubernetes and goes through what must work in it, a row each.
 
-use super::{Outcome, chosen, run};
+use super::{Outcome, chosen, deployed, run};
 use crate::stand::Cluster;
+use crate::stand::layout::{Layout, Tool};
 use anyhow::ensure;
 
 /// End to end: a real Kubernetes with three edge nodes, and what users and operators do with it.
@@ -10,9 +11,23 @@ pub struct Args {
     /// Only this row; may be given several times.
     #[arg(long)]
     row: Vec<String>,
+    /// Apply deploy/ with this tool, as pods, instead of starting our programs as processes.
+    #[arg(long)]
+    deployed: Option<Tool>,
     /// Say what rows there are.
     #[arg(long)]
     list: bool,
+}
+
+impl Args {
+    /// Goes into the network namespace that the stand needs. It must be called before any thread
+    /// is started.
+    ///
+    /// # Errors
+    /// Namespaces are not allowed here.
+    pub fn enter(&self) -> anyhow::Result<()> {
+        if self.list { Ok(()) } else { Layout::of(self.deployed).enter() }
+    }
 }
 
 /// Goes through the rows on a stand of its own.
@@ -20,12 +35,17 @@ pub struct Args {
 /// # Errors
 /// A row failed, or the stand does not come up or left something behind.
 pub async fn main(args: Args) -> anyhow::Result<()> {
-    let rows = chosen(&args.row, std::env::var_os("CI").is_some())?;
+    let is_ci = std::env::var_os("CI").is_some();
+    let rows = chosen(&args.row, is_ci)?;
+    let rows = match args.deployed {
+        Some(_) => deployed::fitting(rows, !args.row.is_empty())?,
+        None => rows,
+    };
     if args.list {
         rows.iter().for_each(|row| println!("{}", row.name));
         return Ok(());
     }
-    let cluster = Cluster::up().await?;
+    let cluster = Cluster::of(Layout::of(args.deployed)).await?;
     println!("{:24} {:>8}  result", "row", "s");
     let outcomes = tokio::select! {
         outcomes = run(&cluster, rows, print) => outcomes,

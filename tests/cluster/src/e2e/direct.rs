@@ -102,7 +102,7 @@ async fn counted(scene: &Scene<'_>, node: &Node, traces: &Traces, mib: u64) -> a
         let [total, free] = [has.f_blocks, has.f_bfree].map(|blocks| blocks * has.f_frsize);
         let sizes = mib * MIB * 3 / 4..=mib * MIB;
         ensure!(sizes.contains(&total), "the container has {total} bytes of {mib} MiB");
-        let summary = node.summary().await?;
+        let summary = node.worker.summary().await?;
         let told = |key: &str| number(&summary, scene.namespace(), "disk", key);
         let [capacity, used, available] =
             ["capacityBytes", "usedBytes", "availableBytes"].map(told);
@@ -129,7 +129,7 @@ async fn inspected(scene: &Scene<'_>, node: &Node, traces: &Traces) -> anyhow::R
     let program = ground.program("csi-edge").display().to_string();
     let state = state(scene, node);
     let args = ["direct", "inspect", &traces.handle, "--state", &state, "-o", "json"];
-    let said = node.space.run(&program, &args).await?;
+    let said = node.worker.space.run(&program, &args).await?;
     let seen: Value = serde_json::from_str(&said)?;
     let is = |at: &str, wanted: &str| seen.pointer(at).and_then(Value::as_str) == Some(wanted);
     let sandbox = seen.pointer("/0/sandbox").is_some_and(Value::is_string);
@@ -144,7 +144,7 @@ pub(super) async fn listed(scene: &Scene<'_>, node: &Node) -> anyhow::Result<Val
     let program = scene.cluster.ground.program("csi-edge").display().to_string();
     let state = state(scene, node);
     let args = ["direct", "list", "--state", &state, "-o", "json"];
-    Ok(serde_json::from_str(&node.space.run(&program, &args).await?)?)
+    Ok(serde_json::from_str(&node.worker.space.run(&program, &args).await?)?)
 }
 
 /// The record of a volume that csi-edge keeps at its node.
@@ -177,8 +177,11 @@ pub(super) fn within_container(traces: &Traces) -> anyhow::Result<Seen> {
 /// No entry of the contract, no shim, no record of csi-edge's, no device.
 pub(super) fn nothing_left(scene: &Scene<'_>, node: &Node, traces: &Traces) -> anyhow::Result<()> {
     let records = PathBuf::from(state(scene, node)).join("direct/published");
-    let dirs =
-        [(node.sees(ENTRIES), "entry"), (node.sees(SANDBOXES), "sandbox"), (records, "record")];
+    let dirs = [
+        (node.worker.sees(ENTRIES), "entry"),
+        (node.worker.sees(SANDBOXES), "sandbox"),
+        (records, "record"),
+    ];
     for (dir, what) in dirs {
         let left: Vec<_> = std::fs::read_dir(dir)?.filter_map(Result::ok).collect();
         ensure!(left.is_empty(), "of {} there is still a {what}: {left:?}", traces.name);
@@ -198,7 +201,7 @@ pub(super) async fn kubelet_away(scene: &Scene<'_>) -> anyhow::Result<()> {
     scene.apply(&at(&pod("ordinary", "data", WRITE, READ), "n1")).await?;
     scene.ready(&["first", "ordinary"]).await?;
     let traces = Traces::of(scene, "disk").await?;
-    for program in [&node.edge, &node.kubelet] {
+    for program in [&node.edge, &node.worker.kubelet] {
         program.kill().await?;
         program.run().await?;
     }
@@ -206,7 +209,7 @@ pub(super) async fn kubelet_away(scene: &Scene<'_>) -> anyhow::Result<()> {
     scene.ready(&["first", "ordinary"]).await?;
     ensure!(scene.restarts("first").await? == 0, "its container was started again");
 
-    node.kubelet.kill().await?;
+    node.worker.kubelet.kill().await?;
     scene.api::<Pod>().delete("first", &DeleteParams::default().grace_period(0)).await?;
     scene.gone::<Pod>("first").await?;
     scene.apply(&guest("second", "n1", FOUND, READ)).await?;
@@ -214,7 +217,7 @@ pub(super) async fn kubelet_away(scene: &Scene<'_>) -> anyhow::Result<()> {
         within_container(&traces).is_ok(),
         "the container has ended, though its kubelet was away"
     );
-    node.kubelet.run().await?;
+    node.worker.kubelet.run().await?;
     scene.ready(&["second", "ordinary"]).await?;
     within_container(&traces)?;
     scene.delete::<Pod>("second").await?;

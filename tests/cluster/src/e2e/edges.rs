@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::Pod;
 
 use super::pods::{READ, STAY, WRITE};
 use super::scene::{Scene, claim, pod};
+use crate::stand::node::Node;
 use crate::stand::objects::within;
 
 /// How long csi-edge may take to run another binary.
@@ -15,18 +16,25 @@ const UPGRADED: Duration = Duration::from_secs(10);
 /// How long a claim is watched that must not be bound.
 const QUIET: Duration = Duration::from_secs(5);
 
-/// csi-edge is restarted, upgraded and killed under a running pod, which notices nothing; the
-/// kubelet's calls succeed after.
+/// csi-edge is restarted and killed under a running pod, which notices nothing; the kubelet's calls
+/// succeed after.
 pub(super) async fn killed(scene: &Scene<'_>) -> anyhow::Result<()> {
-    scene.apply(&(claim("data", "late") + &pod("writer", "data", WRITE, READ))).await?;
-    let nodes = scene.ready(&["writer"]).await?;
-    let node = scene.cluster.node(nodes.first().map_or("", String::as_str))?;
+    let node = writer(scene).await?;
     node.edge.restart().await?;
+    scene.ready(&["writer"]).await?;
+    node.edge.kill().await?;
+    node.edge.run().await?;
+    unnoticed(scene).await
+}
+
+/// csi-edge becomes another binary under a running pod, and the old one again.
+pub(super) async fn upgraded(scene: &Scene<'_>) -> anyhow::Result<()> {
+    let node = writer(scene).await?;
     let ground = &scene.cluster.ground;
     let old = ground.program("csi-edge");
     let new = ground.dir().join("csi-edge-upgraded");
     tokio::fs::copy(&old, &new).await?;
-    node.edge.replace(&new).await;
+    node.edge.replace(&new).await?;
     node.edge.restart().await?;
     let pid = node.edge.pid().await?.as_raw_nonzero();
     // At first it is the program that enters the node's namespaces.
@@ -37,9 +45,20 @@ pub(super) async fn killed(scene: &Scene<'_>) -> anyhow::Result<()> {
     };
     within("csi-edge to run the other binary", UPGRADED, upgraded).await?;
     scene.ready(&["writer"]).await?;
-    node.edge.replace(&old).await;
-    node.edge.kill().await?;
-    node.edge.run().await?;
+    node.edge.replace(&old).await?;
+    node.edge.restart().await?;
+    unnoticed(scene).await
+}
+
+/// Starts a pod that writes to its volume, and returns its node.
+async fn writer<'a>(scene: &'a Scene<'_>) -> anyhow::Result<&'a Node> {
+    scene.apply(&(claim("data", "late") + &pod("writer", "data", WRITE, READ))).await?;
+    let nodes = scene.ready(&["writer"]).await?;
+    scene.cluster.node(nodes.first().map_or("", String::as_str))
+}
+
+/// The pod has run on, and the next one finds its data.
+async fn unnoticed(scene: &Scene<'_>) -> anyhow::Result<()> {
     scene.ready(&["writer"]).await?;
     ensure!(scene.restarts("writer").await? == 0, "the container was started again");
     scene.delete::<Pod>("writer").await?;

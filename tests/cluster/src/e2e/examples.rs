@@ -29,7 +29,7 @@ pub(super) async fn as_they_stand(scene: &Scene<'_>) -> anyhow::Result<()> {
     for node in &scene.cluster.nodes {
         let socket = scene.cluster.ground.at(&format!("{}/containerd.sock", node.name));
         let args = ["--address", &socket, "-n", "k8s.io", "image", "tag", "--force", IMAGE, NAMED];
-        node.space.run("ctr", &args).await?;
+        node.worker.space.run("ctr", &args).await?;
     }
     let done = applied(scene, &texts).await;
     for text in texts.iter().rev() {

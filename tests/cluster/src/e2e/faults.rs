@@ -125,7 +125,7 @@ pub(super) async fn cloud_killed(scene: &Scene<'_>) -> anyhow::Result<()> {
 
     let held = truth::held_at(node, DRIVER).await?;
     ensure!(held.len() == 3, "for three claims the node has {held:?}");
-    ensure!(provisioner.restarts().await == 0, "external-provisioner has ended meanwhile");
+    ensure!(provisioner.restarts().await? == 0, "external-provisioner has ended meanwhile");
     scene.ready(&["before", "during", "after"]).await.map(drop)
 }
 

@@ -39,7 +39,7 @@ pub(super) async fn measured(scene: &Scene<'_>) -> anyhow::Result<()> {
     let cluster = scene.cluster;
     let node = cluster.node("n1")?;
     let driver = node.straight(&cluster.ground, None, STRAIGHT).await?;
-    let launch = cluster.cloud.straight(&cluster.ground, &driver.socket);
+    let launch = cluster.cloud.straight(&cluster.ground, &driver.socket()?);
     let provisioner =
         Program::start("csi-provisioner-straight", &cluster.ground.logs(), launch).await?;
     scene.apply(CLASS).await?;

@@ -40,10 +40,10 @@ pub(super) async fn by_registration(scene: &Scene<'_>) -> anyhow::Result<()> {
         args.retain(|arg| !named.iter().any(|flag| arg.starts_with(flag)));
         args.push(format!("--config={}", config.display()));
     };
-    node.edge.reargue(change).await;
+    node.edge.reargue(change).await?;
     let done = announced(scene, node, driver, &directory).await;
     node.edge.stop().await?;
-    node.edge.reargue(|args| *args = before).await;
+    node.edge.reargue(|args| *args = before).await?;
     node.edge.run().await?;
     linked(cluster, node).await?;
     done
@@ -61,12 +61,13 @@ async fn announced(
     ensure!(drivers(scene, node).await?.is_empty(), "csi-edge has a driver already");
     let args = [
         format!("-driver={}", driver.name),
-        format!("-endpoint={}", driver.socket.display()),
+        format!("-endpoint={}", driver.socket()?.display()),
         format!("-listen={}", directory.join("found-reg.sock").display()),
     ];
     let launch = Launch::new(cluster.ground.tool("registrar"), args);
     let name = format!("{}-announces", node.name);
-    let registrar = Program::within(&node.space, &name, &cluster.ground.logs(), launch).await?;
+    let registrar =
+        Program::within(&node.worker.space, &name, &cluster.ground.logs(), launch).await?;
     let used = used(scene, node, driver).await;
     registrar.stop().await?;
     used
@@ -93,7 +94,7 @@ async fn drivers(scene: &Scene<'_>, node: &Node) -> anyhow::Result<Vec<Value>> {
     let program = ground.program("csi-edge").display().to_string();
     let admin = ground.dir().join(node.name).join("fronts/_admin.sock").display().to_string();
     let args = ["drivers", "-o", "json", "--admin", &admin];
-    Ok(serde_json::from_str(&node.space.run(&program, &args).await?)?)
+    Ok(serde_json::from_str(&node.worker.space.run(&program, &args).await?)?)
 }
 
 /// Waits until csi-cloud shows the node as linked.

@@ -179,7 +179,7 @@ pub(super) async fn joined(scene: &Scene<'_>, node: &Node) -> anyhow::Result<()>
     let dir = identity(scene, node, "identity").display().to_string();
     let args = [words.get(1..).unwrap_or_default(), &["--identity", &dir]].concat();
     let program = scene.cluster.ground.program("csi-edge").display().to_string();
-    let said = node.space.run(&program, &args).await?;
+    let said = node.worker.space.run(&program, &args).await?;
     ensure!(said.contains(&format!("joined as node {}", node.name)), "csi-edge says {said}");
     serve(scene, node, &[]).await
 }
@@ -205,7 +205,7 @@ async fn join(
     let Created { token, cloud, ca_hash, .. } = shown;
     let args = ["join", "--cloud", cloud, "--ca-hash", ca_hash, "--token", token];
     let args = [&args[..], &["--identity", &dir, "--replace"]].concat();
-    node.space.run(&program, &args).await
+    node.worker.space.run(&program, &args).await
 }
 
 /// Expects that a token lets nobody join, for a reason with these words.
@@ -235,7 +235,7 @@ async fn serve(scene: &Scene<'_>, node: &Node, more: &[String]) -> anyhow::Resul
         args.push(format!("--identity={}", dir.display()));
         args.extend_from_slice(more);
     };
-    node.edge.reargue(change).await;
+    node.edge.reargue(change).await?;
     node.edge.run().await?;
     linked(scene.cluster, node).await
 }

@@ -5,6 +5,7 @@ mod accounts;
 mod arriving;
 pub mod command;
 mod dead_drivers;
+mod deployed;
 mod direct;
 mod edges;
 mod exam;
@@ -112,6 +113,7 @@ pub const ROWS: &[Row] = &[
     Row { name: "many", alone: true, run: |scene| sets::many_at_once(scene).boxed() },
     Row { name: "direct-kubelet", alone: true, run: |scene| direct::kubelet_away(scene).boxed() },
     Row { name: "edge-killed", alone: true, run: |scene| edges::killed(scene).boxed() },
+    Row { name: "edge-upgraded", alone: true, run: |scene| edges::upgraded(scene).boxed() },
     Row { name: "edge-expansion", alone: true, run: |scene| expansion::by_edge(scene).boxed() },
     Row {
         name: "found-by-registration",

@@ -82,7 +82,7 @@ pub(super) fn lost_calls(cluster: &Cluster, logged: &[usize]) -> anyhow::Result<
 pub(super) async fn sidecars(cluster: &Cluster) -> anyhow::Result<Vec<(Pid, u32)>> {
     let mut found = Vec::new();
     for program in cluster.cloud.sidecars.iter().chain([&cluster.cloud.front]) {
-        found.push((program.pid().await?, program.restarts().await));
+        found.push((program.pid().await?, program.restarts().await?));
     }
     Ok(found)
 }
@@ -131,8 +131,8 @@ pub(super) async fn edge_removed(scene: &Scene<'_>) -> anyhow::Result<()> {
     removed?;
     admitted?;
     let node = cluster.node("n3")?;
+    node.worker.kubelet.run().await?;
     node.edge.run().await?;
-    node.kubelet.run().await?;
     cluster.ready().await?;
     let again = pod("again", "c", STAY, READ) + "  nodeSelector: {kubernetes.io/hostname: n3}\n";
     scene.apply(&again).await?;
@@ -146,7 +146,7 @@ async fn removed(scene: &Scene<'_>) -> anyhow::Result<()> {
     scene.ready(&["c"]).await?;
     let volume = scene.bound("c").await?;
     ensure!(attachments(cluster, "n3").await?.contains(&volume), "{volume} is not attached");
-    node.kubelet.kill().await?;
+    node.worker.kubelet.kill().await?;
     node.edge.kill().await?;
     taint(cluster, "n3", &json!([{"key": FENCED, "value": "nodeshutdown", "effect": "NoExecute"}]))
         .await?;
@@ -199,7 +199,7 @@ pub(super) async fn api_away(scene: &Scene<'_>) -> anyhow::Result<()> {
         let mut pids = sidecars(cluster).await?;
         let ours: Vec<&Program> = cluster.nodes.iter().map(|node| &node.edge).collect();
         for program in ours.into_iter().chain([&cluster.cloud.program]) {
-            pids.push((program.pid().await?, program.restarts().await));
+            pids.push((program.pid().await?, program.restarts().await?));
         }
         anyhow::Ok(pids)
     };

@@ -144,7 +144,7 @@ async fn once(
         () = sleep(moment) => {}
         ended = try_join_all(lives) => ended.map(drop)?,
     }
-    let log = node.kubelet.log().len();
+    let log = node.worker.kubelet.log().len();
     tokio::try_join!(node.cut(), cluster.cloud.program.kill())?;
     let late = Duration::from_millis(random.random_range(0..2_000));
     let begun = Instant::now();
@@ -193,7 +193,7 @@ async fn is_back(node: &Node, back: &Back, from: usize) -> anyhow::Result<Durati
         let asked = ["WaitForAttach entering", "MountDevice succeeded"];
         let asked = asked.map(|what| format!("{what} for volume \\\"{name}\\\""));
         within(&format!("the kubelet to ask for {name}"), SOON, || async {
-            let log = node.kubelet.log();
+            let log = node.worker.kubelet.log();
             let new = log.get(from..).unwrap_or_default();
             ensure!(asked.iter().any(|asked| new.contains(asked)), "it does not");
             Ok(())

@@ -122,7 +122,7 @@ pub(super) async fn leader_killed(scene: &Scene<'_>) -> anyhow::Result<()> {
     // The same one may lead again, as of a later epoch.
     let next = cluster.leading(&REPLICAS).await?;
     ensure!(next.epoch > leader.epoch, "the epoch is {} after {}", next.epoch, leader.epoch);
-    ensure!(killed.restarts().await > 0, "nobody has started it again");
+    ensure!(killed.restarts().await? > 0, "nobody has started it again");
     before.still(cluster).await?;
     truth::agreed(cluster).await
 }

@@ -73,7 +73,8 @@ async fn named(scene: &Scene<'_>, traces: &Traces) -> anyhow::Result<()> {
     let ground = &scene.cluster.ground;
     let program = ground.program("csi-edge").display().to_string();
     let admin = ground.dir().join(node.name).join("fronts/_admin.sock").display().to_string();
-    let said = node.space.run(&program, &["volumes", "--admin", &admin, "-o", "json"]).await?;
+    let said =
+        node.worker.space.run(&program, &["volumes", "--admin", &admin, "-o", "json"]).await?;
     let seen: Value = serde_json::from_str(&said)?;
     let ours = seen.as_array().into_iter().flatten();
     let mut ours = ours.filter(|one| one.get("volume") == Some(&Value::from(&*traces.handle)));

@@ -38,7 +38,7 @@ pub(super) async fn shared_and_mended(scene: &Scene<'_>) -> anyhow::Result<()> {
     ensure!(names(&target)? == [NOTICE], "at the node there is {:?}", names(&target)?);
     checked(scene, node, "set it to false").await?;
     scene.delete::<Pod>("stock").await?;
-    let left = node.sees(&scene.cluster.ground.at(&format!("{NODE}/kubelet")));
+    let left = node.worker.sees(&scene.cluster.ground.at(&format!("{NODE}/kubelet")));
     let left = left.join("plugins/edge-csi.io/left-by-pods");
     ensure!(!target.exists() && !left.exists(), "the pod has left something at its node");
 
@@ -54,7 +54,7 @@ pub(super) async fn shared_and_mended(scene: &Scene<'_>) -> anyhow::Result<()> {
     scene.delete::<Pod>("reader").await?;
     scene.delete::<PersistentVolumeClaim>("disk").await?;
     traces.gone(scene.cluster).await?;
-    std::fs::remove_file(node.sees(CONFIGURATION))?;
+    std::fs::remove_file(node.worker.sees(CONFIGURATION))?;
     within("end of what the runtime had", SOON, || async {
         direct::nothing_left(scene, node, &traces)
     })
@@ -63,7 +63,7 @@ pub(super) async fn shared_and_mended(scene: &Scene<'_>) -> anyhow::Result<()> {
 
 /// Writes the configuration that the node's runtime has, and csi-edge's check reads.
 fn configure(node: &Node, disabled: bool) -> anyhow::Result<()> {
-    let path = node.sees(CONFIGURATION);
+    let path = node.worker.sees(CONFIGURATION);
     std::fs::create_dir_all(path.parent().context("a file without a directory")?)?;
     let text = format!("[hypervisor.qemu]\ndisable_block_device_use = {disabled}\n");
     Ok(publish(&path, text.as_bytes(), 0o600, Existing::Replace)?)
@@ -79,7 +79,7 @@ async fn target(
     let uid = scene.api::<Pod>().get(pod).await?.metadata.uid.context("a pod without a uid")?;
     let kubelet = scene.cluster.ground.at(&format!("{}/kubelet", node.name));
     let volume = &traces.name;
-    Ok(node.sees(&format!("{kubelet}/pods/{uid}/volumes/kubernetes.io~csi/{volume}/mount")))
+    Ok(node.worker.sees(&format!("{kubelet}/pods/{uid}/volumes/kubernetes.io~csi/{volume}/mount")))
 }
 
 fn names(directory: &Path) -> anyhow::Result<Vec<String>> {
@@ -133,7 +133,7 @@ async fn counted(scene: &Scene<'_>, expected: u64) -> anyhow::Result<()> {
 async fn checked(scene: &Scene<'_>, node: &Node, word: &str) -> anyhow::Result<()> {
     let program = scene.cluster.ground.program("csi-edge").display().to_string();
     let script = format!("{program} direct check --root {RUNTIMES} || true");
-    let said = node.space.run("sh", &["-c", &script]).await?;
+    let said = node.worker.space.run("sh", &["-c", &script]).await?;
     ensure!(said.contains(word), "csi-edge direct check says {said}");
     Ok(())
 }

@@ -80,7 +80,7 @@ pub(super) async fn until_hosts(
     let hosts = ["/proc/1/mountinfo", "/proc/self/mountinfo"].map(PathBuf::from).into_iter();
     let of_node = |pid| Path::new("/proc").join(format!("{pid}/mountinfo"));
     let tables: Vec<_> =
-        hosts.chain(cluster.nodes.iter().map(|node| of_node(node.space.pid()))).collect();
+        hosts.chain(cluster.nodes.iter().map(|node| of_node(node.worker.space.pid()))).collect();
     loop {
         let devices = devices(handle)?;
         for path in &tables {

@@ -115,7 +115,7 @@ impl Traces {
 }
 
 fn mounted(node: &Node, about: impl Fn(&str) -> bool) -> anyhow::Result<Vec<String>> {
-    let path = format!("/proc/{}/mountinfo", node.space.pid());
+    let path = format!("/proc/{}/mountinfo", node.worker.space.pid());
     let table = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
     Ok(table.lines().filter(|line| about(line)).map(str::to_owned).collect())
 }

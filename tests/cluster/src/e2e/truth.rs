@@ -79,7 +79,8 @@ async fn held(cluster: &Cluster) -> anyhow::Result<BTreeSet<VolumeKey>> {
 pub async fn held_at(node: &Node, driver: &str) -> anyhow::Result<BTreeSet<String>> {
     let driver =
         node.drivers.iter().find(|one| one.name == driver).context("a node without the driver")?;
-    let socket = driver.socket.to_str().context("a socket's path is no text")?;
+    let socket = driver.socket()?;
+    let socket = socket.to_str().context("a socket's path is no text")?;
     let mut client = ControllerClient::new(channel(socket).await?);
     let answer = client.list_volumes(ListVolumesRequest::default()).await?.into_inner();
     ensure!(answer.next_token.is_empty(), "{} lists in pages", driver.name);

@@ -109,7 +109,7 @@ async fn load(scene: &Scene<'_>, name: &str) -> anyhow::Result<Vec<String>> {
 }
 
 async fn replaced(program: &Program, build: &Path) -> anyhow::Result<()> {
-    program.replace(build).await;
+    program.replace(build).await?;
     program.restart().await
 }
 

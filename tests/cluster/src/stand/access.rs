@@ -28,7 +28,7 @@ impl Access {
     ///
     /// # Errors
     /// The files cannot be written.
-    pub(super) fn new(dir: &Path, port: u16) -> anyhow::Result<Self> {
+    pub(super) fn new(dir: &Path, address: Ipv4Addr, port: u16) -> anyhow::Result<Self> {
         std::fs::create_dir_all(dir)?;
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, "stand");
@@ -41,11 +41,11 @@ impl Access {
         write(dir, "accounts.pub", &accounts.public_key_pem())?;
         let issuer = Issuer::new(params, key);
         let access =
-            Self { dir: dir.to_owned(), server: format!("https://127.0.0.1:{port}"), issuer };
+            Self { dir: dir.to_owned(), server: format!("https://{address}:{port}"), issuer };
         let mut server = CertificateParams::default();
         server.distinguished_name.push(DnType::CommonName, "kube-apiserver");
         server.subject_alt_names = vec![
-            SanType::IpAddress(IpAddr::V4(Ipv4Addr::LOCALHOST)),
+            SanType::IpAddress(IpAddr::V4(address)),
             SanType::IpAddress(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1))),
             SanType::DnsName("kubernetes.default.svc".try_into()?),
         ];

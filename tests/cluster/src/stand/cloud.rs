@@ -13,10 +13,12 @@ use proto::host::publish::{Existing, publish};
 
 use super::access::Access;
 use super::ask::{admin, get, output};
-use super::drivers::{is_shared, section};
+use super::container::{Container, Home};
+use super::drivers::{DRIVER, is_shared, section};
 use super::ground::{Ground, ports};
 use super::program::{Launch, Program};
 use super::several::{REPLICAS, Several, own_file};
+use super::worker::CLOUD;
 use guest::wrapper::HANDLER;
 use harness::wait::START;
 
@@ -91,11 +93,41 @@ impl Cloud {
                 );
             }
         }
-        let controller = account(access, client, "kube-system", "snapshot-controller").await?;
-        let args = [format!("--kubeconfig={}", controller.display()), groups()];
-        let launch = Launch::new(ground.tool("snapshot-controller"), args);
-        let snapshots = Program::keep("snapshot-controller", &ground.logs(), launch).await?;
+        let snapshots = snapshots(ground, access, client).await?;
         let several = Several::new(ground);
+        let admin = ground.at(ADMIN);
+        Ok(Self { program, front, urls, sidecars, snapshots, several, admin, kubeconfig })
+    }
+
+    /// The handles of what was deployed, and the snapshot-controller, which is the cluster's own.
+    ///
+    /// # Errors
+    /// The snapshot-controller does not start.
+    pub(super) async fn deployed(
+        ground: &Ground,
+        access: &Access,
+        client: &Client,
+        home: impl Fn(&str) -> Home,
+    ) -> anyhow::Result<Self> {
+        let of = |name: &str, container, pod: &str| {
+            Container::of(name.to_owned(), container, home(pod), client)
+        };
+        let pod = "csi-sidecars-hostdir-0";
+        let program = Program::Container(of("csi-cloud", "csi-cloud", "csi-cloud-0").whole());
+        let front = Program::Container(of("csi-cloud-front", "front", pod));
+        let sidecars = [
+            ("csi-provisioner", "provisioner-hostdir"),
+            ("csi-attacher", "attacher-hostdir"),
+            ("csi-resizer", "resizer-hostdir"),
+            ("csi-snapshotter", "snapshotter-hostdir"),
+        ];
+        let sidecar =
+            |(name, container)| Program::Container(of(&format!("{name}-{DRIVER}"), container, pod));
+        let sidecars = sidecars.into_iter().map(sidecar).collect();
+        let kubeconfig = account(access, client, NAMESPACE, "csi-sidecars").await?;
+        let snapshots = snapshots(ground, access, client).await?;
+        let several = Several::new(ground);
+        let urls = ["wss", "quic"].map(|scheme| format!("{scheme}://{CLOUD}:7443"));
         let admin = ground.at(ADMIN);
         Ok(Self { program, front, urls, sidecars, snapshots, several, admin, kubeconfig })
     }
@@ -182,10 +214,15 @@ impl Cloud {
     /// # Errors
     /// It does not answer.
     pub async fn metrics(&self) -> anyhow::Result<String> {
-        let log = self.program.log();
-        // That of the last start.
-        let address = log.lines().rev().find_map(|line| line.strip_prefix("http "));
-        get(address.context("it serves no HTTP")?, "/metrics").await
+        let address = match &self.program {
+            // That of the last start.
+            Program::Process(process) => {
+                let log = process.log();
+                log.lines().rev().find_map(|line| line.strip_prefix("http ").map(str::to_owned))
+            }
+            Program::Container(container) => Some(format!("{}:9808", container.address().await?)),
+        };
+        get(&address.context("it serves no HTTP")?, "/metrics").await
     }
 
     /// The output of a csi-cloud command, of the version that runs: a person has it in the pod.
@@ -193,8 +230,13 @@ impl Cloud {
     /// # Errors
     /// It fails.
     pub async fn says(&self, ground: &Ground, args: &[&str]) -> anyhow::Result<String> {
-        let program = self.program.file().await;
-        output(ground, &program, &[args, &["--admin", &self.admin]].concat()).await
+        match &self.program {
+            Program::Process(process) => {
+                let program = process.file().await;
+                output(ground, &program, &[args, &["--admin", &self.admin]].concat()).await
+            }
+            Program::Container(container) => container.exec(&[&["csi-cloud"], args].concat()).await,
+        }
     }
 }
 
@@ -249,6 +291,14 @@ fn front(ground: &Ground, drivers: &[&str]) -> Launch {
     args.extend(places.map(|place| format!("--to=unix:{place}")));
     args.extend(drivers.iter().map(|driver| format!("--driver={driver}")));
     Launch::new(ground.program("csi-cloud"), args)
+}
+
+/// The snapshot-controller, with an account of its own.
+async fn snapshots(ground: &Ground, access: &Access, client: &Client) -> anyhow::Result<Program> {
+    let controller = account(access, client, "kube-system", "snapshot-controller").await?;
+    let args = [format!("--kubeconfig={}", controller.display()), groups()];
+    let launch = Launch::new(ground.tool("snapshot-controller"), args);
+    Program::keep("snapshot-controller", &ground.logs(), launch).await
 }
 
 fn groups() -> String {

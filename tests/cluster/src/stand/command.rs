@@ -11,6 +11,7 @@ use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use tokio::process::Command;
 
 use super::Cluster;
+use super::layout::{Layout, Tool};
 use super::objects::within;
 
 /// How long a stand may take to start, and to end.
@@ -26,13 +27,14 @@ fn running(at: &Path) -> Option<Pid> {
 ///
 /// # Errors
 /// One is up already, or it does not come up.
-pub async fn up(at: &Path) -> anyhow::Result<()> {
+pub async fn up(at: &Path, deployed: Option<Tool>) -> anyhow::Result<()> {
     ensure!(running(at).is_none(), "a stand is up already; `make stand-down` ends it");
     std::fs::create_dir_all(at)?;
     let _ = std::fs::remove_file(at.join("hint"));
     let log = std::fs::File::create(at.join("log"))?;
     let mut command = Command::new("setsid");
     command.arg(std::env::current_exe()?).arg("--at").arg(at).arg("run");
+    command.args(deployed.map(|tool| format!("--deployed={}", tool.name())));
     command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
     let mut child = command.spawn().context("setsid cannot be started")?;
     let mut shown = 0;
@@ -78,7 +80,7 @@ pub async fn down(at: &Path) -> anyhow::Result<()> {
 ///
 /// # Errors
 /// It does not come up, or left something behind.
-pub async fn run(at: &Path) -> anyhow::Result<()> {
+pub async fn run(at: &Path, layout: Layout) -> anyhow::Result<()> {
     std::fs::create_dir_all(at)?;
     let pid = std::process::id().to_string();
     publish(&at.join("pid"), pid.as_bytes(), 0o644, Existing::Replace)?;
@@ -86,16 +88,33 @@ pub async fn run(at: &Path) -> anyhow::Result<()> {
     let stop = proto::host::tasks::signal();
     tokio::pin!(stop);
     let cluster = tokio::select! {
-        cluster = Cluster::up() => cluster?,
+        cluster = Cluster::of(layout) => cluster?,
         _ = &mut stop => bail!("told to stop before it was up"),
     };
-    publish(&at.join("hint"), hint(&cluster).as_bytes(), 0o644, Existing::Replace)?;
+    let hint = match layout.deployed {
+        Some(_) => deployed(&cluster),
+        None => hint(&cluster),
+    };
+    publish(&at.join("hint"), hint.as_bytes(), 0o644, Existing::Replace)?;
     stop.await?;
     std::fs::remove_file(at.join("hint"))?;
     std::fs::remove_file(at.join("pid"))?;
     cluster.down().await?;
     eprintln!("nothing is left");
     Ok(())
+}
+
+/// The stand and its nodes are in a network namespace of the stand's own.
+fn deployed(cluster: &Cluster) -> String {
+    let config = cluster.control.kubeconfig.display();
+    format!(
+        "nsenter --net=/proc/{}/ns/net -- env KUBECONFIG={config} bash\n\
+         kubectl -n edge-csi get pods -o wide\n\
+         kubectl -n edge-csi exec csi-cloud-0 -- csi-cloud nodes\n\
+         logs: {}/logs; end it with: make stand-down",
+        std::process::id(),
+        cluster.ground.dir().display(),
+    )
 }
 
 fn hint(cluster: &Cluster) -> String {

@@ -11,6 +11,7 @@ use tokio::net::TcpStream;
 
 use super::access::Access;
 use super::ground::{Ground, ports};
+use super::layout::Network;
 use super::program::{Launch, Program};
 
 /// How long a component may take until it is ready.
@@ -35,19 +36,26 @@ impl Control {
     ///
     /// # Errors
     /// A component does not get ready; the error holds the end of its log.
-    pub(super) async fn start(ground: &Ground) -> anyhow::Result<(Self, Access, Client)> {
+    pub(super) async fn start(
+        ground: &Ground,
+        network: Network,
+    ) -> anyhow::Result<(Self, Access, Client)> {
         let [client, peer, api, kcm, sched] = ports()?;
-        let access = Access::new(&ground.dir().join("pki-kubernetes"), api)?;
+        let address = network.api();
+        let access = Access::new(&ground.dir().join("pki-kubernetes"), address, api)?;
         let logs = ground.logs();
         let etcd = Program::start("etcd", &logs, etcd(ground, client, peer)).await?;
-        let apiserver =
-            Program::start("kube-apiserver", &logs, apiserver(ground, &access, client, api))
-                .await?;
+        let apiserver = Program::start(
+            "kube-apiserver",
+            &logs,
+            apiserver(ground, &access, client, network, api),
+        )
+        .await?;
         let kubeconfig = access.user("admin", "stand-admin", Some("system:masters"))?;
         let admin = super::objects::client(&kubeconfig).await?;
         let ready = || async {
             // Before anything with a client, which logs that it cannot connect.
-            TcpStream::connect(("127.0.0.1", api)).await?;
+            TcpStream::connect((address, api)).await?;
             let request = http::Request::get("/readyz").body(Vec::new())?;
             let said = admin.request_text(request).await?;
             ensure!(said.trim() == "ok", "it says {said}");
@@ -86,13 +94,16 @@ fn etcd(ground: &Ground, client: u16, peer: u16) -> Launch {
     Launch::new("/usr/bin/etcd", args)
 }
 
-fn apiserver(ground: &Ground, access: &Access, etcd: u16, port: u16) -> Launch {
+fn apiserver(ground: &Ground, access: &Access, etcd: u16, network: Network, port: u16) -> Launch {
+    let address = network.api();
+    // Without pods that ask for it, there is nobody to find it by its Service.
+    let endpoints = if network == Network::Apart { "lease" } else { "none" };
     let args = [
         format!("--etcd-servers=http://127.0.0.1:{etcd}"),
         "--service-cluster-ip-range=10.0.0.0/24".to_owned(),
         format!("--secure-port={port}"),
-        "--bind-address=127.0.0.1".to_owned(),
-        "--advertise-address=127.0.0.1".to_owned(),
+        format!("--bind-address={address}"),
+        format!("--advertise-address={address}"),
         format!("--cert-dir={}", ground.at("apiserver")),
         format!("--client-ca-file={}", access.at("ca.crt")),
         format!("--tls-cert-file={}", access.at("apiserver.crt")),
@@ -102,7 +113,7 @@ fn apiserver(ground: &Ground, access: &Access, etcd: u16, port: u16) -> Launch {
         format!("--service-account-signing-key-file={}", access.at("accounts.key")),
         "--authorization-mode=Node,RBAC".to_owned(),
         "--enable-admission-plugins=NodeRestriction".to_owned(),
-        "--endpoint-reconciler-type=none".to_owned(),
+        format!("--endpoint-reconciler-type={endpoints}"),
         "--allow-privileged=true".to_owned(),
         // The names of the nodes are in no DNS.
         "--kubelet-preferred-address-types=InternalIP".to_owned(),

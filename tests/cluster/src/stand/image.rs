@@ -13,6 +13,8 @@ use tokio::process::Command;
 pub const IMAGE: &str = "stand.edge-csi.io/box:1";
 /// Where Debian has the static busybox.
 const BUSYBOX: &str = "/bin/busybox";
+/// Where an image has its programs.
+const PATH: &str = "PATH=/bin:/usr/sbin";
 /// The applets of the stand's own image.
 const APPLETS: [&str; 23] = [
     "awk",
@@ -50,8 +52,20 @@ pub struct Image<'a> {
     pub applets: &'a [String],
     /// Files of this machine that it has at the same paths. They replace applets.
     pub files: &'a [&'a str],
-    /// A program that it has at `/`, and runs with `pause` if a pod names none.
-    pub program: Option<&'a Path>,
+    /// What it runs if a pod names nothing.
+    pub entry: Option<Entry<'a>>,
+}
+
+/// A program that an image runs.
+pub struct Entry<'a> {
+    /// Where it is on this machine.
+    pub program: &'a Path,
+    /// Where it is in the image.
+    pub at: String,
+    /// Its arguments, if a pod names none.
+    pub args: &'a [&'a str],
+    /// Its user and group; root if it is empty.
+    pub user: &'a str,
 }
 
 /// Makes the archive of the stand's image in a directory.
@@ -64,7 +78,7 @@ pub(super) async fn own(dir: &Path) -> anyhow::Result<PathBuf> {
         names: &[IMAGE.to_owned()],
         applets: &APPLETS.map(str::to_owned),
         files: &[],
-        program: None,
+        entry: None,
     };
     make(dir, &image).await
 }
@@ -93,10 +107,11 @@ pub async fn make(dir: &Path, image: &Image<'_>) -> anyhow::Result<PathBuf> {
     let layer = std::fs::read(parts.join("layer.tar"))?;
     let sum: String =
         digest(&SHA256, &layer).as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
-    let mut run = json!({"Env": ["PATH=/bin"], "Cmd": ["/bin/sleep", "2147483647"]});
-    if let Some(name) = image.program.and_then(Path::file_name) {
-        let name = Path::new("/").join(name);
-        run = json!({"Env": ["PATH=/bin"], "Entrypoint": [name], "Cmd": ["pause"]});
+    let mut run = json!({"Env": [PATH], "Cmd": ["/bin/sleep", "2147483647"]});
+    if let Some(entry) = &image.entry {
+        run = json!({
+            "Env": [PATH], "Entrypoint": [entry.at], "Cmd": entry.args, "User": entry.user,
+        });
     }
     let config = json!({
         "architecture": "amd64", "os": "linux", "config": run,
@@ -114,13 +129,33 @@ pub async fn make(dir: &Path, image: &Image<'_>) -> anyhow::Result<PathBuf> {
     Ok(archive)
 }
 
+/// The shared libraries of programs, and the loader. A static program has none.
+///
+/// # Errors
+/// `ldd` of libc-bin cannot be started.
+pub(super) async fn libraries(programs: &[&Path]) -> anyhow::Result<Vec<String>> {
+    let listed = Command::new("ldd").args(programs).output().await.context("cannot start ldd")?;
+    let text = String::from_utf8_lossy(&listed.stdout).into_owned();
+    // Each line has at most one path that is followed by where it was loaded to.
+    let path = |line: &str| {
+        let words = line.split_whitespace().find(|word| word.starts_with('/'));
+        words.filter(|word| !word.ends_with(':')).map(str::to_owned)
+    };
+    let mut paths: Vec<_> = text.lines().filter_map(path).collect();
+    paths.sort();
+    paths.dedup();
+    Ok(paths)
+}
+
 /// Makes the image's file system.
 fn fill(root: &Path, image: &Image<'_>) -> anyhow::Result<()> {
     for name in ["bin", "proc", "sys", "dev", "tmp", "etc", "data", "usr"] {
         std::fs::create_dir_all(root.join(name))?;
     }
-    std::fs::copy(BUSYBOX, root.join("bin/busybox"))
-        .with_context(|| format!("no {BUSYBOX}; install busybox-static"))?;
+    if !image.applets.is_empty() {
+        std::fs::copy(BUSYBOX, root.join("bin/busybox"))
+            .with_context(|| format!("no {BUSYBOX}; install busybox-static"))?;
+    }
     let replaced =
         |applet: &str| image.files.iter().any(|file| file.ends_with(&format!("/{applet}")));
     for applet in image.applets.iter().filter(|applet| !replaced(applet)) {
@@ -132,10 +167,9 @@ fn fill(root: &Path, image: &Image<'_>) -> anyhow::Result<()> {
         std::fs::create_dir_all(to.parent().context("a file without a directory")?)?;
         std::fs::copy(file, to).with_context(|| format!("cannot read {file}"))?;
     }
-    if let Some(program) = image.program {
-        let name = program.file_name().context("a program without a name")?;
-        std::fs::copy(program, root.join(name))
-            .with_context(|| format!("cannot read {}", program.display()))?;
+    if let Some(entry) = &image.entry {
+        std::fs::copy(entry.program, root.join(entry.at.trim_start_matches('/')))
+            .with_context(|| format!("cannot read {}", entry.program.display()))?;
     }
     Ok(())
 }

@@ -16,14 +16,29 @@ pub const NODES: [Plan; 3] = [
     Plan { name: "n3", scheme: "quic", drivers: &[DRIVER, SHARES, SHARED] },
 ];
 /// The stand of `make stand` and `make e2e`.
-pub(super) const STAND: Layout = Layout {
+const ORDINARY: Layout = Layout {
     nodes: &NODES,
     fronts: &[DRIVER, SECOND, SHARED],
     network: Network::Host,
     attach_limit: None,
+    deployed: None,
 };
+/// The nodes of a stand to which `deploy/` is applied.
+const EDGES: [Plan; 3] = [
+    Plan { name: "n1", scheme: "wss", drivers: &[DRIVER] },
+    Plan { name: "n2", scheme: "wss", drivers: &[DRIVER] },
+    Plan { name: "n3", scheme: "quic", drivers: &[DRIVER] },
+];
+/// The node of that stand for csi-cloud and the sidecars.
+pub(super) const CENTRE: Plan = Plan { name: "c1", scheme: "wss", drivers: &[] };
 /// The first two bytes of all addresses of a [`Network::Own`]; RFC 2544 keeps them for tests.
 const PREFIX: [u8; 2] = [198, 18];
+/// Where a stand whose nodes are apart has its API server and cluster DNS.
+const STAND: u8 = 100;
+/// The first of the addresses by which its edges dial csi-cloud: a relay for each.
+const RELAYS: u8 = 101;
+/// What its load balancer gives csi-cloud's Service.
+const BALANCER: u8 = 200;
 /// The environment variable that tells a program that it is in a network namespace of its own.
 const INSIDE: &str = "STAND_NETWORK";
 
@@ -38,6 +53,55 @@ pub struct Layout {
     pub network: Network,
     /// How many volumes of a driver without own options may be at a node; no limit if none.
     pub attach_limit: Option<u32>,
+    /// What applies `deploy/`. If none, the stand itself starts csi-cloud, the sidecars, csi-edge and
+    /// the drivers.
+    pub deployed: Option<Tool>,
+}
+
+/// What makes objects of `deploy/`.
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Tool {
+    /// An overlay
+    Kustomize,
+    /// The chart
+    Helm,
+}
+
+impl Tool {
+    /// Its name.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Kustomize => "kustomize",
+            Self::Helm => "helm",
+        }
+    }
+}
+
+impl Layout {
+    /// The stand of `make e2e`, with `deploy/` as pods if a tool applies it.
+    pub fn of(deployed: Option<Tool>) -> Self {
+        if deployed.is_none() {
+            return ORDINARY;
+        }
+        Self { nodes: &EDGES, fronts: &[DRIVER], network: Network::Apart, deployed, ..ORDINARY }
+    }
+
+    /// Goes into the network namespace that it needs. It must be called before any thread is
+    /// started.
+    ///
+    /// # Errors
+    /// As for [`own`].
+    pub fn enter(&self) -> anyhow::Result<()> {
+        let nodes = u8::try_from(self.nodes.len())?;
+        match self.network {
+            Network::Host => Ok(()),
+            Network::Own => own((0..nodes).map(node_address)),
+            Network::Apart => {
+                let relays = (0..nodes).map(relay_address);
+                own(std::iter::once(stand_address()).chain(relays))
+            }
+        }
+    }
 }
 
 /// The plan of a node.
@@ -58,6 +122,9 @@ pub enum Network {
     /// A network namespace of the stand's own ([`own`]). Each node has an address, and each pod
     /// one of its node's subnet.
     Own,
+    /// The same, but each node is in a network namespace of its own, behind a wire. So all nodes can
+    /// use the same ports, as pods in their hosts' network do.
+    Apart,
 }
 
 impl Network {
@@ -65,22 +132,29 @@ impl Network {
     pub(super) fn address(self, node: u8) -> Ipv4Addr {
         match self {
             Self::Host => Ipv4Addr::LOCALHOST,
-            Self::Own => node_address(node),
+            Self::Own | Self::Apart => node_address(node),
+        }
+    }
+
+    /// Where the API server is.
+    pub(super) fn api(self) -> Ipv4Addr {
+        match self {
+            Self::Host | Self::Own => Ipv4Addr::LOCALHOST,
+            Self::Apart => stand_address(),
         }
     }
 
     /// The CNI configuration of a node. `state` is where the addresses in use are kept.
     pub(super) fn cni(self, node: u8, state: &str) -> Value {
         let loopback = json!({"type": "loopback"});
-        let [first, second] = PREFIX;
         let plugins = match self {
             // Without a network a node is never Ready.
             Self::Host => vec![loopback],
-            Self::Own => vec![
+            Self::Own | Self::Apart => vec![
                 json!({"type": "ptp", "ipMasq": false, "ipam": {
                     "type": "host-local",
                     "dataDir": state,
-                    "ranges": [[{"subnet": format!("{first}.{second}.{}.0/24", node + 1)}]],
+                    "ranges": [[{"subnet": pods(node)}]],
                     "routes": [{"dst": "0.0.0.0/0"}],
                 }}),
                 loopback,
@@ -90,21 +164,45 @@ impl Network {
     }
 }
 
-fn node_address(node: u8) -> Ipv4Addr {
+fn host(last: u8) -> Ipv4Addr {
     let [first, second] = PREFIX;
-    Ipv4Addr::new(first, second, 0, node + 1)
+    Ipv4Addr::new(first, second, 0, last)
 }
 
-/// Starts this program again in a network namespace that has loopback and an address for each
-/// node. It returns there; it ends with all that is connected to it when its last process ends.
+fn node_address(node: u8) -> Ipv4Addr {
+    host(node + 1)
+}
+
+/// The stand itself, where the nodes are apart.
+pub(super) fn stand_address() -> Ipv4Addr {
+    host(STAND)
+}
+
+/// Where the edge of a node dials csi-cloud.
+pub(super) fn relay_address(node: u8) -> Ipv4Addr {
+    host(RELAYS + node)
+}
+
+/// csi-cloud's Service, from outside of the cluster.
+pub(super) fn balancer_address() -> Ipv4Addr {
+    host(BALANCER)
+}
+
+/// The addresses of a node's pods.
+pub(super) fn pods(node: u8) -> String {
+    let [first, second] = PREFIX;
+    format!("{first}.{second}.{}.0/24", node + 1)
+}
+
+/// Starts this program again in a network namespace that has loopback and these addresses. It
+/// returns there; it ends with all that is connected to it when its last process ends.
 ///
 /// # Errors
 /// Namespaces are not allowed here, or `unshare` or `ip` is not installed.
-pub fn own(nodes: u8) -> anyhow::Result<()> {
+fn own(addresses: impl Iterator<Item = Ipv4Addr>) -> anyhow::Result<()> {
     if std::env::var_os(INSIDE).is_some() {
-        for node in 0..nodes {
-            let address = format!("{}/32", node_address(node));
-            ip(&["address", "replace", &address, "dev", "lo"])?;
+        for address in addresses {
+            ip(&["address", "replace", &format!("{address}/32"), "dev", "lo"])?;
         }
         return ip(&["link", "set", "lo", "up"]);
     }
@@ -129,7 +227,10 @@ fn ip(args: &[&str]) -> anyhow::Result<()> {
 /// # Errors
 /// There is no node of this name, or there are too many nodes for the addresses.
 pub(super) fn place(layout: &Layout, node: &str) -> anyhow::Result<u8> {
-    let place = layout.nodes.iter().position(|plan| plan.name == node);
+    let place = match node == CENTRE.name {
+        true => Some(layout.nodes.len()),
+        false => layout.nodes.iter().position(|plan| plan.name == node),
+    };
     let place = place.with_context(|| format!("the layout has no node {node}"))?;
     ensure!(place < 100, "{node} has no subnet: there are more than 100 nodes");
     Ok(u8::try_from(place)?)
@@ -149,7 +250,18 @@ mod tests {
         assert_eq!(Network::Own.address(2).to_string(), "198.18.0.3");
         assert_eq!(Network::Host.address(2), Ipv4Addr::LOCALHOST);
         assert_eq!(Network::Host.cni(1, "/state")["plugins"].as_array().unwrap().len(), 1);
-        assert_eq!(place(&STAND, "n3").unwrap(), 2);
-        assert!(place(&STAND, "n4").is_err());
+        assert_eq!(place(&ORDINARY, "n3").unwrap(), 2);
+        assert!(place(&ORDINARY, "n4").is_err());
+    }
+
+    #[test]
+    fn only_deployed_edges_are_apart_and_each_dials_another_relay() {
+        assert!(Layout::of(None).network == Network::Host);
+        let layout = Layout::of(Some(Tool::Helm));
+        assert!(layout.network == Network::Apart);
+        assert_eq!(place(&layout, CENTRE.name).unwrap(), 3);
+        let addresses: Vec<_> = (0..3).map(relay_address).collect();
+        assert_eq!(addresses.last().unwrap().to_string(), "198.18.0.103");
+        assert!(!addresses.contains(&stand_address()), "{addresses:?}");
     }
 }

@@ -8,19 +8,27 @@ mod access;
 pub mod ask;
 pub mod cloud;
 pub mod command;
+pub mod container;
 pub mod control;
+pub mod deployed;
 mod drivers;
 pub mod files;
 pub mod ground;
 pub mod image;
 pub mod layout;
 pub mod moving;
+mod names;
 pub mod node;
 pub mod objects;
 mod power;
+pub mod process;
 pub mod program;
 pub mod several;
+mod shipped;
+mod sockets;
 pub mod space;
+mod wire;
+pub mod worker;
 
 pub use self::drivers::{DRIVER, ONE, SECOND, SHARED, SHARES, STRAIGHT, here};
 pub use self::layout::NODES;
@@ -39,13 +47,16 @@ use tempfile::TempDir;
 use tokio::time::Instant;
 use tracing::warn;
 
+use self::access::Access;
 use self::cloud::Cloud;
 use self::control::Control;
+use self::deployed::{Centre, Deployed, Site};
 use self::files::Files;
 use self::ground::Ground;
 use self::layout::Layout;
-use self::node::{Machine, Node};
+use self::node::Node;
 use self::program::Program;
+use self::worker::Machine;
 
 /// How long all nodes may take until they are ready and have their drivers.
 const READY: Duration = Duration::from_secs(180);
@@ -54,14 +65,17 @@ const STOP: Duration = Duration::from_secs(20);
 /// How often programs that are kept are looked after.
 const TENDED: Duration = Duration::from_millis(200);
 
-/// Manifests that are applied before our cloud half starts, from deploy/ and from this directory.
-const MANIFESTS: [&str; 6] = [
+/// What a cluster operator applies before our cloud half starts.
+const MANIFESTS: [&str; 2] = [
+    "tests/cluster/src/stand/manifests/snapshot-controller.yaml",
+    "tests/cluster/src/stand/manifests/drivers.yaml",
+];
+/// Parts of `deploy/`, for programs that the stand starts by itself.
+const RIGHTS: [&str; 4] = [
     "deploy/kustomize/base/namespace.yaml",
     "deploy/kustomize/base/rbac.yaml",
     "deploy/kustomize/components/join/rights.yaml",
     "deploy/kustomize/components/metadata/rights.yaml",
-    "tests/cluster/src/stand/manifests/snapshot-controller.yaml",
-    "tests/cluster/src/stand/manifests/drivers.yaml",
 ];
 
 /// See the module.
@@ -76,6 +90,8 @@ pub struct Cluster {
     pub nodes: Vec<Node>,
     /// The file server, if it can be had here.
     pub files: Option<Files>,
+    /// The node of csi-cloud, if that is in a pod.
+    pub centre: Option<Centre>,
     /// The administrator's client.
     pub client: Client,
     layout: Layout,
@@ -98,21 +114,13 @@ impl Cluster {
     /// # Errors
     /// Something is missing on the machine, or does not get ready; the error holds the end of its
     /// log.
-    pub async fn up() -> anyhow::Result<Self> {
-        Self::of(layout::STAND).await
-    }
-
-    /// The same with these nodes, drivers and network.
-    ///
-    /// # Errors
-    /// As for [`Cluster::up`].
     pub async fn of(layout: Layout) -> anyhow::Result<Self> {
         let progress = Progress(Instant::now());
         // A short path: a socket's has at most 107 bytes.
         let dir = tempfile::Builder::new().prefix("ecs-").tempdir()?;
         let ground = Ground::new(dir.path())?;
         progress.say(&format!("in {}", dir.path().display()));
-        let (control, access, client) = Control::start(&ground).await?;
+        let (control, access, client) = Control::start(&ground, layout.network).await?;
         progress.say("the API server is ready");
         for text in ground.sources("tests/go/bin/crd")? {
             objects::apply(&client, "default", &text).await?;
@@ -121,28 +129,29 @@ impl Cluster {
         for file in MANIFESTS {
             objects::apply(&client, "default", &ground.source(file)?).await?;
         }
-        let fronts = here(layout.fronts);
-        let (cloud, image) = tokio::try_join!(
-            Cloud::start(&ground, &access, &client, &fronts),
-            image::own(ground.dir())
-        )?;
-        let cloud = Arc::new(cloud);
-        progress.say("csi-cloud is ready");
-        let has_files = Files::missing().is_empty();
-        let files = match has_files {
+        let image = image::own(ground.dir()).await?;
+        let files = match Files::missing().is_empty() {
             true => Some(Files::serve(&dir.path().join("server")).await?),
             false => None,
         };
         let machine = Machine { ground: &ground, image: &image, layout, files: files.as_ref() };
-        let starting = layout.nodes.iter().map(|plan| {
-            let url = &cloud.urls[usize::from(plan.scheme == "quic")];
-            Node::start(plan, &machine, &access, url)
-        });
-        let nodes = futures_util::future::try_join_all(starting).await?;
-        progress.say("containerd, csi-edge and hostdir run at each node");
         let tasks = Tasks::default();
+        let (cloud, nodes, centre) = match layout.deployed {
+            Some(tool) => {
+                let site = Site { machine, access: &access, client: &client, tasks: &tasks, tool };
+                let Deployed { cloud, nodes, centre } = site.start().await?;
+                (cloud, nodes, Some(centre))
+            }
+            None => {
+                let (cloud, nodes) = processes(&machine, &access, &client, &progress).await?;
+                (cloud, nodes, None)
+            }
+        };
+        progress.say("containerd, csi-edge and hostdir run at each node");
+        let cloud = Arc::new(cloud);
         tasks.spawn_until_stop("tend", tend(cloud.clone()));
-        let cluster = Self { ground, control, cloud, nodes, files, client, layout, tasks, dir };
+        let cluster =
+            Self { ground, control, cloud, nodes, files, centre, client, layout, tasks, dir };
         cluster.ready().await?;
         progress.say("all nodes are ready and have their drivers");
         Ok(cluster)
@@ -154,8 +163,13 @@ impl Cluster {
     /// They are not in time; the error holds the ends of the kubelets' logs.
     pub async fn ready(&self) -> anyhow::Result<()> {
         let asked = objects::within("the nodes", READY, || self.nodes_ready()).await;
-        let tails =
-            || self.nodes.iter().map(|node| node.kubelet.log_tail()).collect::<Vec<_>>().join("\n");
+        let tails = || {
+            self.nodes
+                .iter()
+                .map(|node| node.worker.kubelet.log_tail())
+                .collect::<Vec<_>>()
+                .join("\n")
+        };
         asked.with_context(|| format!("the kubelets' logs end:\n{}", tails()))
     }
 
@@ -188,8 +202,10 @@ impl Cluster {
             node.relay.mend();
             node.boot().await?;
         }
-        // A program before those that need it.
-        for program in self.programs().into_iter().rev() {
+        // A program before those that need it, and containers after the kubelets.
+        let mut programs: Vec<_> = self.programs().into_iter().rev().collect();
+        programs.sort_by_key(|program| program.process().is_err());
+        for program in programs {
             program.run().await?;
             program.signal(Signal::CONT).await?;
         }
@@ -210,7 +226,8 @@ impl Cluster {
     /// All programs, the first to stop first.
     pub fn programs(&self) -> Vec<&Program> {
         let nodes = self.nodes.iter().flat_map(Node::programs);
-        nodes.chain(self.cloud.programs()).chain(self.control.programs()).collect()
+        let centre = self.centre.iter().flat_map(Centre::programs);
+        nodes.chain(self.cloud.programs()).chain(centre).chain(self.control.programs()).collect()
     }
 
     /// The ends of all logs.
@@ -240,6 +257,7 @@ impl Cluster {
             self.cloud.sidecars.iter().chain([&self.cloud.snapshots]).map(|one| stop(vec![one]));
         futures_util::future::join_all(sidecars).await;
         stop(self.cloud.several.programs().collect()).await;
+        stop(self.centre.iter().flat_map(Centre::programs).collect()).await;
         stop(
             [&self.cloud.front, &self.cloud.program]
                 .into_iter()
@@ -248,8 +266,9 @@ impl Cluster {
         )
         .await;
         let devices = leftovers::devices(&dir)?;
-        for node in &self.nodes {
-            node.space.end().await?;
+        let centre = self.centre.iter().map(|centre| &centre.worker);
+        for worker in self.nodes.iter().map(|node| &node.worker).chain(centre) {
+            worker.space.end().await?;
         }
         objects::within("what is left of the nodes", STOP, || async {
             leftovers::remove(&name, &devices)
@@ -260,14 +279,36 @@ impl Cluster {
     }
 }
 
+/// Stops processes. Containers end with their nodes.
 async fn stop(programs: Vec<&Program>) {
-    for program in programs {
+    for program in programs.into_iter().filter(|program| program.process().is_ok()) {
         if program.is_running().await
             && let Err(error) = program.stop().await
         {
             warn!("{error:#}");
         }
     }
+}
+
+/// Starts csi-cloud, the sidecars, csi-edge and the drivers as processes.
+async fn processes(
+    machine: &Machine<'_>,
+    access: &Access,
+    client: &Client,
+    progress: &Progress,
+) -> anyhow::Result<(Cloud, Vec<Node>)> {
+    let Machine { ground, layout, .. } = *machine;
+    for file in RIGHTS {
+        objects::apply(client, "default", &ground.source(file)?).await?;
+    }
+    let cloud = Cloud::start(ground, access, client, &here(layout.fronts)).await?;
+    progress.say("csi-cloud is ready");
+    let starting = layout.nodes.iter().map(|plan| {
+        let url = &cloud.urls[usize::from(plan.scheme == "quic")];
+        Node::start(plan, machine, access, url)
+    });
+    let nodes = futures_util::future::try_join_all(starting).await?;
+    Ok((cloud, nodes))
 }
 
 /// Starts programs again that are kept, as a kubelet does with the containers of csi-cloud's pod.

@@ -117,7 +117,7 @@ impl Cluster {
         let places = Places { clients: vec![a, b, c], urls: vec![pair(g, h), pair(i, j)] };
         let arguments = members(&self.ground, &places.clients, &[d, e, f]);
         for (member, arguments) in several.members.iter().zip(arguments) {
-            member.reargue(|args| *args = arguments).await;
+            member.reargue(|args| *args = arguments).await?;
         }
         several.quorum().await?;
         self.endpoints(&places.urls).await?;
@@ -136,14 +136,14 @@ impl Cluster {
 
     /// Gives each replica its arguments.
     async fn replicas(&self, places: &Places, store: &str) -> anyhow::Result<()> {
-        let alone = self.cloud.program.args().await;
+        let alone = self.cloud.program.args().await?;
         let relays = self.nodes.iter().map(|node| node.relay.url().to_owned());
         let reached: Vec<_> = self.cloud.urls.iter().cloned().chain(relays).collect();
         let first = arguments(&alone, &self.ground, 0, store, &self.cloud.urls, &reached);
-        self.cloud.program.reargue(|args| *args = first).await;
+        self.cloud.program.reargue(|args| *args = first).await?;
         for ((place, other), urls) in (1..).zip(&self.cloud.several.others).zip(&places.urls) {
             let own = arguments(&alone, &self.ground, place, store, urls, urls);
-            other.reargue(|args| *args = own).await;
+            other.reargue(|args| *args = own).await?;
         }
         Ok(())
     }
@@ -159,7 +159,7 @@ impl Cluster {
         }
         try_join_all(self.cloud.replicas().map(Program::ended)).await?;
         let alone = &self.cloud.program;
-        let args = alone.args().await;
+        let args = alone.args().await?;
         let url = args.iter().find_map(|arg| arg.strip_prefix("--store="));
         if several.in_etcd.load(Ordering::Relaxed) {
             several.quorum().await?;
@@ -174,7 +174,7 @@ impl Cluster {
         }
         let mut own = without(&args, &["--store=", "--replica=", "--advertise="]);
         own.push(format!("--store={}", file(&self.ground)));
-        alone.reargue(|args| *args = own).await;
+        alone.reargue(|args| *args = own).await?;
         alone.run().await?;
         self.endpoints(&[]).await?;
         several.used.store(false, Ordering::Relaxed);
@@ -192,7 +192,7 @@ impl Cluster {
                 args.retain(|arg| !arg.starts_with("--cloud=") || *arg == first);
                 args.extend(urls);
             };
-            node.edge.reargue(change).await;
+            node.edge.reargue(change).await?;
             node.edge.ended().await?;
             node.edge.run().await?;
         }

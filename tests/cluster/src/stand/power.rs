@@ -26,20 +26,20 @@ impl Node {
     /// # Errors
     /// Something does not end; the node is in no good state then.
     pub async fn cut(&self) -> anyhow::Result<()> {
-        self.space.kill()?;
+        self.worker.space.kill()?;
         for program in self.programs() {
             program.lost().await?;
         }
-        self.space.end().await?;
+        self.worker.space.end().await?;
         within(&format!("the end of the devices of {}", self.name), STOP, || async {
-            leftovers::remove_below(&self.cgroup, &leftovers::devices(&self.dir)?)?;
-            let left = leftovers::devices(&self.dir)?;
+            leftovers::remove_below(&self.worker.cgroup, &leftovers::devices(&self.worker.dir)?)?;
+            let left = leftovers::devices(&self.worker.dir)?;
             ensure!(left.is_empty(), "in use: {left:?}");
             Ok(())
         })
         .await?;
         for gone in RUN {
-            let path = self.dir.join(gone);
+            let path = self.worker.dir.join(gone);
             let removed = std::fs::remove_dir_all(&path).or_else(|_| std::fs::remove_file(&path));
             removed.with_context(|| format!("cannot remove {}", path.display()))?;
         }
@@ -51,10 +51,10 @@ impl Node {
     /// # Errors
     /// There are no namespaces.
     pub async fn boot(&self) -> anyhow::Result<()> {
-        let id = self.dir.join("boot");
+        let id = self.worker.dir.join("boot");
         let random = std::fs::read("/proc/sys/kernel/random/uuid")?;
         publish(&id, &random, 0o644, Existing::Replace)?;
-        self.space.boot(id.to_str().context("a directory's path is no text")?).await
+        self.worker.space.boot(id.to_str().context("a directory's path is no text")?).await
     }
 
     /// Switches it on, and starts its programs. Its drivers come so much later than the others.
@@ -63,7 +63,7 @@ impl Node {
     /// A program cannot be started.
     pub async fn switch_on(&self, late: Duration) -> anyhow::Result<()> {
         self.boot().await?;
-        self.containerd.run().await?;
+        self.worker.containerd.run().await?;
         self.edge.run().await?;
         for driver in &self.drivers {
             driver.registrar.run().await?;
@@ -81,10 +81,10 @@ impl Node {
     /// Starts the kubelet until it stays, as an init system does: it ends if containerd is not
     /// ready yet.
     async fn kubelet_starts(&self) -> anyhow::Result<()> {
-        let from = self.kubelet.log().len();
+        let from = self.worker.kubelet.log().len();
         within(&format!("the kubelet of {}", self.name), START, || async {
-            self.kubelet.run().await?;
-            let log = self.kubelet.log();
+            self.worker.kubelet.run().await?;
+            let log = self.worker.kubelet.log();
             ensure!(log.get(from..).unwrap_or_default().contains(STARTED), "it does not start");
             Ok(())
         })
@@ -96,6 +96,6 @@ impl Node {
     /// # Errors
     /// The kernel does not say.
     pub fn devices(&self) -> anyhow::Result<Vec<String>> {
-        leftovers::devices(&self.dir)
+        leftovers::devices(&self.worker.dir)
     }
 }

@@ -1,4 +1,4 @@
-//! A program of the cluster as a handle: it can be killed, stopped and started again, also as
+//! A process of the cluster as a handle: it can be killed, stopped and started again, also as
 //! another binary, by several tests at once. Its output goes to one log. It is killed when we are,
 //! however we end.
 
@@ -53,17 +53,17 @@ impl Launch {
 }
 
 /// See the module.
-pub struct Program {
+pub struct Process {
     name: String,
     log: PathBuf,
     /// The node's namespaces in which it runs; none for those of this process.
     space: Option<std::sync::Arc<Space>>,
     /// Started again when it ends by itself, as a kubelet does with containers.
     kept: bool,
-    state: Mutex<ProgramState>,
+    state: Mutex<ProcessState>,
 }
 
-struct ProgramState {
+struct ProcessState {
     launch: Launch,
     child: Option<Child>,
     /// It is meant to run.
@@ -73,7 +73,7 @@ struct ProgramState {
     ended: Option<Instant>,
 }
 
-impl Program {
+impl Process {
     /// Starts a program that logs to `NAME.log` in `logs`.
     ///
     /// # Errors
@@ -82,7 +82,7 @@ impl Program {
         Self::at(name, logs, None, false, launch).await
     }
 
-    /// Starts a program that is started again whenever it ends by itself ([`Program::tend`]).
+    /// Starts a program that is started again whenever it ends by itself ([`Process::tend`]).
     ///
     /// # Errors
     /// It cannot be started.
@@ -103,9 +103,19 @@ impl Program {
         Self::at(name, logs, Some(space.clone()), false, launch).await
     }
 
-    /// A program that is kept too, and does not run before [`Program::run`].
+    /// A program that is kept too, and does not run before [`Process::run`].
     pub fn later(name: &str, logs: &Path, launch: Launch) -> Self {
         Self::of(name, logs, None, true, launch)
+    }
+
+    /// A process at a node that does not run before [`Process::run`].
+    pub fn later_within(
+        space: &std::sync::Arc<Space>,
+        name: &str,
+        logs: &Path,
+        launch: Launch,
+    ) -> Self {
+        Self::of(name, logs, Some(space.clone()), false, launch)
     }
 
     async fn at(
@@ -127,7 +137,7 @@ impl Program {
         kept: bool,
         launch: Launch,
     ) -> Self {
-        let state = Mutex::new(ProgramState {
+        let state = Mutex::new(ProcessState {
             launch,
             child: None,
             wanted: false,
@@ -159,7 +169,7 @@ impl Program {
     }
 
     /// At a node the program is the child of the one that went inside, and there a moment later.
-    async fn entered(&self, state: &mut ProgramState) -> anyhow::Result<()> {
+    async fn entered(&self, state: &mut ProcessState) -> anyhow::Result<()> {
         let deadline = Instant::now() + STOP;
         while self.space.is_some() && self.pid_of(state).is_err() && Instant::now() < deadline {
             let ended =
@@ -242,7 +252,7 @@ impl Program {
         self.pid_of(&state)
     }
 
-    fn pid_of(&self, state: &ProgramState) -> anyhow::Result<Pid> {
+    fn pid_of(&self, state: &ProcessState) -> anyhow::Result<Pid> {
         let child = state.child.as_ref().and_then(Child::id);
         let child = child.with_context(|| format!("{} has ended", self.name))?;
         let id = match self.space {
@@ -277,15 +287,6 @@ impl Program {
         self.end(Signal::TERM).await
     }
 
-    /// Stops it and starts it again.
-    ///
-    /// # Errors
-    /// As for [`Program::stop`] and [`Program::run`].
-    pub async fn restart(&self) -> anyhow::Result<()> {
-        self.stop().await?;
-        self.run().await
-    }
-
     async fn end(&self, signal: Signal) -> anyhow::Result<()> {
         let mut state = self.state.lock().await;
         state.wanted = false;
@@ -305,7 +306,7 @@ impl Program {
         )
     }
 
-    /// Ends it as [`Program::stop`] does, if it runs, also if it stands still.
+    /// Ends it as [`Process::stop`] does, if it runs, also if it stands still.
     ///
     /// # Errors
     /// It had to be killed.
@@ -348,24 +349,12 @@ impl Program {
     }
 
     /// The one that went inside stands still with its child, and would not see its end.
-    fn outer_goes_on(&self, state: &ProgramState) -> anyhow::Result<()> {
+    fn outer_goes_on(&self, state: &ProcessState) -> anyhow::Result<()> {
         let outer = state.child.as_ref().and_then(Child::id).and_then(|id| i32::try_from(id).ok());
         let Some(outer) = outer.and_then(Pid::from_raw).filter(|_| self.space.is_some()) else {
             return Ok(());
         };
         kill_process(outer, Signal::CONT).with_context(|| format!("cannot signal {}", self.name))
-    }
-
-    /// Its resident memory, in bytes.
-    ///
-    /// # Errors
-    /// It has ended.
-    pub async fn resident(&self) -> anyhow::Result<u64> {
-        let pid = self.pid().await?.as_raw_nonzero();
-        let status = tokio::fs::read_to_string(format!("/proc/{pid}/status")).await?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-        let kib = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());
-        Ok(kib.with_context(|| format!("/proc does not say how much {} has", self.name))? * 1024)
     }
 
     /// The end of its log.
@@ -414,6 +403,18 @@ impl Program {
     }
 }
 
+/// The resident memory of a process, in bytes.
+///
+/// # Errors
+/// It has ended.
+pub(super) async fn resident(pid: Pid) -> anyhow::Result<u64> {
+    let pid = pid.as_raw_nonzero();
+    let status = tokio::fs::read_to_string(format!("/proc/{pid}/status")).await?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());
+    Ok(kib.context("/proc does not say")? * 1024)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -421,7 +422,7 @@ mod tests {
     #[tokio::test]
     async fn a_program_is_stopped_replaced_and_started_again() -> anyhow::Result<()> {
         let dir = tempfile::tempdir()?;
-        let program = Program::start("sleeper", dir.path(), Launch::new("sleep", ["1000"])).await?;
+        let program = Process::start("sleeper", dir.path(), Launch::new("sleep", ["1000"])).await?;
         let first = program.pid().await?;
         program.stop().await?;
         assert!(!program.is_running().await && program.pid().await.is_err());
@@ -440,7 +441,7 @@ mod tests {
     #[tokio::test]
     async fn what_is_kept_is_started_again_only_if_it_ended_by_itself() -> anyhow::Result<()> {
         let dir = tempfile::tempdir()?;
-        let program = Program::keep("kept", dir.path(), Launch::new("sleep", ["1000"])).await?;
+        let program = Process::keep("kept", dir.path(), Launch::new("sleep", ["1000"])).await?;
         let first = program.pid().await?;
         program.signal(Signal::KILL).await?;
         harness::wait::until("another one", || async {

@@ -57,7 +57,7 @@ impl Several {
             member.signal(Signal::CONT).await?;
         }
         for member in &self.members {
-            let address = member.args().await.iter().find_map(|arg| {
+            let address = member.args().await?.iter().find_map(|arg| {
                 arg.strip_prefix("--advertise-client-urls=http://").map(str::to_owned)
             });
             let address = address.context("a member without an address")?;

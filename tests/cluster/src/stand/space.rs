@@ -1,6 +1,7 @@
 //! A node's own mount and process namespace. Its mounts, processes and containers end with its
 //! first process, which ends with this one, even after a SIGKILL. So nothing is left behind.
 
+use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -10,15 +11,17 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 use tokio::sync::Mutex;
 
+use super::wire::Wire;
 use harness::wait::START;
 
 /// Its process 1 reaps orphans, and ends when our end of its stdin is closed. `/run`, `/var/log`
 /// and `/var/lib/kubelet` are the node's own, because containerd's shims and the kubelet have fixed
 /// paths there. Two kubelets would take the socket of the device plugins from each other.
 const HOLD: &str = "mount --make-rshared / && mount -t tmpfs node /run && mount -t tmpfs \
-                    node /var/log \
-    && mkdir -p /var/lib/kubelet && mount -t tmpfs node /var/lib/kubelet && echo ready && \
-    exec 3<&0 && { cat <&3 >/dev/null & wait $!; }";
+                    node /var/log";
+/// For a node whose kubelet is the stand's own.
+const KUBELET: &str = "mkdir -p /var/lib/kubelet && mount -t tmpfs node /var/lib/kubelet";
+const STAY: &str = "echo ready && exec 3<&0 && { cat <&3 >/dev/null & wait $!; }";
 
 /// See the module. Its namespaces can end and be made anew, as a node is switched off and on.
 pub struct Space {
@@ -26,23 +29,47 @@ pub struct Space {
     holder: Mutex<Option<Child>>,
     /// Process 1, as we see it.
     pid: AtomicU32,
+    apart: Option<Apart>,
+}
+
+/// A node whose pods find everything at the paths and ports of an ordinary machine.
+pub(super) struct Apart {
+    /// Has its `etc` and `var-lib`.
+    pub(super) dir: PathBuf,
+    /// Its way to the stand.
+    pub(super) wire: Wire,
+}
+
+impl Apart {
+    /// Gives it its directories.
+    fn mounts(&self) -> String {
+        let dir = self.dir.display();
+        // In a peer group of its own; in that of the root, each of its mounts would be there twice.
+        format!(
+            "mount --bind {dir}/etc /etc && mount --bind {dir}/var-lib /var/lib && \
+             mount --make-private /var/lib && mount --make-shared /var/lib"
+        )
+    }
 }
 
 impl Space {
-    /// A new namespace.
+    /// A new namespace, also of a node that is apart.
     ///
     /// # Errors
-    /// We are not root, or the machine has no `unshare`.
-    pub async fn new() -> anyhow::Result<Self> {
-        let (holder, pid) = Self::hold().await?;
-        Ok(Self { holder: Mutex::new(Some(holder)), pid: AtomicU32::new(pid) })
+    /// We are not root, or the machine has no `unshare`, or there is no wire.
+    pub(super) async fn new(apart: Option<Apart>) -> anyhow::Result<Self> {
+        let (holder, pid) = Self::hold(apart.as_ref()).await?;
+        Ok(Self { holder: Mutex::new(Some(holder)), pid: AtomicU32::new(pid), apart })
     }
 
-    async fn hold() -> anyhow::Result<(Child, u32)> {
+    async fn hold(apart: Option<&Apart>) -> anyhow::Result<(Child, u32)> {
         ensure!(rustix::process::geteuid().is_root(), "a node's namespaces need root");
         let mut command = Command::new("unshare");
         command.args(["--mount", "--pid", "--fork", "--kill-child=KILL", "--mount-proc"]);
-        command.args(["--propagation", "private", "sh", "-c", HOLD]);
+        command.args(apart.map(|_| "--net"));
+        let own = apart.map_or_else(|| KUBELET.to_owned(), Apart::mounts);
+        let script = format!("{HOLD} && {own} && {STAY}");
+        command.args(["--propagation", "private", "sh", "-c", &script]);
         // What it says when a node's power is cut is no news: that process 1 was killed.
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command.kill_on_drop(true);
@@ -57,7 +84,11 @@ impl Space {
             let why = String::from_utf8_lossy(&output.stderr);
             bail!("no namespaces for a node: are they allowed here? {}", why.trim());
         }
-        Ok((holder, only_child(parent)?))
+        let pid = only_child(parent)?;
+        if let Some(apart) = apart {
+            apart.wire.lay(pid).await?;
+        }
+        Ok((holder, pid))
     }
 
     /// Process 1 of it, as we see it; `/proc/PID/root` is the node's view of files.
@@ -71,6 +102,7 @@ impl Space {
         let of = |kind: &str| format!("/proc/{}/ns/{kind}", self.pid());
         let mut command = Command::new("nsenter");
         command.arg(format!("--mount={}", of("mnt"))).arg(format!("--pid={}", of("pid")));
+        command.args(self.apart.as_ref().map(|_| format!("--net={}", of("net"))));
         command.args(["--", "setpriv"]);
         command
     }
@@ -119,13 +151,13 @@ impl Space {
     /// a file. Nothing happens if they have not.
     ///
     /// # Errors
-    /// As for [`Space::new`].
+    /// As for a new one.
     pub async fn boot(&self, id: &str) -> anyhow::Result<()> {
         let mut holder = self.holder.lock().await;
         if holder.is_some() {
             return Ok(());
         }
-        let (child, pid) = Self::hold().await?;
+        let (child, pid) = Self::hold(self.apart.as_ref()).await?;
         *holder = Some(child);
         self.pid.store(pid, Ordering::Relaxed);
         self.run("mount", &["--bind", id, "/proc/sys/kernel/random/boot_id"]).await.map(drop)

@@ -1,0 +1,301 @@
+//! `deploy/` as a user applies it, with the steps of docs/operations.md. csi-cloud and the sidecars
+//! are pods of a fourth node, csi-edge and the tests' driver those of the edges.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use futures_util::future::try_join_all;
+use harness::relay::Relay;
+use k8s_openapi::api::core::v1::{Node as KubeNode, Pod, Service};
+use kube::api::{Patch, PatchParams};
+use kube::{Api, Client, ResourceExt};
+use proto::host::publish::{Existing, publish};
+use proto::host::tasks::Tasks;
+use serde_json::{Value, json};
+
+use super::access::Access;
+use super::ask::admin;
+use super::cloud::{Cloud, NAMESPACE};
+use super::container::{Container, Home};
+use super::ground::Ground;
+use super::layout::{
+    CENTRE, Layout, Tool, balancer_address, place, pods, relay_address, stand_address,
+};
+use super::names;
+use super::node::{Driver, Node};
+use super::objects::{apply, list, within};
+use super::program::{Launch, Program};
+use super::shipped;
+use super::sockets::Listens;
+use super::worker::{CLOUD, Machine, Worker};
+
+/// What kustomize and Helm make of `deploy/` and the tests' driver.
+const BUNDLES: &str = "tests/go/bin/bundles";
+/// The Service by which the sidecars' relays dial csi-cloud.
+const RELAYS: &str = "csi-cloud-relays";
+/// Where csi-cloud listens.
+const PORT: u16 = 7443;
+/// How long a step may take.
+const SOON: Duration = Duration::from_secs(120);
+/// How many pods are not of the edges: csi-cloud's, and the sidecars'.
+const CENTRAL_PODS: usize = 2;
+
+/// The node of csi-cloud and the sidecars.
+pub struct Centre {
+    /// It.
+    pub worker: Worker,
+    /// Leads Services to their pods.
+    pub proxy: Program,
+}
+
+impl Centre {
+    /// All programs of it, the first to stop first.
+    pub fn programs(&self) -> [&Program; 3] {
+        [&self.worker.kubelet, &self.proxy, &self.worker.containerd]
+    }
+}
+
+/// What was deployed.
+pub(super) struct Deployed {
+    pub(super) cloud: Cloud,
+    pub(super) nodes: Vec<Node>,
+    pub(super) centre: Centre,
+}
+
+/// What it is deployed with.
+pub(super) struct Site<'a> {
+    pub(super) machine: Machine<'a>,
+    pub(super) access: &'a Access,
+    pub(super) client: &'a Client,
+    pub(super) tasks: &'a Tasks,
+    pub(super) tool: Tool,
+}
+
+impl Site<'_> {
+    /// Starts the nodes, applies `deploy/`, and waits until every pod is ready and every edge is
+    /// linked.
+    ///
+    /// # Errors
+    /// A node does not start, an object is refused, or pods are not ready in time.
+    pub(super) async fn start(&self) -> anyhow::Result<Deployed> {
+        names::serve(stand_address(), self.client, self.tasks).await?;
+        let centre = self.centre();
+        let edges = self.edges();
+        let (centre, workers) = tokio::try_join!(centre, edges)?;
+        self.trust(&workers).await?;
+        self.labelled().await?;
+        apply(self.client, "default", include_str!("manifests/store.yaml")).await?;
+        let nodes: Vec<_> =
+            try_join_all(workers.into_iter().map(|worker| self.edge(worker))).await?;
+        let bundle = format!("{BUNDLES}/deployed-{}.yaml", self.tool.name());
+        apply(self.client, NAMESPACE, &self.ground().source(&bundle)?).await?;
+        self.balanced().await?;
+        let home = |pod: &str| home(&centre.worker, pod);
+        let cloud = Cloud::deployed(self.ground(), self.access, self.client, home).await?;
+        let ready = within("the pods of deploy/", SOON, || self.pods_ready()).await;
+        ready.with_context(|| logs(&cloud, &nodes))?;
+        within("all links", SOON, || linked(self.ground(), &cloud, &nodes)).await?;
+        Ok(Deployed { cloud, nodes, centre })
+    }
+
+    fn ground(&self) -> &Ground {
+        self.machine.ground
+    }
+
+    fn layout(&self) -> Layout {
+        self.machine.layout
+    }
+
+    async fn centre(&self) -> anyhow::Result<Centre> {
+        let worker = Worker::start(&CENTRE, &self.machine, self.access).await?;
+        for archive in shipped::images(self.ground(), true).await? {
+            worker.import(&archive).await?;
+        }
+        worker.kubelet.run().await?;
+        let proxy = self.proxy(&worker).await?;
+        Ok(Centre { worker, proxy })
+    }
+
+    async fn edges(&self) -> anyhow::Result<Vec<Worker>> {
+        let archives = shipped::images(self.ground(), false).await?;
+        let starting = self.layout().nodes.iter().map(|plan| async {
+            let worker = Worker::start(plan, &self.machine, self.access).await?;
+            for archive in &archives {
+                worker.import(archive).await?;
+            }
+            worker.kubelet.run().await?;
+            anyhow::Ok(worker)
+        });
+        try_join_all(starting).await
+    }
+
+    /// kube-proxy. Only the node of csi-cloud needs one, since edges are in their hosts' network.
+    async fn proxy(&self, worker: &Worker) -> anyhow::Result<Program> {
+        let user = "system:kube-proxy";
+        let kubeconfig = self.access.user("kube-proxy", user, None)?;
+        let config = json!({
+            "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
+            "kind": "KubeProxyConfiguration",
+            "clientConnection": {"kubeconfig": kubeconfig},
+            "hostnameOverride": worker.name,
+            "mode": "iptables",
+            "clusterCIDR": pods(place(&self.layout(), worker.name)?),
+            "iptables": {"localhostNodePorts": false, "minSyncPeriod": "0s"},
+            // These are the machine's.
+            "conntrack": {
+                "maxPerCore": 0, "min": 0,
+                "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s",
+            },
+        });
+        let file = worker.dir.join("kube-proxy.json");
+        publish(&file, config.to_string().as_bytes(), 0o600, Existing::Replace)?;
+        let launch =
+            Launch::new(self.ground().tool("kube-proxy"), [format!("--config={}", file.display())]);
+        let name = format!("{}-kube-proxy", worker.name);
+        Program::within(&worker.space, &name, &self.ground().logs(), launch).await
+    }
+
+    /// The CA, the certificates of csi-cloud and of the relays as Secrets, and each node's own.
+    async fn trust(&self, workers: &[Worker]) -> anyhow::Result<()> {
+        let ground = self.ground();
+        let pki = ground.at("pki");
+        admin(ground, &["ca", "init", "--dir", &pki, "--host", CLOUD, "--host", RELAYS]).await?;
+        admin(ground, &["ca", "issue", "--dir", &pki, "--front", "csi-sidecars"]).await?;
+        let namespace = json!({
+            "apiVersion": "v1", "kind": "Namespace",
+            "metadata": {"name": NAMESPACE, "labels": {
+                "pod-security.kubernetes.io/enforce": "privileged"}},
+        });
+        apply(self.client, NAMESPACE, &namespace.to_string()).await?;
+        for (secret, file) in [("csi-cloud-tls", "cloud"), ("csi-sidecars-tls", "csi-sidecars")] {
+            let read = |name: &str| std::fs::read_to_string(format!("{pki}/{name}"));
+            let data = json!({
+                "ca.crt": read("ca.crt")?,
+                "tls.crt": read(&format!("{file}.crt"))?,
+                "tls.key": read(&format!("{file}.key"))?,
+            });
+            let secret = json!({
+                "apiVersion": "v1", "kind": "Secret",
+                "metadata": {"name": secret, "namespace": NAMESPACE}, "stringData": data,
+            });
+            apply(self.client, NAMESPACE, &secret.to_string()).await?;
+        }
+        for worker in workers {
+            admin(ground, &["ca", "issue", worker.name, "--dir", &pki]).await?;
+            let to = worker.dir.join("etc/edge-csi");
+            std::fs::create_dir_all(&to)?;
+            let files = [("ca.crt", "ca.crt".to_owned())].into_iter().chain([
+                ("edge.crt", format!("{}.crt", worker.name)),
+                ("edge.key", format!("{}.key", worker.name)),
+            ]);
+            for (name, from) in files {
+                let bytes = std::fs::read(format!("{pki}/{from}"))?;
+                publish(&to.join(name), &bytes, 0o600, Existing::Replace)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Labels the edges, as soon as their kubelets have told of them.
+    async fn labelled(&self) -> anyhow::Result<()> {
+        let nodes = Api::<KubeNode>::all(self.client.clone());
+        let label = Patch::Merge(json!({"metadata": {"labels": {"edge-csi.io/edge": "true"}}}));
+        for plan in self.layout().nodes {
+            let patch = || async {
+                Ok(nodes.patch(plan.name, &PatchParams::default(), &label).await.map(drop)?)
+            };
+            within(&format!("the node {}", plan.name), SOON, patch).await?;
+        }
+        Ok(())
+    }
+
+    /// Gives csi-cloud's Service its address, as a cloud's load balancer does.
+    async fn balanced(&self) -> anyhow::Result<()> {
+        let services = Api::<Service>::namespaced(self.client.clone(), NAMESPACE);
+        let ingress = json!([{"ip": balancer_address(), "ipMode": "VIP"}]);
+        let status = Patch::Merge(json!({"status": {"loadBalancer": {"ingress": ingress}}}));
+        services.patch_status("csi-cloud", &PatchParams::default(), &status).await?;
+        Ok(())
+    }
+
+    /// The handles of what runs at an edge, and its relay.
+    async fn edge(&self, worker: Worker) -> anyhow::Result<Node> {
+        let layout = self.layout();
+        let plan = layout.nodes.iter().find(|plan| plan.name == worker.name);
+        let plan = plan.context("a worker without a plan")?;
+        let listen = SocketAddr::from((relay_address(place(&layout, plan.name)?), PORT));
+        let cloud = format!("{}://{}", plan.scheme, at(balancer_address()));
+        let relay = Relay::at(listen, &cloud).await?;
+        let name = plan.name;
+        let of = |container: &'static str, as_named: &str| {
+            let home = home(&worker, "csi-edge-");
+            let container =
+                Container::of(format!("{name}-{as_named}"), container, home, self.client);
+            Program::Container(container)
+        };
+        let drivers = plan.drivers.iter().map(|driver| Driver {
+            name: driver,
+            program: of("driver-hostdir", driver),
+            registrar: of("registrar-hostdir", &format!("registrar-{driver}")),
+            state: worker.dir.join("var-lib/csi-hostdir-data"),
+            listens: Listens::InPod {
+                space: worker.space.clone(),
+                link: worker.dir.join(format!("{driver}.sock")),
+            },
+        });
+        let drivers = drivers.collect();
+        let edge = of("csi-edge", "csi-edge");
+        Ok(Node { name, edge, drivers, relay, layout, worker })
+    }
+
+    async fn pods_ready(&self) -> anyhow::Result<()> {
+        let pods = list(&Api::<Pod>::namespaced(self.client.clone(), NAMESPACE)).await?;
+        let expected = self.layout().nodes.len() + CENTRAL_PODS;
+        ensure!(pods.len() == expected, "of {expected} pods there are {}", pods.len());
+        for pod in pods {
+            let name = pod.name_any();
+            let status = pod.status.unwrap_or_default();
+            let mut conditions = status.conditions.iter().flatten();
+            let is_ready = conditions.any(|one| one.type_ == "Ready" && one.status == "True");
+            let containers = status.container_statuses.iter().flatten();
+            let states: Vec<_> =
+                containers.filter(|one| !one.ready).map(|one| (&one.name, &one.state)).collect();
+            ensure!(is_ready, "{name} is not ready: {states:?} {:?}", status.conditions);
+        }
+        Ok(())
+    }
+}
+
+/// Where a pod of this namespace is, of a worker.
+fn home(worker: &Worker, pod: &str) -> Home {
+    Home {
+        namespace: NAMESPACE,
+        pod: pod.to_owned(),
+        node: worker.name,
+        logs: worker.dir.join("logs"),
+    }
+}
+
+fn at(address: Ipv4Addr) -> SocketAddr {
+    SocketAddr::from((address, PORT))
+}
+
+/// Fails if an edge is not linked, as an operator sees it.
+async fn linked(ground: &Ground, cloud: &Cloud, nodes: &[Node]) -> anyhow::Result<()> {
+    let shown = cloud.shows(ground, &["nodes"]).await?;
+    for node in nodes {
+        let is_linked = |one: &Value| one["name"] == node.name && one["state"] == "linked";
+        ensure!(shown.iter().any(is_linked), "{} is not linked: {shown:?}", node.name);
+    }
+    Ok(())
+}
+
+/// The ends of the logs of all containers.
+fn logs(cloud: &Cloud, nodes: &[Node]) -> String {
+    let drivers = nodes.iter().flat_map(|node| &node.drivers);
+    let at_edges = drivers.flat_map(|driver| [&driver.program, &driver.registrar]);
+    let all = cloud.programs().chain(nodes.iter().map(|node| &node.edge)).chain(at_edges);
+    let tail = |program: &Program| format!("--- {}\n{}", program.name(), program.log_tail());
+    all.map(tail).collect::<Vec<_>>().join("\n")
+}

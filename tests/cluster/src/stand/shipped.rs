@@ -1,0 +1,129 @@
+//! The images that `deploy/` names, made from the programs of this machine. `IMAGES` may name a
+//! directory with archives of csi-cloud and csi-edge as users get them; those are taken instead.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, ensure};
+use tokio::process::Command;
+
+use super::ground::Ground;
+use super::image::{Entry, Image, libraries, make};
+
+/// The directory of archives that `deploy/image.sh` made.
+const IMAGES: &str = "IMAGES";
+/// What hostdir calls.
+const HOSTDIR: [&str; 2] = ["/usr/sbin/losetup", "/bin/cp"];
+/// The users of the cloud's pods and of the edges', as `deploy/Dockerfile` has them.
+const NOBODY: &str = "65532:65532";
+const ROOT: &str = "0:0";
+
+/// An image of `deploy/`.
+struct Shipped {
+    /// The name of its program in the image.
+    program: &'static str,
+    name: &'static str,
+    user: &'static str,
+    /// It is the sidecars' and csi-cloud's node that has it.
+    is_central: bool,
+}
+
+const fn central(program: &'static str, name: &'static str) -> Shipped {
+    Shipped { program, name, user: NOBODY, is_central: true }
+}
+
+const fn edge(program: &'static str, name: &'static str) -> Shipped {
+    Shipped { program, name, user: ROOT, is_central: false }
+}
+
+/// All that the objects of the tests' driver name. A test compares them.
+const ALL: [Shipped; 9] = [
+    central("csi-cloud", "docker.io/library/csi-cloud:0.1.0"),
+    central("csi-provisioner", "registry.k8s.io/sig-storage/csi-provisioner:v6.3.0"),
+    central("csi-attacher", "registry.k8s.io/sig-storage/csi-attacher:v4.12.0"),
+    central("csi-resizer", "registry.k8s.io/sig-storage/csi-resizer:v2.2.0"),
+    central("csi-snapshotter", "registry.k8s.io/sig-storage/csi-snapshotter:v8.6.0"),
+    edge("csi-edge", "docker.io/library/csi-edge:0.1.0"),
+    edge("hostdir", "stand.edge-csi.io/hostdir:1"),
+    edge("registrar", "registry.k8s.io/sig-storage/csi-node-driver-registrar:v2.17.0"),
+    edge("livenessprobe", "registry.k8s.io/sig-storage/livenessprobe:v2.19.0"),
+];
+
+/// The archives for one half's nodes.
+///
+/// # Errors
+/// A program is not built, or a tool of Debian's is not installed.
+pub(super) async fn images(ground: &Ground, is_central: bool) -> anyhow::Result<Vec<PathBuf>> {
+    let mut archives = Vec::new();
+    for shipped in ALL.iter().filter(|shipped| shipped.is_central == is_central) {
+        let archive = archive(ground, shipped).await;
+        archives.push(archive.with_context(|| format!("no image {}", shipped.name))?);
+    }
+    Ok(archives)
+}
+
+async fn archive(ground: &Ground, shipped: &Shipped) -> anyhow::Result<PathBuf> {
+    let given = std::env::var_os(IMAGES).map(PathBuf::from);
+    let given = given.map(|dir| dir.join(format!("{}.tar", shipped.program)));
+    let is_product = matches!(shipped.program, "csi-cloud" | "csi-edge");
+    if let Some(archive) = given.filter(|_| is_product) {
+        ensure!(archive.exists(), "{} is not there; unset {IMAGES}, or make it", archive.display());
+        return Ok(archive);
+    }
+    let is_ours = is_product || shipped.program == "hostdir";
+    let built = match is_ours {
+        true => ground.program(shipped.program),
+        false => ground.tool(shipped.program),
+    };
+    let program = stripped(ground, &built, shipped.program).await?;
+    let beside: &[&str] = if shipped.program == "hostdir" { &HOSTDIR } else { &[] };
+    let all: Vec<_> = beside.iter().map(Path::new).chain([program.as_path()]).collect();
+    let libraries = libraries(&all).await?;
+    let files: Vec<_> =
+        beside.iter().copied().chain(libraries.iter().map(String::as_str)).collect();
+    let entry = Entry {
+        program: &program,
+        at: format!("/usr/bin/{}", shipped.program),
+        args: &[],
+        user: shipped.user,
+    };
+    let image = Image {
+        file: shipped.program,
+        names: &[shipped.name.to_owned()],
+        applets: &[],
+        files: &files,
+        entry: Some(entry),
+    };
+    let archive = make(ground.dir(), &image).await?;
+    std::fs::remove_file(&program)?;
+    Ok(archive)
+}
+
+/// A program without its debug information, of which each container would have a copy.
+async fn stripped(ground: &Ground, program: &Path, name: &str) -> anyhow::Result<PathBuf> {
+    let to = ground.dir().join(format!("stripped-{name}"));
+    let mut command = Command::new("strip");
+    let status = command.arg("--strip-debug").arg("-o").arg(&to).arg(program).status().await;
+    let status = status.context("`strip` of binutils cannot be started")?;
+    ensure!(status.success(), "cannot strip {}", program.display());
+    Ok(to)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_image_of_the_tests_driver_is_there() {
+        let deployed = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/stand/manifests/deployed");
+        let read = |name: &str| std::fs::read_to_string(deployed.join(name)).unwrap();
+        let texts = read("hostdir/edge.yaml") + &read("hostdir/sidecars.yaml");
+        let named = texts.lines().filter_map(|line| line.trim().strip_prefix("image: "));
+        for name in named {
+            let is_it = |shipped: &&Shipped| match name {
+                "csi-cloud" => shipped.program == name,
+                _ => shipped.name == name,
+            };
+            assert!(ALL.iter().any(|shipped| is_it(&shipped)), "{name}");
+        }
+    }
+}
