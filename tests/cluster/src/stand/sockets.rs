@@ -52,16 +52,17 @@ fn linked(link: &Path, file: &Path) -> std::io::Result<()> {
     if std::fs::read_link(link).is_ok_and(|old| old == file) {
         return Ok(());
     }
+    let dir = link.parent().unwrap_or(link);
     let beside = tempfile::Builder::new()
         .prefix("link-")
-        .make_in(link.parent().unwrap_or(Path::new("/")), |path| {
-            std::os::unix::fs::symlink(file, path)
-        })?;
+        .make_in(dir, |path| std::os::unix::fs::symlink(file, path))?;
     beside.into_temp_path().persist(link).map_err(|error| error.error)
 }
 
 #[cfg(test)]
 mod tests {
+    use proto::host::publish::{Existing, publish};
+
     use super::*;
 
     #[test]
@@ -69,8 +70,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let link = dir.path().join("link");
         for name in ["old", "new", "new"] {
-            std::fs::write(dir.path().join(name), name).unwrap();
-            linked(&link, &dir.path().join(name)).unwrap();
+            let file = dir.path().join(name);
+            publish(&file, name.as_bytes(), 0o600, Existing::Replace).unwrap();
+            linked(&link, &file).unwrap();
             assert_eq!(std::fs::read_to_string(&link).unwrap(), name);
         }
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 3);
