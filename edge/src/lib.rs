@@ -20,6 +20,7 @@ use edge_direct::device::host::Host;
 use edge_direct::{Cloud, Direct, Settings};
 use proto::admin::http1;
 use proto::config::Common;
+use proto::control::hello::Run;
 use proto::host::socket::Socket;
 use proto::host::tasks;
 use proto::host::tasks::Tasks;
@@ -110,6 +111,7 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
         linked: watch::Sender::default(),
         keep_alive,
         connect: config.proxy.connect(),
+        run: Run::begin(),
     };
     let admin = Arc::new(admin_state(&config, &dial, registrations));
     work.spawn_until_stop("first link", admin.first_link.clone().follow(admin.linked.clone()));

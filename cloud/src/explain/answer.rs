@@ -75,6 +75,12 @@ pub enum Cause {
     VolumeClaimedTwice,
     /// The node has no link.
     NodeAway,
+    /// csi-cloud began a moment ago, and the node has not linked since.
+    CloudBegan,
+    /// The node's certificate has ended.
+    CertificateEnded,
+    /// Two csi-edges use the node's certificate.
+    CertificateShared,
     /// The node never had a link.
     NodeUnknown,
     /// The node was removed.

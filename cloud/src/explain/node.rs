@@ -1,6 +1,6 @@
 //! Nodes, and drivers at nodes.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use proto::admin::cells::age;
 use proto::host::plain;
@@ -9,8 +9,12 @@ use proto::names::{DriverName, NodeName};
 use super::answer::{Cause, Chain, Verdict};
 use super::explainer::Explainer;
 use crate::nodes::driver_health::DriverHealth;
+use crate::nodes::past::CertificateFault;
 use crate::state::condition::NodeCondition;
 use crate::state::known::State;
+
+/// For so long after csi-cloud began it is no wonder that a node has not linked.
+const SETTLING: Duration = Duration::from_secs(60);
 
 /// What is known of a node, for one driver or for none.
 #[derive(Clone, Debug)]
@@ -18,6 +22,10 @@ pub(super) struct NodeFacts {
     condition: NodeCondition,
     /// How long it has had no link; zero if it has one.
     away: Duration,
+    /// Whether it has had none since csi-cloud began.
+    awaited: bool,
+    /// What is wrong with its certificate.
+    certificate: Option<CertificateFault>,
     /// Why it is set apart: for the driver, or for any if none is asked about.
     apart: Option<String>,
     /// Whether it has the driver.
@@ -39,7 +47,13 @@ impl Explainer<'_> {
     pub(super) fn node_facts(&self, node: &NodeName, driver: Option<&DriverName>) -> NodeFacts {
         let away = self.links.away(node);
         let health = driver.and_then(|driver| self.links.driver_health(node, driver));
-        self.store.read(|state| NodeFacts { health, ..stored(state, node, driver, away) })
+        let past = &self.links.past;
+        let awaited = away.is_some() && past.lost_for(node).is_none();
+        let certificate = past.fault(node);
+        self.store.read(|state| {
+            let stored = stored(state, node, driver, away);
+            NodeFacts { awaited, certificate, health, ..stored }
+        })
     }
 
     /// What keeps a node from making new volumes, of this driver or of any.
@@ -95,6 +109,8 @@ fn stored(
     NodeFacts {
         condition: NodeCondition::of(state, node, away.is_none()),
         away: away.unwrap_or_default(),
+        awaited: false,
+        certificate: None,
         apart: why.map(|apart| apart.reason.to_string()),
         has_driver: at.is_some_and(|at| at.gone.is_none()),
         health: None,
@@ -143,14 +159,59 @@ pub(super) fn judge(
             format!("no csi-edge at node {node} has ever linked"),
             "look whether csi-edge runs there, and at its log (`csi-edge doctor`)",
         ),
-        NodeCondition::Away => Verdict::of(
-            Cause::NodeAway,
-            format!("node {node} has had no link to csi-cloud for {}", age(facts.away)),
-            "look at its power and network, and at csi-edge's log there (`csi-edge doctor`)",
-        ),
-        NodeCondition::Linked => linked(facts, node, driver, need)?,
+        NodeCondition::Away => shared(facts, node).unwrap_or_else(|| away(facts, node)),
+        NodeCondition::Linked => {
+            shared(facts, node).or_else(|| linked(facts, node, driver, need))?
+        }
     };
     Some(verdict.at(node))
+}
+
+/// Whether two csi-edges replace each other's links.
+fn shared(facts: &NodeFacts, node: &NodeName) -> Option<Verdict> {
+    let Some(CertificateFault::Shared(addresses)) = &facts.certificate else { return None };
+    let at = addresses.iter().flatten().map(ToString::to_string).collect::<Vec<_>>();
+    Some(Verdict::of(
+        Cause::CertificateShared,
+        format!(
+            "two csi-edges use the certificate of node {node} and replace each other's links: {}",
+            at.join(" and ")
+        ),
+        format!(
+            "end the one that is not node {node}; if it is another node, `csi-cloud token create` \
+             gives that one an identity of its own"
+        ),
+    ))
+}
+
+fn away(facts: &NodeFacts, node: &NodeName) -> Verdict {
+    let lasts = age(facts.away);
+    if let Some(CertificateFault::Ended(at)) = facts.certificate {
+        let since = SystemTime::now().duration_since(at).unwrap_or_default();
+        return Verdict::of(
+            Cause::CertificateEnded,
+            format!(
+                "the certificate of node {node} ended {} ago, so its csi-edge has no link",
+                age(since)
+            ),
+            format!(
+                "look at both clocks; a csi-edge that joined renews by itself, else `csi-cloud \
+                 token create {node}` lets it join"
+            ),
+        );
+    }
+    if facts.awaited && facts.away < SETTLING {
+        return Verdict::of(
+            Cause::CloudBegan,
+            format!("node {node} has had no link to csi-cloud since that began {lasts} ago"),
+            "it links again by itself; after a minute, look at its power and network",
+        );
+    }
+    Verdict::of(
+        Cause::NodeAway,
+        format!("node {node} has had no link to csi-cloud for {lasts}"),
+        "look at its power and network, and at csi-edge's log there (`csi-edge doctor`)",
+    )
 }
 
 fn linked(
@@ -196,6 +257,8 @@ mod tests {
         NodeFacts {
             condition: NodeCondition::Linked,
             away: Duration::ZERO,
+            awaited: false,
+            certificate: None,
             apart: None,
             has_driver: true,
             health: None,
@@ -212,12 +275,25 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn each_state_of_a_node_is_a_cause_of_its_own() {
         let unlinked = |condition| NodeFacts { condition, away: Duration::from_secs(60), ..good() };
+        let away = unlinked(NodeCondition::Away);
+        let began = NodeFacts { awaited: true, away: Duration::from_secs(9), ..away.clone() };
+        let ended = Some(CertificateFault::Ended(SystemTime::UNIX_EPOCH));
+        let shared = Some(CertificateFault::Shared([None, None]));
         let down = Health { state: HealthState::Gone, seconds: 9, why: "no socket".into() };
         let down = Some(DriverHealth::told(&down));
         let apart = Some("w".to_owned());
         let table = [
             (good(), None),
-            (unlinked(NodeCondition::Away), Some(Cause::NodeAway)),
+            (began.clone(), Some(Cause::CloudBegan)),
+            (NodeFacts { certificate: ended.clone(), ..began }, Some(Cause::CertificateEnded)),
+            (NodeFacts { certificate: ended, ..good() }, None),
+            (NodeFacts { awaited: true, ..away.clone() }, Some(Cause::NodeAway)),
+            (
+                NodeFacts { certificate: shared.clone(), ..away.clone() },
+                Some(Cause::CertificateShared),
+            ),
+            (NodeFacts { certificate: shared, ..good() }, Some(Cause::CertificateShared)),
+            (away, Some(Cause::NodeAway)),
             (unlinked(NodeCondition::Unknown), Some(Cause::NodeUnknown)),
             (unlinked(NodeCondition::Revoked), Some(Cause::NodeRevoked)),
             (unlinked(NodeCondition::Removed), Some(Cause::NodeRemoved)),

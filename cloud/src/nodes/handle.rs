@@ -8,6 +8,7 @@ use std::sync::{Arc, OnceLock, PoisonError};
 use std::time::SystemTime;
 
 use futures_channel::mpsc;
+use proto::control::hello::Run;
 use proto::host::chain;
 use proto::host::tasks::Tasks;
 use proto::http2::forward;
@@ -74,6 +75,8 @@ pub struct Peer {
     pub expands: bool,
     /// The CAs that it trusts, and the one of its certificate; none if it does not say.
     pub ca: Option<CaTag>,
+    /// Which run of csi-edge it is; none if it does not say.
+    pub run: Option<Run>,
 }
 
 impl Handle {

@@ -179,6 +179,7 @@ fn peer(
         version: hello.version.as_str().into(),
         leases: hello.leases,
         expands: hello.expands,
+        run: hello.run,
     }
 }
 
@@ -212,6 +213,7 @@ async fn hello(
         return Err(NoHello::Refused(STOPPING.into()));
     }
     if identity.validity.ended(SystemTime::now()) {
+        links.past.ended(node, identity.validity.not_after);
         let ended = "the certificate of this node has ended, and may only be renewed";
         let advice = "a csi-edge that renews does so by itself; otherwise check both clocks";
         return Err(NoHello::Refused(format!("{ended}; {advice}")));

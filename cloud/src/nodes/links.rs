@@ -14,7 +14,6 @@ use proto::control::lease::{Reply, Request};
 use proto::host::tasks::Tasks;
 use proto::names::{DriverName, NodeName};
 use tokio::sync::{oneshot, watch};
-use tokio::time::Instant;
 use tracing::{info, warn};
 
 use crate::metadata::shared::Metadata;
@@ -23,6 +22,7 @@ use crate::nodes::driver_health::DriverHealth;
 use crate::nodes::greetings::Greetings;
 use crate::nodes::handle::Handle;
 use crate::nodes::leading::Leading;
+use crate::nodes::past::Past;
 use crate::nodes::published_topology::{ByNode, PublishedTopology};
 use crate::nodes::scopes::Scopes;
 use crate::nodes::telling::{Telling, Told, backoff_cap};
@@ -56,8 +56,8 @@ pub type AskKubernetes =
 pub struct Links {
     pub(super) answer_lease: AnswerLease,
     by_node: Mutex<HashMap<NodeName, Arc<Handle>>>,
-    /// The time of the loss, for each node that had a link and has none.
-    lost: Mutex<HashMap<NodeName, Instant>>,
+    /// What earlier links have shown.
+    pub(crate) past: Past,
     /// What each node said last of the CAs that it has.
     cas: Mutex<HashMap<NodeName, Option<CaTag>>>,
     leading: Leading,
@@ -93,7 +93,7 @@ impl Links {
         Self {
             answer_lease,
             by_node: Mutex::default(),
-            lost: Mutex::default(),
+            past: Past::default(),
             cas: Mutex::default(),
             leading: Leading::new(store.leadership().clone(), store.cluster().cloned()),
             waiting: Mutex::default(),
@@ -239,8 +239,7 @@ impl Links {
         if self.by_node().contains_key(node) {
             return None;
         }
-        let lost = self.lost().get(node).copied();
-        Some(lost.map_or_else(|| self.leading.age(), |lost| lost.elapsed()))
+        Some(self.past.lost_for(node).unwrap_or_else(|| self.leading.age()))
     }
 
     /// How a driver is at a node, by the node's word; none without a link, or before a word.
@@ -326,6 +325,7 @@ impl Links {
         let links = self.by_node();
         for (node, link) in links.iter().filter(|(_, link)| link.is_expired(now)) {
             warn!(%node, "the certificate of the edge has ended, and so does its link");
+            self.past.ended(node, link.expires().unwrap_or(now));
             link.end(EXPIRED);
         }
     }
@@ -376,7 +376,7 @@ impl Links {
             older.retire();
         }
         self.made.fetch_add(1, Ordering::Relaxed);
-        self.lost().remove(node);
+        self.past.linked(node, &handle.peer);
         self.cas().insert(node.clone(), handle.peer.ca);
         for waiting in self.waiting().remove(node).unwrap_or_default() {
             // The caller may have left.
@@ -392,7 +392,7 @@ impl Links {
         if by_node.get(node).is_some_and(|current| Arc::ptr_eq(current, handle)) {
             by_node.remove(node);
             handle.retire();
-            self.lost().insert(node.clone(), Instant::now());
+            self.past.lost(node);
         }
     }
 
@@ -478,10 +478,6 @@ impl Links {
 
     fn by_node(&self) -> MutexGuard<'_, HashMap<NodeName, Arc<Handle>>> {
         self.by_node.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn lost(&self) -> MutexGuard<'_, HashMap<NodeName, Instant>> {
-        self.lost.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn cas(&self) -> MutexGuard<'_, HashMap<NodeName, Option<CaTag>>> {

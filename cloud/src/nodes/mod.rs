@@ -18,6 +18,7 @@ pub mod lease_queue;
 pub mod link_task;
 pub mod links;
 pub mod node_call;
+pub(crate) mod past;
 mod places;
 pub(crate) mod published_topology;
 pub mod query;

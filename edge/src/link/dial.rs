@@ -8,6 +8,7 @@ use edge_calls::executor::Executor;
 use edge_calls::lease_client::LeaseClient;
 use edge_calls::metadata::Metadata;
 use edge_calls::scopes::Scopes;
+use proto::control::hello::Run;
 use proto::control::not_taken::NotTaken;
 use proto::link::endpoint::Endpoint;
 use proto::link::tls::Credentials;
@@ -59,4 +60,6 @@ pub struct Dial {
     pub keep_alive: KeepAlive,
     /// How the network is reached.
     pub connect: Connect,
+    /// This run of csi-edge.
+    pub run: Run,
 }

@@ -63,6 +63,7 @@ pub(super) async fn greet(
         metadata: Some(dial.metadata.position()),
         trust: Some(dial.credentials.trust()),
         awaits_leader,
+        run: Some(dial.run),
     };
     link.send(&Message::Hello(hello)).await?;
     let answer = tokio::time::timeout(HANDSHAKE, link.next()).await;

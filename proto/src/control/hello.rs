@@ -101,6 +101,21 @@ pub struct Hello {
     /// leader that it was told of.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub awaits_leader: bool,
+    /// Which run of csi-edge it is; none from an edge that does not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run: Option<Run>,
+}
+
+/// One run of csi-edge, from its start to its end. The cloud compares it with others of the node,
+/// and sees by it that two programs have one certificate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Run(Uuid);
+
+impl Run {
+    /// A run that is no other.
+    pub fn begin() -> Self {
+        Self(Uuid::new_v4())
+    }
 }
 
 /// The cloud accepts the link.
@@ -266,6 +281,7 @@ mod tests {
             metadata: None,
             trust: None,
             awaits_leader: false,
+            run: None,
         })
     }
 
@@ -312,6 +328,17 @@ mod tests {
         let newer = Message::Hello(Hello { leases: true, ..older });
         let text = newer.encode().unwrap();
         assert!(text.ends_with(r#""owners":true}}"#), "{text}");
+        assert_eq!(Message::decode(text.as_bytes()).unwrap(), newer);
+    }
+
+    #[test]
+    fn a_hello_names_the_run_of_csi_edge() {
+        let Message::Hello(older) = hello() else { unreachable!() };
+        let [run, other] = [Run::begin(), Run::begin()];
+        assert_ne!(run, other);
+        let newer = Message::Hello(Hello { run: Some(run), ..older });
+        let text = newer.encode().unwrap();
+        assert!(text.contains(r#","run":""#), "{text}");
         assert_eq!(Message::decode(text.as_bytes()).unwrap(), newer);
     }
 

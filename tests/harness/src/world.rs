@@ -203,6 +203,7 @@ pub fn hello(node: &str) -> anyhow::Result<Hello> {
         metadata: None,
         trust: None,
         awaits_leader: false,
+        run: None,
     })
 }
 

@@ -14,6 +14,7 @@ use edge::link::dial::Dial;
 use edge_calls::drivers::{Drivers, FoundBy};
 use edge_calls::executor::Executor;
 use edge_calls::fence::Fence;
+use proto::control::hello::Run;
 use proto::host::tasks::Tasks;
 use proto::http2::serve;
 use proto::link::tls::{Credentials, Role};
@@ -396,6 +397,7 @@ impl Fleet {
             linked: tokio::sync::watch::Sender::default(),
             keep_alive: KeepAlive::default(),
             connect: self.net.way(node, process.end.clone()),
+            run: Run::begin(),
         };
         doors.spawn("dial", dial.keep(state.dice.fork(), doors.clone()));
         self.trace.say(format_args!("the edge of {name} starts"));

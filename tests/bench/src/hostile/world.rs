@@ -158,6 +158,7 @@ pub(super) fn hello(node: &str, drivers: Vec<Driver>) -> anyhow::Result<Hello> {
         metadata: None,
         trust: None,
         awaits_leader: false,
+        run: None,
     })
 }
 

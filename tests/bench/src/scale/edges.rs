@@ -336,6 +336,7 @@ impl Edge {
             metadata: None,
             trust: None,
             awaits_leader,
+            run: None,
         };
         link.send(&Message::Hello(hello)).await?;
         let answer = tokio::time::timeout(proto::link::HANDSHAKE, link.next()).await;

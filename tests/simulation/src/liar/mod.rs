@@ -185,6 +185,7 @@ impl Liar {
             metadata: dice.chance(50).then(|| position(&mut dice)),
             trust: None,
             awaits_leader: false,
+            run: None,
         })
     }
 

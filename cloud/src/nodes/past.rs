@@ -1,0 +1,142 @@
+//! What the links of a node have shown before now: since when it has none, and what is wrong with
+//! its certificate.
+//!
+//! In memory only, and a few words for each node to which the CA gave a certificate.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use proto::control::hello::Run;
+use proto::names::NodeName;
+use tokio::time::Instant;
+
+use crate::nodes::handle::Peer;
+
+/// For so long a certificate counts as shared after an edge came back in the place of another.
+const SHARED: Duration = Duration::from_secs(60);
+
+/// What is wrong with the certificate of a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum CertificateFault {
+    /// It has ended at this time, and an edge tried to link with it.
+    Ended(SystemTime),
+    /// Two edges that run now have it, at these addresses.
+    Shared([Option<SocketAddr>; 2]),
+}
+
+/// The past of all nodes.
+#[derive(Default)]
+pub(crate) struct Past(Mutex<HashMap<NodeName, NodePast>>);
+
+#[derive(Default)]
+struct NodePast {
+    /// The time of the loss of its link; none while it has one.
+    lost: Option<Instant>,
+    ended: Option<SystemTime>,
+    /// The edge that linked last.
+    last: Option<Edge>,
+    /// The edge in whose place that one came.
+    before: Option<Edge>,
+    /// When an edge came back last in the place of the one that had replaced it.
+    returned: Option<Instant>,
+}
+
+#[derive(Clone, Copy)]
+struct Edge {
+    run: Run,
+    address: Option<SocketAddr>,
+}
+
+impl Past {
+    fn lock(&self) -> MutexGuard<'_, HashMap<NodeName, NodePast>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes a new link of a node.
+    pub(super) fn linked(&self, node: &NodeName, peer: &Peer) {
+        let mut all = self.lock();
+        let past = all.entry(node.clone()).or_default();
+        past.lost = None;
+        past.ended = None;
+        let Some(run) = peer.run else { return };
+        let edge = Edge { run, address: peer.address };
+        let is_last = past.last.is_some_and(|last| last.run == run);
+        // A program that was started again is another run, and the run before never comes back.
+        if !is_last && past.before.is_some_and(|before| before.run == run) {
+            past.returned = Some(Instant::now());
+        }
+        if !is_last {
+            past.before = past.last;
+        }
+        past.last = Some(edge);
+    }
+
+    /// Notes that a node has no link any more.
+    pub(super) fn lost(&self, node: &NodeName) {
+        self.lock().entry(node.clone()).or_default().lost = Some(Instant::now());
+    }
+
+    /// Notes that the certificate with which an edge is, or wants to be, linked ended at this time.
+    pub(super) fn ended(&self, node: &NodeName, at: SystemTime) {
+        self.lock().entry(node.clone()).or_default().ended = Some(at);
+    }
+
+    /// The time since a node lost its link; none if it had none.
+    pub(crate) fn lost_for(&self, node: &NodeName) -> Option<Duration> {
+        self.lock().get(node)?.lost.map(|lost| lost.elapsed())
+    }
+
+    /// What is wrong with the certificate of a node.
+    pub(crate) fn fault(&self, node: &NodeName) -> Option<CertificateFault> {
+        let all = self.lock();
+        let past = all.get(node)?;
+        if past.returned.is_some_and(|at| at.elapsed() < SHARED) {
+            let address = |edge: Option<Edge>| edge.and_then(|edge| edge.address);
+            return Some(CertificateFault::Shared([address(past.before), address(past.last)]));
+        }
+        past.ended.map(CertificateFault::Ended)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn peer(run: Run, port: u16) -> Peer {
+        let address = Some(([192, 0, 2, 1], port).into());
+        Peer { run: Some(run), address, ..Peer::default() }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn two_edges_that_replace_each_other_share_a_certificate() {
+        let past = Past::default();
+        let node: NodeName = "n1".parse().unwrap();
+        let [one, other] = [Run::begin(), Run::begin()];
+        past.linked(&node, &peer(one, 1));
+        past.linked(&node, &peer(one, 2));
+        past.linked(&node, &peer(other, 3));
+        assert_eq!(past.fault(&node), None, "csi-edge was started again, say");
+        past.linked(&node, &Peer::default());
+        past.linked(&node, &peer(one, 4));
+        let [port_3, port_4] = [3, 4].map(|port| peer(one, port).address);
+        assert_eq!(past.fault(&node), Some(CertificateFault::Shared([port_3, port_4])));
+        tokio::time::advance(SHARED).await;
+        assert_eq!(past.fault(&node), None, "it has not happened again");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_certificate_that_ended_counts_until_the_next_link() {
+        let past = Past::default();
+        let node: NodeName = "n1".parse().unwrap();
+        let end = SystemTime::UNIX_EPOCH;
+        past.lost(&node);
+        past.ended(&node, end);
+        tokio::time::advance(Duration::from_secs(5)).await;
+        assert_eq!(past.lost_for(&node), Some(Duration::from_secs(5)));
+        assert_eq!(past.fault(&node), Some(CertificateFault::Ended(end)));
+        past.linked(&node, &peer(Run::begin(), 1));
+        assert_eq!((past.lost_for(&node), past.fault(&node)), (None, None));
+    }
+}
