@@ -11,6 +11,7 @@ use proto::csi::{Id, Method, Resource};
 use proto::names::{DriverName, NodeName};
 
 use crate::nodes::driver_health::DriverHealth;
+use crate::state::condition::NodeCondition;
 use crate::state::default_name::volume_for;
 use crate::state::known::State;
 
@@ -33,6 +34,10 @@ pub(super) struct Pending {
 pub(super) enum Reason {
     /// The node has had no link for so long.
     Away(NodeName, Duration),
+    /// The node's certificate has ended.
+    Ended(NodeName),
+    /// An operator revoked the node's certificates.
+    Revoked(NodeName),
     /// An operator removed the node.
     Removed(NodeName),
     /// The node never reported the driver.
@@ -81,10 +86,13 @@ pub(super) fn reason(
     let name = Id::Name(Method::creating(Resource::Volume), volume_for(&claim.uid));
     let sent = driver.and_then(|driver| driver.intent(&name)).map(|intent| intent.node.clone());
     let node = sent.or_else(|| claim.node.clone())?;
-    if state.is_removed(&node) {
-        return Some(Reason::Removed(node));
+    let away = away(&node);
+    match NodeCondition::of(state, &node, away.is_none()) {
+        NodeCondition::Removed => return Some(Reason::Removed(node)),
+        NodeCondition::Revoked => return Some(Reason::Revoked(node)),
+        NodeCondition::Linked | NodeCondition::Away | NodeCondition::Unknown => {}
     }
-    let Some(away) = away(&node) else {
+    let Some(away) = away else {
         let health = health(&node)?;
         let lasts = health.down().filter(|down| *down >= patience)?;
         let driver = claim.driver.clone();

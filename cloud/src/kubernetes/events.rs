@@ -2,9 +2,8 @@
 //! collisions. Others name volumes that were colocated with their source, and direct volumes that
 //! no runtime took.
 //!
-//! Pure. The same trouble is told once an hour while it lasts.
+//! Pure.
 
-use std::collections::HashMap;
 use std::ops::Bound;
 use std::time::Duration;
 
@@ -14,11 +13,11 @@ use proto::control::not_taken::Pod;
 use proto::csi::Id;
 use proto::host::plain;
 use proto::names::{DriverName, NodeName};
-use tokio::time::Instant;
 
 use crate::kubernetes::claims::Reason;
 use crate::kubernetes::node::Collision;
 use crate::nodes::driver_health::DriverHealth;
+use crate::nodes::past::CertificateFault;
 use crate::state::colocated::Colocated;
 use crate::state::condition::HomeCondition;
 use crate::state::default_name::claim_uid;
@@ -27,12 +26,6 @@ use crate::state::not_taken::Untold;
 use crate::state::record::Home;
 use crate::state::set_apart::ApartNodes;
 
-/// The time after which lasting trouble is told again.
-pub(super) const AGAIN: Duration = Duration::from_secs(3600);
-/// Told notices that are remembered. Further ones wait until there is room.
-pub(super) const MEMORY: usize = 10_000;
-/// The shortest time between two prunings of the remembered notices.
-const PRUNE: Duration = Duration::from_secs(60);
 /// Homes that are looked at while the store is locked.
 const SLICE: usize = 1000;
 /// The longest note that the API accepts, in bytes.
@@ -109,6 +102,14 @@ pub(super) fn waiting(key: &str, uid: &str, waits_for: &Reason) -> Notice {
                 "node {node} has had no link to csi-cloud for {}; the volume is made when it is \
                  back",
                 minutes(*away)
+            ),
+        ),
+        Reason::Ended(node) => ("CertificateEnded", certificate_ended(node.as_str())),
+        Reason::Revoked(node) => (
+            "EdgeRevoked",
+            format!(
+                "the certificates of node {node} were revoked (csi-cloud token create {node} lets \
+                 it join again)"
             ),
         ),
         Reason::Removed(node) => (
@@ -214,6 +215,31 @@ pub(super) fn drivers_down(
     Notice { about, type_: EventType::Warning, reason: "DriverDown", note }
 }
 
+/// The certificate of a node is no good.
+pub(super) fn certificate(node: &str, uid: &str, fault: &CertificateFault) -> Notice {
+    let about = About::Node { name: node.into(), uid: uid.into() };
+    let (reason, note) = match fault {
+        CertificateFault::Ended(_) => ("CertificateEnded", certificate_ended(node)),
+        CertificateFault::Shared(addresses) => {
+            let at = addresses.iter().flatten().map(ToString::to_string);
+            let at = at.collect::<Vec<_>>().join(" and ");
+            let note = format!(
+                "two csi-edges use the certificate of node {node} and replace each other's links \
+                 ({at}); end the one that is not this node, and give it an identity of its own"
+            );
+            ("CertificateShared", note)
+        }
+    };
+    Notice { about, type_: EventType::Warning, reason, note }
+}
+
+fn certificate_ended(node: &str) -> String {
+    format!(
+        "the certificate of node {node} has ended, so its csi-edge has no link; look at both \
+         clocks, and let the node join again (csi-cloud token create {node})"
+    )
+}
+
 /// Trouble of one slice of a driver's volumes, after this id; and where the next slice begins.
 pub(super) fn trouble(
     state: &State,
@@ -297,34 +323,6 @@ pub(super) fn cut(note: &str) -> String {
     note
 }
 
-/// The published notices, and when each may be published again.
-#[derive(Default)]
-pub(super) struct Told {
-    until: HashMap<(About, &'static str), Instant>,
-    pruned: Option<Instant>,
-}
-
-impl Told {
-    /// Whether a notice is to be published now.
-    pub(super) fn is_news(&mut self, notice: &Notice, now: Instant) -> bool {
-        let key = (notice.about.clone(), notice.reason);
-        if let Some(until) = self.until.get(&key) {
-            return *until <= now;
-        }
-        let is_pruned = self.pruned.is_some_and(|at| now.saturating_duration_since(at) < PRUNE);
-        if self.until.len() >= MEMORY && !is_pruned {
-            self.until.retain(|_, until| *until > now);
-            self.pruned = Some(now);
-        }
-        self.until.len() < MEMORY
-    }
-
-    /// Suppresses the notice for this period, published or not.
-    pub(super) fn keep(&mut self, notice: &Notice, now: Instant, time: Duration) {
-        self.until.insert((notice.about.clone(), notice.reason), now + time);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use proto::control::health::{Health, HealthState};
@@ -335,34 +333,6 @@ mod tests {
 
     fn node(name: &str) -> NodeName {
         name.parse().unwrap()
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn the_same_is_told_once_an_hour() {
-        let mut told = Told::default();
-        let now = Instant::now();
-        let away =
-            |name: &str| waiting(name, "u", &Reason::Away(node("n1"), Duration::from_secs(300)));
-        assert!(
-            told.is_news(&away("s/a"), now) && told.is_news(&away("s/a"), now),
-            "it was not told yet"
-        );
-        told.keep(&away("s/a"), now, AGAIN);
-        assert!(!told.is_news(&away("s/a"), now) && told.is_news(&away("s/b"), now));
-        let removed = waiting("s/a", "u", &Reason::Removed(node("n1")));
-        assert!(told.is_news(&removed, now), "another reason is other news");
-        assert!(told.is_news(&away("s/a"), now + AGAIN));
-        let mut tell = |number: usize, now| {
-            let notice = away(&format!("s/{number}"));
-            let news = told.is_news(&notice, now);
-            if news {
-                told.keep(&notice, now, AGAIN);
-            }
-            news
-        };
-        assert_eq!((0..MEMORY * 2).filter(|number| tell(*number, now)).count(), MEMORY - 1);
-        assert!(tell(MEMORY * 2, now + AGAIN), "there is room again");
-        assert_eq!(told.until.len(), 1);
     }
 
     #[test]
@@ -439,6 +409,23 @@ mod tests {
         assert_eq!((notice.about, notice.reason), (about, "NodeSetApart"));
         for word in ["driver d.example", "not among the driver's `nodes`"] {
             assert!(notice.note.contains(word), "{word} is not in {}", notice.note);
+        }
+    }
+
+    #[test]
+    fn a_node_and_a_claim_are_told_of_a_certificate_that_is_no_good() {
+        let one = Some(([192, 0, 2, 1], 7).into());
+        let other = Some(([192, 0, 2, 2], 8).into());
+        let ended = CertificateFault::Ended(std::time::SystemTime::UNIX_EPOCH);
+        let shared = CertificateFault::Shared([one, other]);
+        for (notice, reason, word) in [
+            (certificate("n1", "u", &ended), "CertificateEnded", "token create n1"),
+            (certificate("n1", "u", &shared), "CertificateShared", "192.0.2.1:7 and 192.0.2.2:8"),
+            (waiting("s/a", "u", &Reason::Ended(node("n1"))), "CertificateEnded", "both clocks"),
+            (waiting("s/a", "u", &Reason::Revoked(node("n1"))), "EdgeRevoked", "create n1"),
+        ] {
+            assert_eq!((notice.type_, notice.reason), (EventType::Warning, reason));
+            assert!(notice.note.contains("node n1") && notice.note.contains(word), "{notice:?}");
         }
     }
 

@@ -16,13 +16,13 @@ use proto::names::{DriverName, NodeName};
 use tokio::time::Instant;
 
 use crate::kubernetes::api::ApiError;
-use crate::kubernetes::events;
 use crate::kubernetes::events::{About, Notice};
 use crate::kubernetes::keeper::{Away, Keeper};
 use crate::kubernetes::looks::NodesAway;
 use crate::kubernetes::objects::Objects;
 use crate::kubernetes::slow_calls::SlowCall;
 use crate::kubernetes::snapshot_facts::{ContentFacts, SnapshotKind};
+use crate::kubernetes::told;
 use crate::kubernetes::waits;
 use crate::kubernetes::waits::WaitingPod;
 use crate::state::clock;
@@ -117,7 +117,7 @@ impl Keeper {
                     notices.extend(notice);
                 }
                 // It has none of ours.
-                Ok(None) => self.told.keep(&notice, Instant::now(), events::AGAIN),
+                Ok(None) => self.told.keep(&notice, Instant::now(), told::AGAIN),
                 Err(_) => {}
             }
         }

@@ -13,13 +13,14 @@ use tracing::warn;
 
 use crate::kubernetes::api::{ApiError, Server};
 use crate::kubernetes::csidriver::CsiDriverSettings;
-use crate::kubernetes::events::{Notice, Told};
+use crate::kubernetes::events::Notice;
 use crate::kubernetes::looks::Looks;
 use crate::kubernetes::managed_fields::MANAGER;
 use crate::kubernetes::mirror::Mirror;
 use crate::kubernetes::published::Published;
 use crate::kubernetes::retry::Retries;
 use crate::kubernetes::settings::Kubernetes;
+use crate::kubernetes::told::Told;
 use crate::nodes::links::Links;
 use crate::state::policy::Policy;
 use crate::state::store::writer::Store;

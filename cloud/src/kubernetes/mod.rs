@@ -30,6 +30,7 @@ pub mod settings;
 mod slow_calls;
 pub mod snapshot_facts;
 pub mod token_review;
+mod told;
 pub mod volumes;
 mod waits;
 pub mod watch;

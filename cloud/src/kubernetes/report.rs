@@ -1,7 +1,8 @@
 //! Publishes Events. They are about claims that wait, calls that take long, volumes that are lost
 //! or claimed twice, and volumes that were colocated with their source. Pods get one for direct
-//! volumes that no runtime took, and nodes one when they are set apart or a driver is down there.
-//! Pods, attachments and snapshots get one while they wait for a node that is away.
+//! volumes that no runtime took. Nodes get one when they are set apart, a driver is down there, or
+//! their certificate is no good. Pods, attachments and snapshots get one while they wait for a node
+//! that is away.
 
 use std::time::Duration;
 
@@ -14,10 +15,14 @@ use tracing::{debug, info, warn};
 
 use crate::kubernetes::api::ApiError;
 use crate::kubernetes::claims;
+use crate::kubernetes::claims::Reason;
 use crate::kubernetes::events;
 use crate::kubernetes::events::{About, Notice};
 use crate::kubernetes::keeper::{Away, Keeper, Scan};
+use crate::kubernetes::mirror::KnownNode;
+use crate::kubernetes::told;
 use crate::nodes::driver_health::DriverHealth;
+use crate::nodes::past::CertificateFault;
 use crate::state::known::State;
 
 /// The shortest time between two scans of the volumes, when some have changed.
@@ -48,15 +53,18 @@ impl Keeper {
         for notice in self.drivers_down() {
             self.publish_event(notice).await?;
         }
+        for notice in self.certificate_faults() {
+            self.publish_event(notice).await?;
+        }
         self.tell_pods().await?;
         if self.left.is_empty() {
             let mut found = self.scan_volumes().await;
             found.extend(self.waiting_objects().await?);
             let now = Instant::now();
             let news = found.into_iter().filter(|notice| self.told.is_news(notice, now));
-            self.left = news.take(events::MEMORY).collect();
+            self.left = news.take(told::MEMORY).collect();
         }
-        if self.left.len() < events::MEMORY {
+        if self.left.len() < told::MEMORY {
             let colocated = self.facts.store.colocated().take();
             self.left.extend(colocated.iter().map(events::colocated));
         }
@@ -133,6 +141,16 @@ impl Keeper {
         })
     }
 
+    /// The nodes of the cluster whose certificate has ended or is shared.
+    fn certificate_faults(&self) -> Vec<Notice> {
+        let objects = self.mirror.objects();
+        let notice = |(name, node): (&String, &KnownNode)| {
+            let fault = self.facts.links.past.fault(&name.parse().ok()?)?;
+            Some(events::certificate(name, &node.uid, &fault))
+        };
+        objects.nodes.items().iter().filter_map(notice).collect()
+    }
+
     /// The drivers that have been down at a node for their grace.
     fn down_at(
         &self,
@@ -155,6 +173,13 @@ impl Keeper {
             .facts
             .store
             .read(|state| claims::reason(claim, state, away, health, policy.grace))?;
+        let reason = match reason {
+            Reason::Away(node, away) => match self.facts.links.past.fault(&node) {
+                Some(CertificateFault::Ended(_)) => Reason::Ended(node),
+                _ => Reason::Away(node, away),
+            },
+            other => other,
+        };
         Some(events::waiting(key, &claim.uid, &reason))
     }
 
@@ -206,7 +231,7 @@ impl Keeper {
             Err(ApiError::Away(_)) => return Err(Away),
             Err(ApiError::Missing) => {
                 debug!(?about, reason, "nobody is there to be told");
-                self.told.keep(&notice, Instant::now(), events::AGAIN);
+                self.told.keep(&notice, Instant::now(), told::AGAIN);
             }
             answered => {
                 let told = self.settled(EVENTS, answered)?.is_some();
@@ -221,7 +246,7 @@ impl Keeper {
                     EventType::Warning | EventType::Normal => {}
                 }
                 // A refused Event does not delay the others.
-                let again = if told { events::AGAIN } else { REFUSED };
+                let again = if told { told::AGAIN } else { REFUSED };
                 self.told.keep(&notice, Instant::now(), again);
             }
         }
