@@ -22,6 +22,7 @@ use crate::state::colocated::Colocated;
 use crate::state::create_journal::{Attempt, CreateFacts, CreateJournal, Target};
 use crate::state::record::NodeDriver;
 use crate::state::store::writer::Store;
+use crate::telemetry::calls::Running;
 
 const UNREADABLE: &str = "with what cannot be read";
 const NO_ID: &str = "without an id of what it made";
@@ -50,7 +51,8 @@ impl Creates<'_> {
         // 1. Intend: the node is durable before anything is sent to it.
         self.check_linked(&target)?;
         let create = self.journal.begin(name);
-        let attempt = create.intend(target, &facts, is_shared).await?;
+        let intended = create.intend(target, &facts, is_shared).await;
+        let attempt = intended.inspect_err(|error| note_full(error, &call.running))?;
         let node = attempt.node.clone();
         // 2. Send. A shared driver's topology is not rewritten.
         let at = self.node_driver(&node).filter(|_| !is_shared);
@@ -192,6 +194,13 @@ impl Creates<'_> {
 }
 
 /// The parts of the request that the journal keeps.
+/// Shows operators for which node a create was refused, though nothing was sent there.
+fn note_full(error: &Error, running: &Running) {
+    if let Error::OverQuota { node, .. } = error {
+        running.refused_for(node);
+    }
+}
+
 fn facts(call: &IncomingCall, direct: Option<bool>) -> CreateFacts {
     let left = call.deadline.map_or(HOLD, |end| end.saturating_duration_since(Instant::now()));
     let parameters = &call.extracted.parameters;

@@ -15,6 +15,22 @@ use crate::state::default_name::volume_for;
 const SIDECARS: &str = "`kubectl -n edge-csi get pods`, and the log of the driver's \
                         external-provisioner";
 
+/// An object that has warnings, and what of it is over.
+pub(super) struct Warned {
+    kind: &'static str,
+    /// Its name in a sentence.
+    word: &'static str,
+    /// The reason of warnings that do not count any more.
+    over: Option<&'static str>,
+}
+
+/// A claim that waits for its volume.
+const PENDING: Warned = Warned { kind: "PersistentVolumeClaim", word: "claim", over: None };
+/// A claim that has its volume: that a create failed before is over.
+const BOUND: Warned = Warned { over: Some("ProvisioningFailed"), ..PENDING };
+/// A pod.
+pub(super) const POD: Warned = Warned { kind: "Pod", word: "pod", over: None };
+
 /// A claim's volume.
 pub(super) struct ClaimVolume {
     /// Its driver.
@@ -64,12 +80,12 @@ impl Explainer<'_> {
         chain.step(&object, &facts.phase, bound_to(&facts));
         if let Some(volume) = &facts.volume {
             let volume = self.follow_persistent_volume(chain, volume).await;
-            self.follow_warning(chain, objects, "PersistentVolumeClaim", claim).await;
+            self.follow_warning(chain, objects, BOUND, claim).await;
             return volume;
         }
         let class = self.class(chain, objects, &facts).await;
         self.follow_create(chain, claim, &facts, &class);
-        self.follow_warning(chain, objects, "PersistentVolumeClaim", claim).await;
+        self.follow_warning(chain, objects, PENDING, claim).await;
         chain.judge_weakly(idle(claim, &facts, &class));
         None
     }
@@ -201,16 +217,17 @@ impl Explainer<'_> {
         &self,
         chain: &mut Chain,
         objects: &Objects,
-        kind: &str,
+        of: Warned,
         object: &Namespaced,
     ) {
         if chain.is_judged() {
             return;
         }
+        let kind = of.kind;
         match objects.warning(kind, &object.namespace, &object.name).await {
             Ok(Some(warning)) => {
                 chain.step(format!("Event of {kind} {object}"), "Warning", &warning);
-                chain.judge(failed(kind, object, &warning));
+                chain.judge(failed(&of, object, &warning));
             }
             Ok(None) => {}
             Err(why) => chain.not_visible(format!("Events of {kind} {object}"), &why),
@@ -273,8 +290,9 @@ fn idle(claim: &Namespaced, facts: &ClaimFacts, class: &Seen<ClassFacts>) -> Ver
 }
 
 /// What a warning of Kubernetes says of an object.
-fn failed(kind: &str, object: &Namespaced, warning: &str) -> Option<Verdict> {
+fn failed(of: &Warned, object: &Namespaced, warning: &str) -> Option<Verdict> {
     let cause = match warning.split(':').next() {
+        reason if reason == of.over => return None,
         Some("ProvisioningFailed" | "VolumeResizeFailed" | "VolumeModifyFailed") => {
             Cause::CallFailed
         }
@@ -283,7 +301,7 @@ fn failed(kind: &str, object: &Namespaced, warning: &str) -> Option<Verdict> {
         Some("FailedMount" | "FailedMapVolume" | "FileSystemResizeFailed") => Cause::NotMounted,
         _ => return None,
     };
-    let what = if kind == "Pod" { "pod" } else { "claim" };
+    let what = of.word;
     Some(Verdict::of(
         cause,
         format!("{what} {object}: {warning}"),
@@ -333,8 +351,10 @@ mod tests {
 
     #[test]
     fn a_warning_about_storage_is_a_cause_and_others_are_not() {
-        let cause = |warning: &str| failed("Pod", &claim(), warning).map(|of| of.cause);
-        assert_eq!(cause("ProvisioningFailed: rpc error"), Some(Cause::CallFailed));
+        let cause = |warning: &str| failed(&POD, &claim(), warning).map(|of| of.cause);
+        let create = "ProvisioningFailed: rpc error";
+        assert_eq!(failed(&BOUND, &claim(), create), None, "it was tried again, and was made");
+        assert_eq!(failed(&PENDING, &claim(), create).map(|of| of.cause), Some(Cause::CallFailed));
         assert_eq!(cause("FailedMount: no"), Some(Cause::NotMounted));
         assert_eq!(cause("BackOff: restarting"), None);
     }

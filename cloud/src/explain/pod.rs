@@ -6,7 +6,7 @@ use proto::csi::Id;
 use proto::names::{DriverName, NodeName};
 
 use super::answer::{Cause, Chain, Explanation, Verdict};
-use super::claim::{ClaimVolume, missing};
+use super::claim::{ClaimVolume, POD, missing};
 use super::explainer::Explainer;
 use super::node::Need;
 use super::subject::Namespaced;
@@ -48,7 +48,7 @@ impl Explainer<'_> {
         let Some(node) = &facts.node else {
             let without_room = self.without_room(chain.drivers());
             chain.judge(unscheduled(pod, facts, &without_room));
-            self.follow_warning(chain, objects, "Pod", pod).await;
+            self.follow_warning(chain, objects, POD, pod).await;
             return;
         };
         let node: Option<NodeName> = node.parse().ok();
@@ -65,7 +65,7 @@ impl Explainer<'_> {
         if is_fine {
             chain.drop_weak();
         } else if !volumes.is_empty() {
-            self.follow_warning(chain, objects, "Pod", pod).await;
+            self.follow_warning(chain, objects, POD, pod).await;
         }
     }
 

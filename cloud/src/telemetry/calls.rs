@@ -89,7 +89,7 @@ pub struct Progress {
     pub subject: String,
     /// The claim that a volume is created for, as namespace and name, if the provisioner named it.
     pub claim: Option<String>,
-    /// The node that the call was last sent to.
+    /// The node that the call was last sent to, or that may not have it.
     pub node: Option<NodeName>,
     /// The current stage.
     pub stage: Stage,
@@ -273,6 +273,11 @@ impl Running {
         progress.node = Some(node.clone());
         progress.stage = Stage::Sent;
         Sent { running: self, begun: Instant::now() }
+    }
+
+    /// Notes the node for which csi-cloud refused the call by itself.
+    pub(crate) fn refused_for(&self, node: &NodeName) {
+        self.lock().node = Some(node.clone());
     }
 
     fn lock(&self) -> MutexGuard<'_, Progress> {

@@ -48,7 +48,7 @@ pub struct EndedCall {
     pub rpc: &'static str,
     /// The driver of the front.
     pub driver: DriverName,
-    /// The node that it was last sent to; none if it was sent to none, or to several.
+    /// The node that it was last sent to, or that was full; none if that is none, or several.
     pub node: Option<NodeName>,
     /// The first 256 characters of its id or name; empty if it has none.
     pub subject: Arc<str>,
