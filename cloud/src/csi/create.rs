@@ -193,7 +193,6 @@ impl Creates<'_> {
     }
 }
 
-/// The parts of the request that the journal keeps.
 /// Shows operators for which node a create was refused, though nothing was sent there.
 fn note_full(error: &Error, running: &Running) {
     if let Error::OverQuota { node, .. } = error {
@@ -201,6 +200,7 @@ fn note_full(error: &Error, running: &Running) {
     }
 }
 
+/// The parts of the request that the journal keeps.
 fn facts(call: &IncomingCall, direct: Option<bool>) -> CreateFacts {
     let left = call.deadline.map_or(HOLD, |end| end.saturating_duration_since(Instant::now()));
     let parameters = &call.extracted.parameters;
