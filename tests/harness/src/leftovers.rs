@@ -81,8 +81,8 @@ fn backed_by(under: &BTreeSet<(String, String)>) -> anyhow::Result<Vec<String>> 
     Ok(found.map(|name| name.trim_start_matches("/dev/").to_owned()).collect())
 }
 
-/// Loop devices of files below a directory, and these files. A container may have attached one: then
-/// the path is as the container has it, and says nothing.
+/// Loop devices of files below a directory, and these files. A container may have attached one:
+/// then the path is as the container has it, and says nothing.
 fn loops(dir: &Path) -> anyhow::Result<Vec<(String, String)>> {
     let needle = dir.display().to_string();
     let mut found = Vec::new();

@@ -1,5 +1,5 @@
-//! Which rows run when `deploy/` is applied, and why each of the others does not. A row that is left
-//! out is named, and never counts as passed.
+//! Which rows run when `deploy/` is applied, and why each of the others does not. A row that is
+//! left out is named, and never counts as passed.
 
 use anyhow::bail;
 

@@ -53,8 +53,8 @@ pub struct Layout {
     pub network: Network,
     /// How many volumes of a driver without own options may be at a node; no limit if none.
     pub attach_limit: Option<u32>,
-    /// What applies `deploy/`. If none, the stand itself starts csi-cloud, the sidecars, csi-edge and
-    /// the drivers.
+    /// What applies `deploy/`. If none, the stand itself starts csi-cloud, the sidecars, csi-edge
+    /// and the drivers.
     pub deployed: Option<Tool>,
 }
 
@@ -122,8 +122,8 @@ pub enum Network {
     /// A network namespace of the stand's own ([`own`]). Each node has an address, and each pod
     /// one of its node's subnet.
     Own,
-    /// The same, but each node is in a network namespace of its own, behind a wire. So all nodes can
-    /// use the same ports, as pods in their hosts' network do.
+    /// The same, but each node is in a network namespace of its own, behind a wire. So all nodes
+    /// can use the same ports, as pods in their hosts' network do.
     Apart,
 }
 

@@ -1,5 +1,6 @@
 //! The wire between the stand's network namespace and that of a node: a pair of veth devices. The
-//! stand is the node's router, so a node reaches the API server and its relay, and no other network.
+//! stand is the node's router. So a node reaches the API server and its relay, and no other
+//! network.
 
 use std::net::Ipv4Addr;
 
