@@ -22,8 +22,9 @@ $2
 found
 $3"
 }
-package() { # package PROGRAM CONFIGURATION MODE [FURTHER]: what a Debian package has, and what it does on its own
-    deb=$(echo "$out/$1"_*_amd64.deb)
+package() { # package FILE PROGRAM CONFIGURATION MODE [FURTHER]: what a Debian package has, and does on its own
+    deb=$1
+    shift
     expect "files of $deb" "$(printf '%s\n' "$3 ./etc/edge-csi/$2" "-rwxr-xr-x ./usr/bin/$1" \
         "-rw-r--r-- ./usr/lib/systemd/system/$1.service" "-rw-r--r-- ./usr/share/doc/$1/copyright" \
         ${4:+"-rw-r--r-- ./usr/share/doc/$1/$4"} | sort)" \
@@ -67,8 +68,8 @@ else
     diff -rq "$out" "$work/two" || fail 'the second time, these are different'
 fi
 (cd "$out" && sha256sum --quiet --check SHA256SUMS)
-package csi-cloud cloud.toml -rw-r--r--
-package csi-edge edge.toml -rw-r----- direct.conf
+for file in "$out"/csi-cloud_*.deb; do package "$file" csi-cloud cloud.toml -rw-r--r--; done
+for file in "$out"/csi-edge_*.deb; do package "$file" csi-edge edge.toml -rw-r----- direct.conf; done
 if grep -nE 'path\+file|/home/|/root/' "$out"/*.cdx.json; then fail 'an SBOM names paths of this machine'; fi
 # The package of the chart has files where the repository has links to kustomize's.
 tar -C "$work" -xf "$out"/edge-csi-*.tgz
