@@ -60,8 +60,9 @@ build() { # build TRIPLE
             export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_LINKER=aarch64-linux-gnu-gcc
             ;;
     esac
-    # By themselves, so that nothing which tests switch on is in them.
-    cargo build --locked --release -p cloud -p edge --target "$1"
+    # By themselves, so that nothing which tests switch on is in them. mimalloc has the time of its compilation in it,
+    # and cargo does not compile it anew for another commit. So it is the same for all.
+    SOURCE_DATE_EPOCH=0 cargo build --locked --release -p cloud -p edge --target "$1"
 }
 pack() { # pack CRATE PROGRAM CONFIGURATION ARCHITECTURE
     program=$CARGO_TARGET_DIR/$(triple "$4")/release/$2
