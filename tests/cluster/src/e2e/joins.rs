@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::Pod;
 use serde::Deserialize;
 
 use super::accounts::{self, Carrier};
-use super::exam::explains;
+use super::exam::{explains, shows};
 use super::faults::at_node;
 use super::outages::lost_calls;
 use super::pods::{READ, STAY};
@@ -163,6 +163,9 @@ async fn shut_out(
         Ok(())
     })
     .await?;
+    scene.apply(&at_node("waits", node)).await?;
+    let waits = format!("{}/waits", scene.namespace());
+    shows(scene, "node-revoked", &["pod", &waits], Some(node.name)).await?;
     explains(scene, &["node", node.name], "node-revoked", Some(node.name)).await?;
     refused(scene, node, older, "was revoked after this token was made").await?;
     let token = carrier.token()?;

@@ -12,7 +12,7 @@ use rustix::process::Pid;
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::exam::explains;
+use super::exam::{explains, shows};
 use super::faults::{at_node, told_of};
 use super::pods::{READ, STAY};
 use super::scene::{Scene, claim, pod};
@@ -159,9 +159,8 @@ async fn removed(scene: &Scene<'_>) -> anyhow::Result<()> {
         Ok(())
     })
     .await?;
-    told_of(scene, "c", "VolumeLost").await?;
     let lost = format!("{}/c", scene.namespace());
-    explains(scene, &["pvc", &lost], "volume-lost", Some("n3")).await?;
+    shows(scene, "node-removed", &["pvc", &lost], Some("n3")).await?;
     explains(scene, &["node", "n3"], "node-removed", Some("n3")).await?;
     within("an event at the persistent volume", SOON, || async {
         let events = list(&Api::<Event>::all(cluster.client.clone())).await?;

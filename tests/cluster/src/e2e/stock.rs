@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use super::direct;
 use super::direct::{FILL, FILLED, FOUND, UNWRITABLE};
+use super::exam::shows;
 use super::look::{SOON, running};
 use super::scene::Scene;
 use super::tables;
@@ -35,6 +36,8 @@ pub(super) async fn shared_and_mended(scene: &Scene<'_>) -> anyhow::Result<()> {
     ensure!(tables::namespaces(&traces.handle)?.is_empty(), "somebody has mounted the volume");
     let target = target(scene, node, "stock", &traces).await?;
     told(scene, node, "stock").await?;
+    let pod = format!("{}/stock", scene.namespace());
+    shows(scene, "not-taken", &["pod", &pod], Some(NODE)).await?;
     ensure!(names(&target)? == [NOTICE], "at the node there is {:?}", names(&target)?);
     checked(scene, node, "set it to false").await?;
     scene.delete::<Pod>("stock").await?;

@@ -1,6 +1,7 @@
 //! The Controller service: publication to the node, lists, capacity and the list of capabilities.
 //! `volumes` and `snapshots` have the other RPCs.
 
+use std::fs::File;
 use std::sync::PoisonError;
 
 use proto::csi::controller_server::Controller;
@@ -12,6 +13,7 @@ use tonic::{Request, Response, Status, async_trait};
 use super::check;
 use super::core::Core;
 use super::driver::HostDir;
+use super::keys::ATTACH_WAITS;
 use super::record::{Attached, VolumeRecord};
 
 impl Core {
@@ -26,6 +28,7 @@ impl Core {
         check::id("volume_id", &request.volume_id)?;
         check::present("node_id", &request.node_id)?;
         let capability = check::capability(request.volume_capability)?;
+        self.wait_to_attach();
         let _held = self.locks.take("volume", &request.volume_id)?;
         let mut volume = self.volume(&request.volume_id)?;
         if request.node_id != self.node() {
@@ -66,6 +69,14 @@ impl Core {
         volume.attached.insert(request.node_id, wanted);
         self.volumes.update(volume)?;
         Ok(ControllerPublishVolumeResponse::default())
+    }
+
+    fn wait_to_attach(&self) {
+        let pipe = self.state.join(ATTACH_WAITS);
+        if pipe.exists() {
+            // Opened as soon as it has a writer, so there is nothing to read.
+            let _ = File::open(pipe);
+        }
     }
 
     /// ControllerUnpublishVolume. An empty node id means all nodes.

@@ -1,0 +1,93 @@
+//! The states of the exam, and what is said of each. `docs/operations.md` has the same table.
+//!
+//! A row makes each of them on the stand, and the table says which one.
+
+/// A broken state.
+pub(super) struct Broken {
+    /// Its name.
+    pub(super) name: &'static str,
+    /// The row that makes it.
+    #[cfg_attr(not(test), expect(dead_code, reason = "the catalogue itself is tested by it"))]
+    pub(super) row: &'static str,
+    /// The cause that `csi-cloud explain` names.
+    pub(super) cause: &'static str,
+    /// The reason of the Event.
+    pub(super) event: &'static str,
+    /// The kind of the object that the Event is about.
+    pub(super) on: &'static str,
+}
+
+const CLAIM: &str = "PersistentVolumeClaim";
+
+/// All of them: name, row, cause, reason and object of the Event.
+const STATES: [[&str; 5]; 22] = [
+    ["driver-dead", "exam", "driver-down", "DriverDown", "Node"],
+    ["driver-silent", "exam", "driver-down", "DriverDown", CLAIM],
+    ["class-missing", "exam", "no-class", "ProvisioningFailed", CLAIM],
+    ["class-misspelt", "exam", "call-failed", "ProvisioningFailed", CLAIM],
+    ["pod-missing", "exam", "no-pod", "WaitForFirstConsumer", CLAIM],
+    ["no-capacity", "exam", "unschedulable", "FailedScheduling", "Pod"],
+    ["node-away", "exam", "node-away", "EdgeAway", CLAIM],
+    ["snapshot-away", "exam-links", "node-away", "EdgeAway", "VolumeSnapshot"],
+    ["proxy-refuses", "exam-links", "node-away", "EdgeAway", CLAIM],
+    ["certificate-ended", "exam-links", "certificate-ended", "CertificateEnded", CLAIM],
+    ["certificate-shared", "exam-links", "certificate-shared", "CertificateShared", "Node"],
+    ["cloud-restarted", "exam-links", "cloud-began", "EdgeAway", CLAIM],
+    ["disk-full", "exam-volumes", "call-failed", "ProvisioningFailed", CLAIM],
+    ["two-claimants", "exam-volumes", "volume-claimed-twice", "VolumeClaimedTwice", CLAIM],
+    ["volume-absent", "exam-volumes", "volume-absent", "VolumeAbsent", CLAIM],
+    ["attach-hangs", "exam-volumes", "call-hangs", "CallHangs", CLAIM],
+    ["call-denied", "exam-volumes", "call-failed", "ProvisioningFailed", CLAIM],
+    ["driver-misnamed", "exam-volumes", "driver-down", "DriverDown", "Node"],
+    ["quota-reached", "exam-volumes", "call-failed", "ProvisioningFailed", CLAIM],
+    ["node-removed", "edge-removed", "volume-lost", "VolumeLost", CLAIM],
+    ["node-revoked", "revoked", "node-revoked", "EdgeRevoked", CLAIM],
+    ["not-taken", "direct-stock", "not-taken", "DirectVolumeNotTaken", "Pod"],
+];
+
+/// All states.
+pub(super) fn states() -> impl Iterator<Item = Broken> {
+    STATES.into_iter().map(|[name, row, cause, event, on]| Broken { name, row, cause, event, on })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::e2e::ROWS;
+
+    #[test]
+    fn the_manual_has_the_same_table() {
+        let manual = include_str!("../../../../../docs/operations.md");
+        let from = manual.split("### The exam\n").nth(1).unwrap();
+        let lines = from.lines().skip_while(|line| !line.starts_with("|---"));
+        let lines = lines.skip(1).take_while(|line| line.starts_with('|'));
+        let first_cells = |line: &str| {
+            let cells = line.split('|').map(|cell| cell.trim().replace('`', ""));
+            cells.skip(1).take(4).collect::<Vec<_>>()
+        };
+        let written: Vec<_> = lines.map(first_cells).collect();
+        let expected: Vec<_> =
+            states().map(|of| [of.name, of.cause, of.event, of.on].map(str::to_owned)).collect();
+        assert_eq!(written, expected);
+    }
+
+    #[test]
+    fn the_row_of_each_state_makes_it() {
+        let names: BTreeSet<_> = states().map(|of| of.name).collect();
+        assert_eq!(names.len(), STATES.len());
+        for Broken { name, row, .. } in states() {
+            assert!(ROWS.iter().any(|known| known.name == row), "there is no row {row}");
+            let text = match row {
+                "exam" => include_str!("../exam.rs"),
+                "exam-links" => include_str!("links.rs"),
+                "exam-volumes" => include_str!("volumes.rs"),
+                "edge-removed" => include_str!("../outages.rs"),
+                "revoked" => include_str!("../joins.rs"),
+                _ => include_str!("../stock.rs"),
+            };
+            assert!(text.contains(&format!("\"{name}\"")), "row {row} does not ask about {name}");
+        }
+    }
+}
