@@ -42,6 +42,8 @@ const LEFT_OUT: &[(&str, &str)] = &[
     ("etcd-without-quorum", STAND),
     ("driver-dead", STARTED_AGAIN),
     ("exam", STARTED_AGAIN),
+    ("exam-volumes", ARGUMENTS),
+    ("exam-links", ARGUMENTS),
     ("create-forgotten", STARTED_AGAIN),
     ("api-away", "commands reach csi-cloud by the API server"),
     ("power-cut", "the stand would have to start the pods' node as it was"),

@@ -34,7 +34,7 @@ pub(in crate::e2e) async fn broken(scene: &Scene<'_>) -> anyhow::Result<()> {
     let shared = cluster.node("n3")?;
     scene.apply(&at_node("data", proxied)).await?;
     scene.ready(&["data"]).await?;
-    let before = [proxied.edge.args().await, ended.edge.args().await];
+    let before = [proxied.edge.args().await?, ended.edge.args().await?];
     let other = other_edge(cluster, shared).await?;
     let examined = links(scene, proxied, ended).await;
     // Later rows need them, whatever was found.
@@ -100,13 +100,13 @@ async fn began(scene: &Scene<'_>, away: &Node) -> anyhow::Result<()> {
 /// Stops csi-edge at a node, and starts it again with other arguments.
 async fn restarted(node: &Node, change: impl FnOnce(&mut Vec<String>)) -> anyhow::Result<()> {
     node.edge.ended().await?;
-    node.edge.reargue(change).await;
+    node.edge.reargue(change).await?;
     node.edge.run().await
 }
 
 /// One more csi-edge with the certificate of a node, as a copied disk has it.
 async fn other_edge(cluster: &Cluster, node: &Node) -> anyhow::Result<Program> {
-    let mut args = node.edge.args().await;
+    let mut args = node.edge.args().await?;
     args.retain(|arg| !arg.starts_with("--fronts=") && !arg.starts_with("--state="));
     for name in ["fronts", "state"] {
         let dir = cluster.ground.dir().join(node.name).join(format!("other-{name}"));
@@ -114,7 +114,7 @@ async fn other_edge(cluster: &Cluster, node: &Node) -> anyhow::Result<Program> {
         args.push(format!("--{name}={}", dir.display()));
     }
     let launch = Launch::new(cluster.ground.program("csi-edge"), args);
-    let space = Arc::clone(&node.space);
+    let space = Arc::clone(&node.worker.space);
     Program::within(&space, "other-csi-edge", &cluster.ground.logs(), launch).await
 }
 

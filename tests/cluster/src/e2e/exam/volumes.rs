@@ -116,7 +116,7 @@ impl<'a> Faults<'a> {
             twice: Traces::of(scene, "twice").await?,
             absent: Traces::of(scene, "absent").await?,
             config: std::fs::read_to_string(config(cluster, second))?,
-            args: hostdir(third)?.args().await,
+            args: hostdir(third)?.args().await?,
         })
     }
 
@@ -132,7 +132,7 @@ impl<'a> Faults<'a> {
             args.retain(|arg| !arg.starts_with("--name="));
             args.push(format!("--name={OTHER_NAME}"));
         };
-        hostdir(self.third)?.reargue(other_name).await;
+        hostdir(self.third)?.reargue(other_name).await?;
         for driver in drivers {
             driver.run().await?;
         }
@@ -161,7 +161,7 @@ impl<'a> Faults<'a> {
         if copy.exists() {
             std::fs::remove_dir_all(copy)?;
         }
-        hostdir(self.third)?.reargue(|args| args.clone_from(&self.args)).await;
+        hostdir(self.third)?.reargue(|args| args.clone_from(&self.args)).await?;
         write(&config(cluster, self.second), &self.config)?;
         self.second.edge.ended().await?;
         cluster.mend().await?;
