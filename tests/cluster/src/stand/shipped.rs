@@ -62,12 +62,12 @@ pub(super) async fn images(ground: &Ground, is_central: bool) -> anyhow::Result<
 }
 
 async fn archive(ground: &Ground, shipped: &Shipped) -> anyhow::Result<PathBuf> {
-    let given = std::env::var_os(IMAGES).map(PathBuf::from);
-    let given = given.map(|dir| dir.join(format!("{}.tar", shipped.program)));
     let is_product = matches!(shipped.program, "csi-cloud" | "csi-edge");
-    if let Some(archive) = given.filter(|_| is_product) {
-        ensure!(archive.exists(), "{} is not there; unset {IMAGES}, or make it", archive.display());
-        return Ok(archive);
+    if let Some(dir) = std::env::var_os(IMAGES).filter(|_| is_product) {
+        let dir = PathBuf::from(dir);
+        let given = given(&dir, shipped.program)?;
+        let none = || format!("{} has none; unset {IMAGES}, or make it", dir.display());
+        return given.with_context(none);
     }
     let is_ours = is_product || shipped.program == "hostdir";
     let built = match is_ours {
@@ -98,6 +98,17 @@ async fn archive(ground: &Ground, shipped: &Shipped) -> anyhow::Result<PathBuf> 
     Ok(archive)
 }
 
+/// The archive of a program in a directory, of this machine's kind.
+fn given(dir: &Path, program: &str) -> anyhow::Result<Option<PathBuf>> {
+    let entries = std::fs::read_dir(dir);
+    let entries = entries.with_context(|| format!("cannot read {}", dir.display()))?;
+    let is_it = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        name.starts_with(program) && name.ends_with(".tar") && !name.contains("arm64")
+    };
+    Ok(entries.filter_map(|entry| Some(entry.ok()?.path())).find(is_it))
+}
+
 /// A program without its debug information, of which each container would have a copy.
 async fn stripped(ground: &Ground, program: &Path, name: &str) -> anyhow::Result<PathBuf> {
     let to = ground.dir().join(format!("stripped-{name}"));
@@ -111,6 +122,20 @@ async fn stripped(ground: &Ground, program: &Path, name: &str) -> anyhow::Result
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_archive_is_found_under_the_name_that_a_user_gave_it() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["csi-cloud-1-arm64.oci.tar", "csi-cloud-1-amd64.oci.tar", "csi-edge.tar"] {
+            std::fs::File::create(dir.path().join(name)).unwrap();
+        }
+        let named = |program| {
+            given(dir.path(), program).unwrap().map(|path| path.file_name().unwrap().to_owned())
+        };
+        assert_eq!(named("csi-cloud").unwrap(), "csi-cloud-1-amd64.oci.tar");
+        assert_eq!(named("csi-edge").unwrap(), "csi-edge.tar");
+        assert!(named("hostdir").is_none());
+    }
 
     #[test]
     fn every_image_of_the_tests_driver_is_there() {
