@@ -2,6 +2,7 @@
 //! are pods of a fourth node, csi-edge and the tests' driver those of the edges.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
@@ -38,6 +39,9 @@ const RELAYS: &str = "csi-cloud-relays";
 const PORT: u16 = 7443;
 /// How long a step may take.
 const SOON: Duration = Duration::from_secs(120);
+/// Programs that it needs besides those of any stand, and Debian's packages of them.
+const NEEDED: [(&str, &str); 3] =
+    [("iptables", "iptables"), ("strip", "binutils"), ("ldd", "libc-bin")];
 /// How many pods are not of the edges: csi-cloud's, and the sidecars'.
 const CENTRAL_PODS: usize = 2;
 
@@ -79,6 +83,13 @@ impl Site<'_> {
     /// # Errors
     /// A node does not start, an object is refused, or pods are not ready in time.
     pub(super) async fn start(&self) -> anyhow::Result<Deployed> {
+        let lacks = |program: &str| {
+            let dirs = ["/usr/sbin", "/usr/bin", "/sbin", "/bin"];
+            !dirs.iter().any(|dir| Path::new(dir).join(program).exists())
+        };
+        let missing = NEEDED.iter().filter(|(program, _)| lacks(program));
+        let missing: Vec<_> = missing.map(|(_, package)| *package).collect();
+        ensure!(missing.is_empty(), "install Debian's packages {}", missing.join(" "));
         names::serve(stand_address(), self.client, self.tasks).await?;
         let centre = self.centre();
         let edges = self.edges();
