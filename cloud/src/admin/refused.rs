@@ -6,7 +6,7 @@ use crate::state::store::backend::StoreError;
 
 /// Why nothing was shown or changed.
 #[derive(Debug)]
-pub(super) struct CommandError {
+pub(crate) struct CommandError {
     /// The HTTP status code.
     pub(super) status: u16,
     /// For an operator.

@@ -29,7 +29,7 @@ pub struct ReplicaOrder {
 }
 
 /// One of the csi-clouds.
-#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReplicaView {
     /// Its name.
     pub name: String,
@@ -67,7 +67,7 @@ impl AdminState {
     }
 
     /// All replicas, by name.
-    pub(super) async fn replicas(&self) -> Result<Vec<ReplicaView>, CommandError> {
+    pub(crate) async fn replicas(&self) -> Result<Vec<ReplicaView>, CommandError> {
         let cluster = self.cluster()?;
         let replicas = cluster.replicas().await?;
         let epoch = self.store.read(|state| state.leader_epoch());

@@ -47,7 +47,7 @@ pub(crate) fn admin_state_into(backend: Box<dyn Backend>, tasks: &Tasks) -> Admi
 }
 
 /// The state of one driver, over a store.
-fn admin_state_over(store: Store, tasks: &Tasks) -> AdminState {
+pub(crate) fn admin_state_over(store: Store, tasks: &Tasks) -> AdminState {
     let links = Arc::new(Links::new(store.clone(), tasks.clone(), answer::answer));
     let policies = BTreeMap::from([(driver(), Policy::new(None))]);
     AdminState {

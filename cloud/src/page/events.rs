@@ -87,6 +87,9 @@ impl Change {
         if !now.has_same_calls(before) {
             regions.insert("flight");
         }
+        if now.several != before.several {
+            regions.insert("replicas");
+        }
         if !names.is_empty() {
             change.about.insert(CALLS.into());
             change.about.extend(names.iter().map(|name| link::encode(name)));
@@ -166,9 +169,11 @@ fn event(epoch: &str, number: u64, change: &Change) -> Bytes {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::admin::replicas::ReplicaView;
     use crate::page::problem::rows;
     use crate::page::problem::{Severity, tests::fault};
-    use crate::page::snapshot::tests::fleet;
+    use crate::page::snapshot::tests::{fleet, replica};
+    use crate::page::snapshot::{ReplicaCell, Several};
 
     fn between(before: &Snapshot, now: &Snapshot) -> Change {
         Change::between(before, now, BTreeSet::new(), Redraw::default())
@@ -189,6 +194,12 @@ mod tests {
         wrong.problems = rows(vec![fault(Severity::Fault, "x", "b", 1_000)]);
         let change = between(&now, &wrong);
         assert_eq!(change.regions.keys().copied().collect::<Vec<_>>(), ["wrong"]);
+        let mut led = now.clone();
+        let leads = ReplicaView { leads: true, ..replica("a") };
+        let replicas = vec![ReplicaCell { view: leads, since: None }];
+        led.several = Some(Several { replicas, is_old: false });
+        let change = between(&now, &led);
+        assert_eq!(change.regions.keys().copied().collect::<Vec<_>>(), ["replicas"]);
         let redraw = Redraw { words: true };
         let words = Change::between(&now, &now, BTreeSet::new(), redraw);
         assert_eq!(words.regions.len(), 1);

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use proto::host::clock;
 use proto::host::tasks::Tasks;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -12,6 +13,7 @@ use uuid::Uuid;
 use super::events::{Change, Feed, Redraw};
 use super::group::{By, groups};
 use super::look::look;
+use super::replicas;
 use super::snapshot::Snapshot;
 use super::sweep::{Sweep, Troubled};
 use super::views::map;
@@ -98,7 +100,10 @@ impl Hub {
         if last.looked.is_some_and(|looked| looked.elapsed() < PACE) {
             return last;
         }
+        let before = last.snapshot.several.as_ref();
+        let several = replicas::look(&self.state, before, clock::now()).await;
         let snapshot = look(&self.state, &mut looking.sweep, &last.snapshot);
+        let snapshot = Snapshot { several, ..snapshot };
         let mut feed = last.feed.clone();
         if last.looked.is_some() {
             let change = looking.change(&self.state, &last.snapshot, &snapshot);

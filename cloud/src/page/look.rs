@@ -56,6 +56,7 @@ pub(super) fn look(state: &AdminState, sweep: &mut Sweep, before: &Snapshot) -> 
         problems: Vec::new(),
         in_flight: in_flight(state, now),
         own_ends: own_ends(state),
+        several: None,
     };
     steady(&mut snapshot.nodes, &before.nodes);
     snapshot.problems = rows(trouble::faults(state, &snapshot, sweep));

@@ -18,6 +18,7 @@ pub(crate) mod listen;
 mod look;
 mod node_state;
 mod problem;
+mod replicas;
 mod router;
 mod screens;
 mod sessions;

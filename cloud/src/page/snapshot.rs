@@ -7,6 +7,7 @@ use proto::names::{DriverName, NodeName};
 
 use super::node_state::NodeState;
 use super::problem::{Problem, near};
+use crate::admin::replicas::ReplicaView;
 
 /// The fleet at one moment.
 #[derive(Clone, Debug, Default)]
@@ -23,6 +24,26 @@ pub(super) struct Snapshot {
     pub(super) in_flight: InFlight,
     /// When csi-cloud's own certificate and its CA end, in ms since 1970.
     pub(super) own_ends: Vec<(&'static str, u64)>,
+    /// The csi-clouds that share the store; none if this one has it alone.
+    pub(super) several: Option<Several>,
+}
+
+/// The csi-clouds that share a store.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Several {
+    /// All of them by name.
+    pub(super) replicas: Vec<ReplicaCell>,
+    /// Whether etcd gave no answer since.
+    pub(super) is_old: bool,
+}
+
+/// One of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ReplicaCell {
+    /// As `csi-cloud replicas` has it.
+    pub(super) view: ReplicaView,
+    /// Since when it does what it does, in ms since 1970, as far as is known.
+    pub(super) since: Option<u64>,
 }
 
 /// A node.
@@ -132,6 +153,20 @@ pub(super) mod tests {
             drivers: vec![Arc::new("d.example".parse().unwrap())],
             volumes: 2,
             ends: Some(1_000_000_000),
+        }
+    }
+
+    /// A csi-cloud that follows another one.
+    pub(in crate::page) fn replica(name: &str) -> ReplicaView {
+        ReplicaView {
+            name: name.into(),
+            leads: false,
+            epoch: None,
+            lag: 0,
+            version: Some("1".into()),
+            drained: false,
+            endpoints: Vec::new(),
+            this: false,
         }
     }
 

@@ -1,6 +1,7 @@
 //! The page as a browser gets it, over a store in memory; and its colours.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, CONTENT_TYPE, COOKIE, LOCATION, RETRY_AFTER, SET_COOKIE};
@@ -14,8 +15,15 @@ use super::guard::Peer;
 use super::guard::tests::{TOKEN, guard};
 use super::hub::Hub;
 use super::router::Router;
-use crate::admin::tests::admin_state;
+use super::views::overview::overview;
+use crate::admin::admin_state::AdminState;
+use crate::admin::tests::{admin_state, admin_state_over};
 use crate::state::record::Node;
+use crate::state::store::replica::Replica;
+use crate::state::store::replicated::Joining;
+use crate::state::store::tests::etcd_server::EtcdServer;
+use crate::state::store::writer::Store;
+use crate::telemetry::metrics::Metrics;
 
 /// A page over a store with one node that is away.
 struct Page {
@@ -152,6 +160,42 @@ async fn every_page_is_made_and_only_shows() {
     for method in [Method::POST, Method::DELETE, Method::PUT] {
         let request = Request::builder().method(method).uri("/node/n1");
         assert_eq!(page.send(request, "").await.status(), StatusCode::METHOD_NOT_ALLOWED);
+    }
+}
+
+/// The state of a csi-cloud that shares a store in etcd.
+async fn replica(server: &EtcdServer, name: &str, tasks: &Tasks) -> AdminState {
+    let endpoints = vec!["wss://a:1".parse().unwrap()];
+    let replica = Replica { name: name.into(), endpoints };
+    let commits = Metrics::default().commits();
+    let joining = Joining::new(&server.at("edge-csi"), replica, commits).unwrap();
+    admin_state_over(Store::join(joining, tasks).await.unwrap(), tasks)
+}
+
+#[tokio::test]
+async fn the_first_screen_shows_the_csi_clouds_of_a_store_in_etcd() {
+    let Some(server) = EtcdServer::start(&[]) else { return };
+    let tasks = Tasks::default();
+    let a = replica(&server, "a", &tasks).await;
+    a.store.leadership().leading().await;
+    let b = replica(&server, "b", &tasks).await;
+    for (state, this) in [(a, "a"), (b, "b")] {
+        let hub = Hub::new(Arc::new(state));
+        let seen = async {
+            loop {
+                let moment = hub.current().await;
+                let several = moment.snapshot.several.as_ref().unwrap();
+                let replicas = several.replicas.iter();
+                let seen: Vec<_> = replicas.map(|of| (&*of.view.name, of.view.leads)).collect();
+                // The second one says a moment after its start that it is there.
+                if seen == [("a", true), ("b", false)] {
+                    return overview(&moment.snapshot, "").into_string();
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        let shown = tokio::time::timeout(Duration::from_secs(30), seen).await.unwrap();
+        assert!(shown.contains(&format!("{this} (this one)</th>")), "{shown}");
     }
 }
 

@@ -13,6 +13,7 @@ pub(super) mod map;
 pub(super) mod node;
 pub(super) mod nodes;
 pub(super) mod overview;
+pub(super) mod replicas;
 pub(super) mod subject;
 pub(super) mod time;
 pub(super) mod timeline;

@@ -3,6 +3,7 @@
 use maud::{Markup, PreEscaped, html};
 
 use super::link;
+use super::replicas;
 use super::time::{number, since};
 use super::words::many;
 use super::wrong;
@@ -10,22 +11,35 @@ use crate::page::node_state::NodeState;
 use crate::page::snapshot::{DriverCell, Snapshot};
 
 /// The parts of the first screen that change while it is shown, by the ids of their elements.
-pub(in crate::page) fn regions(snapshot: &Snapshot) -> [(&'static str, Markup); 3] {
-    [("counts", counts(snapshot)), ("wrong", wrong::first(snapshot)), ("flight", flight(snapshot))]
+pub(in crate::page) fn regions(snapshot: &Snapshot) -> Vec<(&'static str, Markup)> {
+    let all = [
+        ("counts", Some(counts(snapshot))),
+        ("wrong", Some(wrong::first(snapshot))),
+        ("flight", Some(flight(snapshot))),
+        ("replicas", several(snapshot)),
+    ];
+    all.into_iter().filter_map(|(id, markup)| Some((id, markup?))).collect()
 }
 
 /// The first screen. The map is rendered already.
 pub(in crate::page) fn overview(snapshot: &Snapshot, map: &str) -> Markup {
-    let [(_, counts), (_, wrong), (_, flight)] = regions(snapshot);
     html! {
         h1 .hidden { "The fleet" }
-        section #counts aria-label="Nodes by state" { (counts) }
+        section #counts aria-label="Nodes by state" { (counts(snapshot)) }
         div .columns {
-            section #wrong aria-labelledby="wrong-title" { (wrong) }
-            section #flight aria-labelledby="flight-title" { (flight) }
+            section #wrong aria-labelledby="wrong-title" { (wrong::first(snapshot)) }
+            section #flight aria-labelledby="flight-title" { (flight(snapshot)) }
+        }
+        @if let Some(several) = several(snapshot) {
+            section #replicas aria-labelledby="replicas-title" { (several) }
         }
         section #map aria-labelledby="map-title" { (PreEscaped(map)) }
     }
+}
+
+/// The csi-clouds that share the store; none if this one has it alone.
+fn several(snapshot: &Snapshot) -> Option<Markup> {
+    snapshot.several.as_ref().map(|several| replicas::replicas(several, snapshot.at))
 }
 
 fn counts(snapshot: &Snapshot) -> Markup {
@@ -107,8 +121,8 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::page::snapshot::InFlight;
     use crate::page::snapshot::tests::fleet;
+    use crate::page::snapshot::{InFlight, Several};
 
     #[test]
     fn counts_are_links_to_the_nodes_that_are_counted() {
@@ -131,6 +145,10 @@ mod tests {
         for id in ["counts", "wrong", "flight", "map"] {
             assert_eq!(shown.matches(&format!("id=\"{id}\"")).count(), 1, "{id}: {shown}");
         }
+        assert!(!shown.contains("replicas"), "with one csi-cloud there is nothing of it: {shown}");
+        fleet.several = Some(Several::default());
+        assert_eq!(overview(&fleet, "").into_string().matches("id=\"replicas\"").count(), 1);
+        assert_eq!(regions(&fleet).len(), 4);
         for part in ["2 hang", "the oldest for", "5\u{202f}000", "2 creates with", "<p>map</p>"] {
             assert!(shown.contains(part), "{part} is not in {shown}");
         }

@@ -1,0 +1,90 @@
+//! The csi-clouds that share a store: who leads, and how far each is.
+
+use maud::{Markup, html};
+use proto::host::plain;
+
+use super::time::{number, since};
+use crate::admin::replicas::ReplicaView;
+use crate::page::snapshot::{ReplicaCell, Several};
+
+/// The table of them.
+pub(in crate::page) fn replicas(several: &Several, now: u64) -> Markup {
+    html! {
+        h2 #replicas-title { "csi-clouds" }
+        @if several.is_old {
+            p .muted { "etcd does not answer; this is what it said last." }
+        }
+        div .scroll tabindex="0" role="region" aria-label="csi-clouds with this store" {
+            table {
+                thead {
+                    tr {
+                        th scope="col" { "name" }
+                        th scope="col" { "part" }
+                        th scope="col" { "since" }
+                        th scope="col" .number { "epoch" }
+                        th scope="col" .number { "commits behind" }
+                        th scope="col" { "version" }
+                    }
+                }
+                tbody {
+                    @for cell in &several.replicas { (row(cell, now)) }
+                }
+            }
+        }
+    }
+}
+
+fn row(cell: &ReplicaCell, now: u64) -> Markup {
+    let ReplicaCell { view, since: begun } = cell;
+    let lag = usize::try_from(view.lag).unwrap_or(usize::MAX);
+    html! {
+        tr {
+            th scope="row" { (plain(&view.name)) @if view.this { " (this one)" } }
+            td { (part(view)) }
+            td { @if let Some(begun) = begun { (since(*begun, now)) } }
+            td .number { @if let Some(epoch) = view.epoch { (epoch) } }
+            td .number { @if view.version.is_some() { (number(lag)) } }
+            td { @if let Some(version) = &view.version { (plain(version)) } }
+        }
+    }
+}
+
+/// What it does, in a word or two.
+fn part(view: &ReplicaView) -> &'static str {
+    match (view.version.is_some(), view.leads, view.drained) {
+        (false, _, _) => "not running",
+        (true, true, false) => "leads",
+        (true, true, true) => "leads, drained",
+        (true, false, true) => "drained",
+        (true, false, false) => "follows",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::page::snapshot::tests::replica;
+
+    #[test]
+    fn the_leader_and_those_that_are_behind_are_seen() {
+        let a = ReplicaView { leads: true, epoch: Some(7), this: true, ..replica("a") };
+        let b = ReplicaView { lag: 1_234, ..replica("b\u{1b}") };
+        let gone = ReplicaView { version: None, ..replica("c") };
+        let cell = |view, since| ReplicaCell { view, since };
+        let cells = vec![cell(a, Some(1_000)), cell(b, None), cell(gone, Some(60_000))];
+        let several = Several { replicas: cells, is_old: false };
+        let shown = replicas(&several, 61_000).into_string();
+        for part in [
+            "a (this one)</th><td>leads</td><td><time",
+            "<td class=\"number\">7</td>",
+            "b\\u{1b}</th><td>follows</td><td></td>",
+            "1\u{202f}234",
+            "<td>not running</td>",
+        ] {
+            assert!(shown.contains(part), "{part} is not in {shown}");
+        }
+        assert!(!shown.contains("etcd does not answer"));
+        let old = Several { is_old: true, ..several };
+        assert!(replicas(&old, 61_000).into_string().contains("etcd does not answer"));
+    }
+}
