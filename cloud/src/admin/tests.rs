@@ -33,7 +33,7 @@ use crate::state::store::writer::Store;
 use crate::state::txn::Txn;
 
 mod purge;
-mod replicas;
+pub(crate) mod replicas;
 mod trust;
 
 /// The state of one driver, over an empty store.

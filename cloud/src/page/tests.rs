@@ -16,14 +16,10 @@ use super::guard::tests::{TOKEN, guard};
 use super::hub::Hub;
 use super::router::Router;
 use super::views::overview::overview;
-use crate::admin::admin_state::AdminState;
-use crate::admin::tests::{admin_state, admin_state_over};
+use crate::admin::tests::admin_state;
+use crate::admin::tests::replicas::join;
 use crate::state::record::Node;
-use crate::state::store::replica::Replica;
-use crate::state::store::replicated::Joining;
 use crate::state::store::tests::etcd_server::EtcdServer;
-use crate::state::store::writer::Store;
-use crate::telemetry::metrics::Metrics;
 
 /// A page over a store with one node that is away.
 struct Page {
@@ -163,37 +159,31 @@ async fn every_page_is_made_and_only_shows() {
     }
 }
 
-/// The state of a csi-cloud that shares a store in etcd.
-async fn replica(server: &EtcdServer, name: &str, tasks: &Tasks) -> AdminState {
-    let endpoints = vec!["wss://a:1".parse().unwrap()];
-    let replica = Replica { name: name.into(), endpoints };
-    let commits = Metrics::default().commits();
-    let joining = Joining::new(&server.at("edge-csi"), replica, commits).unwrap();
-    admin_state_over(Store::join(joining, tasks).await.unwrap(), tasks)
+/// The first screen, once these csi-clouds are there, and whether each leads.
+async fn first_screen(hub: &Hub, expected: &[(&str, bool)]) -> String {
+    loop {
+        let moment = hub.current().await;
+        let several = moment.snapshot.several.as_ref().unwrap();
+        let replicas = several.replicas.iter();
+        let seen: Vec<_> = replicas.map(|of| (&*of.view.name, of.view.leads)).collect();
+        if seen == expected {
+            return overview(&moment.snapshot, "").into_string();
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
 }
 
 #[tokio::test]
 async fn the_first_screen_shows_the_csi_clouds_of_a_store_in_etcd() {
     let Some(server) = EtcdServer::start(&[]) else { return };
     let tasks = Tasks::default();
-    let a = replica(&server, "a", &tasks).await;
+    let a = join(&server, "a", &tasks).await;
     a.store.leadership().leading().await;
-    let b = replica(&server, "b", &tasks).await;
+    let b = join(&server, "b", &tasks).await;
     for (state, this) in [(a, "a"), (b, "b")] {
         let hub = Hub::new(Arc::new(state));
-        let seen = async {
-            loop {
-                let moment = hub.current().await;
-                let several = moment.snapshot.several.as_ref().unwrap();
-                let replicas = several.replicas.iter();
-                let seen: Vec<_> = replicas.map(|of| (&*of.view.name, of.view.leads)).collect();
-                // The second one says a moment after its start that it is there.
-                if seen == [("a", true), ("b", false)] {
-                    return overview(&moment.snapshot, "").into_string();
-                }
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-        };
+        // The second one says a moment after its start that it is there.
+        let seen = first_screen(&hub, &[("a", true), ("b", false)]);
         let shown = tokio::time::timeout(Duration::from_secs(30), seen).await.unwrap();
         assert!(shown.contains(&format!("{this} (this one)</th>")), "{shown}");
     }
@@ -227,9 +217,9 @@ async fn who_watches_gets_events_and_no_more_may_watch_than_there_is_room_for() 
     let event = first.frame().await.unwrap().unwrap().into_data().unwrap();
     assert!(event.starts_with(b"id: ") && event.ends_with(b"\n\n"), "{event:?}");
     watching.clear();
-    tokio::time::sleep(std::time::Duration::from_secs(60)).await;
+    tokio::time::sleep(Duration::from_secs(60)).await;
     assert_eq!(page.send(watch(), "").await.status(), StatusCode::OK, "a place is free again");
-    page.tasks.finish(std::time::Duration::from_secs(5)).await;
+    page.tasks.finish(Duration::from_secs(5)).await;
 }
 
 /// The variables of a scheme, as red, green and blue.

@@ -11,7 +11,8 @@ use crate::state::store::replicated::Joining;
 use crate::state::store::tests::etcd_server::EtcdServer;
 use crate::telemetry::metrics::Metrics;
 
-async fn join(server: &EtcdServer, name: &str, tasks: &Tasks) -> AdminState {
+/// The state of a csi-cloud that shares a store in this etcd.
+pub(crate) async fn join(server: &EtcdServer, name: &str, tasks: &Tasks) -> AdminState {
     let endpoints = vec!["wss://a:1".parse().unwrap()];
     let replica = Replica { name: name.into(), endpoints };
     let commits = Metrics::default().commits();
