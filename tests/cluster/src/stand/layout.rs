@@ -90,7 +90,7 @@ impl Layout {
     /// started.
     ///
     /// # Errors
-    /// As for [`own`].
+    /// As for `own`.
     pub fn enter(&self) -> anyhow::Result<()> {
         let nodes = u8::try_from(self.nodes.len())?;
         match self.network {
@@ -119,7 +119,7 @@ pub struct Plan {
 pub enum Network {
     /// The machine's network, in which kubelets listen on loopback, and pods have loopback alone.
     Host,
-    /// A network namespace of the stand's own ([`own`]). Each node has an address, and each pod
+    /// A network namespace of the stand's own (`own`). Each node has an address, and each pod
     /// one of its node's subnet.
     Own,
     /// The same, but each node is in a network namespace of its own, behind a wire. So all nodes
