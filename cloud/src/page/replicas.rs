@@ -1,4 +1,5 @@
-//! The csi-clouds that share a store, as `csi-cloud replicas` lists them, and since when each is so.
+//! The csi-clouds that share a store, as `csi-cloud replicas` lists them, and since when each is
+//! so.
 //!
 //! etcd is asked once for a look. If it gives no answer soon, what it said last is shown, and that
 //! it is old.

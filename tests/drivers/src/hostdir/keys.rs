@@ -2,8 +2,8 @@
 
 /// The key of the one topology segment; its value is the node id.
 pub const TOPOLOGY_KEY: &str = "topology.hostdir.edge-csi.io/node";
-/// The name of a pipe in the state directory. Attachments wait while it has no writer, so that tests
-/// have one that hangs while the driver is well.
+/// The name of a pipe in the state directory. Attachments wait while it has no writer, so that
+/// tests have one that hangs while the driver is well.
 pub const ATTACH_WAITS: &str = "attach-waits";
 /// The one mutable parameter, with any value.
 pub const MUTABLE_KEY: &str = "mutableKey";
