@@ -17,7 +17,7 @@ use super::hub::Hub;
 use super::router::Router;
 use super::views::overview::overview;
 use crate::admin::tests::admin_state;
-use crate::admin::tests::replicas::join;
+use crate::admin::tests::replicas::pair;
 use crate::state::record::Node;
 use crate::state::store::tests::etcd_server::EtcdServer;
 
@@ -177,9 +177,7 @@ async fn first_screen(hub: &Hub, expected: &[(&str, bool)]) -> String {
 async fn the_first_screen_shows_the_csi_clouds_of_a_store_in_etcd() {
     let Some(server) = EtcdServer::start(&[]) else { return };
     let tasks = Tasks::default();
-    let a = join(&server, "a", &tasks).await;
-    a.store.leadership().leading().await;
-    let b = join(&server, "b", &tasks).await;
+    let [a, b] = pair(&server, &tasks).await;
     for (state, this) in [(a, "a"), (b, "b")] {
         let hub = Hub::new(Arc::new(state));
         // The second one says a moment after its start that it is there.

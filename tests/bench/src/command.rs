@@ -1,11 +1,11 @@
 //! `make bench`: what is measured on one machine, case by case.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use crate::figures;
 use crate::figures::Figure;
 use crate::grown::Size;
+use crate::repeats::Repeats;
 use crate::report::finish;
 use crate::{calls, durable, guest_io, routing};
 
@@ -14,15 +14,8 @@ use crate::{calls, durable, guest_io, routing};
 /// It fails if a target is missed or a call failed.
 #[derive(clap::Args)]
 pub struct Options {
-    /// How often each measurement is repeated; figures are medians
-    #[arg(long, default_value_t = 5)]
-    rounds: usize,
-    /// How long one measurement takes, in ms
-    #[arg(long, default_value_t = 1500)]
-    time_ms: u64,
-    /// The directory where the rows go, and while it runs the stores: on a disk
-    #[arg(long, default_value = "target/bench")]
-    out: PathBuf,
+    #[command(flatten)]
+    repeats: Repeats,
     /// How many nodes csi-cloud knows in `routing`
     #[arg(long, default_value_t = 10_000)]
     nodes: usize,
@@ -56,7 +49,7 @@ pub enum Case {
 /// # Errors
 /// A target is missed, a call failed, or a program does not start.
 pub async fn main(cases: &[Case], options: &Options) -> anyhow::Result<()> {
-    std::fs::create_dir_all(&options.out)?;
+    std::fs::create_dir_all(&options.repeats.out)?;
     let mut missed = Vec::new();
     for case in cases {
         if let Err(error) = measure(*case, options).await {
@@ -68,9 +61,9 @@ pub async fn main(cases: &[Case], options: &Options) -> anyhow::Result<()> {
 }
 
 async fn measure(case: Case, options: &Options) -> anyhow::Result<()> {
-    let rounds = options.rounds;
-    let time = Duration::from_millis(options.time_ms);
-    let out = &options.out;
+    let Repeats { rounds, out, .. } = &options.repeats;
+    let rounds = *rounds;
+    let time = options.repeats.time();
     match case {
         Case::Calls => calls::measure(rounds, time, out).await,
         Case::Routing => {
@@ -90,5 +83,5 @@ async fn measure(case: Case, options: &Options) -> anyhow::Result<()> {
 
 fn report(figures: &[Figure], options: &Options, file: &str) -> anyhow::Result<()> {
     let table = figures::table(figures);
-    finish(figures, &table, &figures::targets(figures), &options.out.join(file))
+    finish(figures, &table, &figures::targets(figures), &options.repeats.out.join(file))
 }

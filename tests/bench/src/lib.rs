@@ -16,6 +16,7 @@ pub mod hostile;
 pub mod lives;
 pub mod load;
 pub mod page;
+mod repeats;
 pub mod replicas;
 pub mod report;
 pub mod routing;

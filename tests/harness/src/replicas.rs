@@ -187,6 +187,25 @@ pub fn held(stand: &Stand, driver: &str) -> String {
     stand.at(&format!("held/{driver}.sock"))
 }
 
+/// Starts an edge that knows all of these, with its driver's socket, and waits until it is linked.
+///
+/// # Errors
+/// It does not link in time.
+pub async fn edge(
+    stand: &mut Stand,
+    replicas: &[Replica],
+    node: &str,
+    driver: (&str, &str),
+) -> anyhow::Result<Process> {
+    let state = stand.at("state");
+    let mut more = vec!["--state", &state];
+    let urls = replicas.iter().flat_map(Replica::urls);
+    more.extend(urls.flat_map(|url| ["--cloud", url.as_str()]));
+    let mut edge = stand.edge_with(node, &[driver], &more).await?;
+    edge.line_starting("linked ", START).await?;
+    Ok(edge)
+}
+
 /// Starts a socket relay to all of these, which finds the leader.
 ///
 /// # Errors

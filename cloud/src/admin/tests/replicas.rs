@@ -12,12 +12,19 @@ use crate::state::store::tests::etcd_server::EtcdServer;
 use crate::telemetry::metrics::Metrics;
 
 /// The state of a csi-cloud that shares a store in this etcd.
-pub(crate) async fn join(server: &EtcdServer, name: &str, tasks: &Tasks) -> AdminState {
+async fn join(server: &EtcdServer, name: &str, tasks: &Tasks) -> AdminState {
     let endpoints = vec!["wss://a:1".parse().unwrap()];
     let replica = Replica { name: name.into(), endpoints };
     let commits = Metrics::default().commits();
     let joining = Joining::new(&server.at("edge-csi"), replica, commits).unwrap();
     admin_state_over(Store::join(joining.cluster(), tasks).await.unwrap(), tasks)
+}
+
+/// The csi-clouds a, which leads, and b, which follows.
+pub(crate) async fn pair(server: &EtcdServer, tasks: &Tasks) -> [AdminState; 2] {
+    let a = join(server, "a", tasks).await;
+    a.store.leadership().leading().await;
+    [a, join(server, "b", tasks).await]
 }
 
 async fn list(state: &AdminState) -> Vec<ReplicaView> {
@@ -40,9 +47,7 @@ async fn a_csi_cloud_with_a_store_of_its_own_has_no_replicas() {
 async fn replicas_are_listed_and_take_orders() {
     let Some(server) = EtcdServer::start(&[]) else { return };
     let tasks = Tasks::default();
-    let a = join(&server, "a", &tasks).await;
-    a.store.leadership().leading().await;
-    let b = join(&server, "b", &tasks).await;
+    let [a, b] = pair(&server, &tasks).await;
     let listed = async {
         loop {
             let all = list(&b).await;

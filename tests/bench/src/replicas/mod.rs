@@ -4,15 +4,13 @@
 //! How long callers and edges wait for the next leader, what commits cost, and how long a follower
 //! takes to have what it lacks.
 
-use std::path::PathBuf;
-use std::time::Duration;
-
 use anyhow::ensure;
 
 use crate::durable::on_a_disk;
 use crate::figures;
 use crate::figures::Figure;
 use crate::grown::Size;
+use crate::repeats::Repeats;
 use crate::report::finish;
 use harness::etcd_server::is_installed;
 
@@ -29,15 +27,8 @@ mod world;
 /// failed.
 #[derive(clap::Args)]
 pub struct Options {
-    /// How often each measurement is repeated
-    #[arg(long, default_value_t = 5)]
-    rounds: usize,
-    /// How long creates are measured in a round, in ms
-    #[arg(long, default_value_t = 1500)]
-    time_ms: u64,
-    /// The directory where the rows go, and while it runs the stores: on a disk
-    #[arg(long, default_value = "target/bench")]
-    out: PathBuf,
+    #[command(flatten)]
+    repeats: Repeats,
     /// How many changes a follower lacks
     #[arg(long, default_value_t = 10_000)]
     changes: usize,
@@ -61,24 +52,23 @@ pub struct Options {
 /// A target is missed, a call failed, or a program does not start.
 pub async fn main(options: &Options) -> anyhow::Result<()> {
     ensure!(is_installed("several csi-clouds")?, "etcd is needed: apt install etcd-server");
-    std::fs::create_dir_all(&options.out)?;
-    on_a_disk(&options.out)?;
+    let out = &options.repeats.out;
+    std::fs::create_dir_all(out)?;
+    on_a_disk(out)?;
     let figures = measure(options).await?;
     let table = figures::table(&figures);
-    let out = options.out.join("replicas.jsonl");
-    finish(&figures, &table, &figures::targets(&figures), &out)
+    finish(&figures, &table, &figures::targets(&figures), &out.join("replicas.jsonl"))
 }
 
 async fn measure(options: &Options) -> anyhow::Result<Vec<Figure>> {
-    let Options { rounds, out, .. } = options;
+    let Repeats { rounds, out, .. } = &options.repeats;
     let wanted = |part: &str| options.only.as_deref().is_none_or(|only| only == part);
     let mut figures = Vec::new();
     if wanted("handover") {
         figures.extend(handover::measure(*rounds, out).await?);
     }
     if wanted("commits") {
-        let time = Duration::from_millis(options.time_ms);
-        figures.extend(commits::measure(*rounds, time, out).await?);
+        figures.extend(commits::measure(*rounds, options.repeats.time(), out).await?);
     }
     if wanted("behind") {
         figures.extend(behind::measure(options.changes, out).await?);

@@ -1,5 +1,5 @@
 //! A fleet of light edges in this process. Each dials, sends its hello, answers calls, and dials
-//! again with csi-edge's backoff when its link ends.
+//! again with csi-edge's backoff of each place when its link ends.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -12,6 +12,7 @@ use anyhow::{Context, bail};
 use cloud::pki::ca::Authority;
 use edge::identity::request::Request as NewCertificate;
 use edge::link::backoff::{Backoff, Cap, STABLE};
+use futures_util::future::select_all;
 use http::{Request, Response};
 use hyper::body::Incoming;
 use prost::Message as _;
@@ -91,6 +92,8 @@ enum LinkEnd {
     Lost(Option<Duration>),
     /// The cloud follows another one, at this place.
     Leader(usize),
+    /// The cloud follows, and says nobody of the places to lead.
+    NoLeader,
     /// The edge has a new certificate, and the link goes on until the next one replaces it.
     Renewed,
 }
@@ -245,31 +248,43 @@ impl Fleet {
 impl Edge {
     async fn keep(&self, shared: &Shared, tasks: &Tasks) {
         let mut cap = Cap::default();
-        let mut backoff = Backoff::new(rand::make_rng());
+        let backoffs = shared.places.iter().map(|_| Backoff::new(rand::make_rng()));
+        let mut backoffs: Vec<_> = backoffs.collect();
         let mut place = 0;
         // The place of the leader that it was told, and whether it is of no use.
         let mut leader = None;
         let mut awaits_leader = false;
         while !tasks.is_stopped() {
             let begun = Instant::now();
-            // An error here is no news: while the cloud is away there are thousands.
-            match self.link_once((place, awaits_leader), shared, tasks).await {
+            let ended = self.link_once((place, awaits_leader), shared, tasks).await;
+            let Some(backoff) = backoffs.get_mut(place) else { return };
+            match ended {
                 Ok(LinkEnd::Renewed) => continue,
                 Ok(LinkEnd::Leader(next)) => {
+                    backoff.turned_away();
                     leader = Some(next);
                     place = next;
                     tokio::time::sleep(SPREAD.mul_f64(rand::random())).await;
                     continue;
                 }
+                Ok(LinkEnd::NoLeader) => {
+                    backoff.turned_away();
+                }
                 Ok(LinkEnd::Lost(told)) => {
                     awaits_leader = false;
                     cap.take(told);
+                    backoff.ended(begun.elapsed() >= STABLE, cap);
                 }
-                Err(_) => awaits_leader |= leader == Some(place),
+                // An error here is no news: while the cloud is away there are thousands.
+                Err(_) => {
+                    awaits_leader |= leader == Some(place);
+                    backoff.failed(cap);
+                }
             }
-            place = (place + 1) % shared.places.len();
-            backoff.ended(begun.elapsed() >= STABLE, cap);
-            tokio::select! { () = backoff.over() => {}, () = tasks.stopped() => return }
+            tokio::select! {
+                next = first_over(&backoffs) => place = next,
+                () = tasks.stopped() => return,
+            }
         }
     }
 
@@ -293,7 +308,7 @@ impl Edge {
             Greeted::Refused(leader) => {
                 let at = |place: &Place| leader.contains(&place.endpoint.to_string());
                 let place = shared.places.iter().position(at);
-                return Ok(place.map_or(LinkEnd::Lost(None), LinkEnd::Leader));
+                return Ok(place.map_or(LinkEnd::NoLeader, LinkEnd::Leader));
             }
         };
         drop(permit);
@@ -415,6 +430,11 @@ impl Edge {
         self.has_renewed.store(true, Ordering::Relaxed);
         Some(())
     }
+}
+
+/// The place that may be dialed first.
+async fn first_over(backoffs: &[Backoff]) -> usize {
+    select_all(backoffs.iter().map(|backoff| Box::pin(backoff.over()))).await.1
 }
 
 /// Serves a link until the next one of its edge has replaced it.

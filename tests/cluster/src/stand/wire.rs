@@ -27,7 +27,9 @@ impl Wire {
     /// # Errors
     /// `ip` of iproute2 is not installed, or the kernel has no such devices.
     pub(super) async fn lay(&self, pid: u32) -> anyhow::Result<()> {
-        let (device, node, stand) = (self.device(), self.address, stand_address());
+        let device = self.device();
+        let node = self.address;
+        let stand = stand_address();
         let near = [
             format!("link add {device} type veth peer name {UPLINK} netns {pid}"),
             format!("link set {device} up"),

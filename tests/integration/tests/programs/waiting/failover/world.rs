@@ -46,12 +46,7 @@ impl World {
         let socket = stand.at("driver.sock");
         let serving = driver.serve(Path::new(&socket))?;
         let relay = replicas::relay(&stand, &replicas, &[DRIVER]).await?;
-        let state = stand.at("state");
-        let mut more = vec!["--state", &state];
-        let urls = replicas.iter().flat_map(Replica::urls);
-        more.extend(urls.flat_map(|url| ["--cloud", url.as_str()]));
-        let mut edge = stand.edge_with(NODE, &[(DRIVER, &socket)], &more).await?;
-        edge.line_starting("linked ", START).await?;
+        let edge = replicas::edge(&mut stand, &replicas, NODE, (DRIVER, &socket)).await?;
         let front = RawClient::connect(&replicas::held(&stand, DRIVER)).await?;
         until("the leader knows the driver", || ready(&front)).await?;
         Ok(Some(Self { stand, etcd, replicas, front, driver, relay, edge, _serving: serving }))
