@@ -15,8 +15,11 @@ use crate::state::store::format;
 use crate::state::store::format::{Needs, Newer, OLDEST};
 use crate::state::store::table::Table;
 
-/// The most records of a page.
-const PAGE: i64 = 5_000;
+/// The records of the first page of a table.
+const FIRST_PAGE: i64 = 1_000;
+/// The bytes that a page should have. Pages must be few: for each one, etcd counts all keys that are
+/// left of the table.
+const PAGE_BYTES: usize = 8 << 20;
 
 /// Why the records were not read.
 #[derive(Debug, thiserror::Error)]
@@ -62,7 +65,7 @@ pub(super) async fn load<F: FnMut(Change) + ?Sized>(
     for table in Table::ALL {
         let mut range = request::get_all(&keys.table(table));
         range.revision = revision;
-        let mut pages = Pages { range, limit: PAGE };
+        let mut pages = Pages { range, limit: FIRST_PAGE };
         while let Some(page) = pages.next(cluster).await? {
             for found in &page {
                 let Key::Record(table, key) = keys.parse(&found.key) else { continue };
@@ -99,9 +102,30 @@ impl Pages {
                     let Some(last) = page.kvs.last() else { return Ok(None) };
                     // The first key after it.
                     self.range.key = [&*last.key, b"\0"].concat();
+                    self.limit = next_limit(&page.kvs);
                     return Ok(Some(page.kvs));
                 }
             }
         }
+    }
+}
+
+/// How many records the next page should have, if they are as large as those of this one.
+fn next_limit(page: &[KeyValue]) -> i64 {
+    let bytes: usize = page.iter().map(|found| found.key.len() + found.value.len()).sum();
+    let records = PAGE_BYTES.saturating_mul(page.len()) / bytes.max(1);
+    i64::try_from(records).unwrap_or(i64::MAX).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_have_more_small_records_than_large_ones() {
+        let found = |bytes| KeyValue { value: vec![0; bytes], ..KeyValue::default() };
+        assert_eq!(next_limit(&vec![found(128); 1_000]), 65_536);
+        assert_eq!(next_limit(&[found(16 << 20)]), 1, "at least one");
+        assert_eq!(next_limit(&[KeyValue::default()]), 8 << 20, "an empty one has no size");
     }
 }
