@@ -146,7 +146,7 @@ fn proxy(file: &mut Reader, flag: Option<ProxyText>) -> ProxySetting {
     .unwrap_or_default()
 }
 
-/// `[join]`: how csi-edge joins by itself, at the first `wss://` endpoint.
+/// `[join]`: how csi-edge joins by itself, at the `wss://` endpoints in turn.
 fn join(
     file: &mut Reader,
     ca_hash: Option<Pin>,
@@ -166,9 +166,13 @@ fn join(
     if !has_identity {
         file.problem("[join] needs identity (--identity): where the certificate is kept");
     }
-    let endpoint = cloud.iter().find(|endpoint| endpoint.transport == Transport::Ws).cloned();
-    let endpoint = file.required("[join] a wss:// endpoint among cloud (--cloud)", endpoint);
-    Some(Automatic { cloud: Cloud { endpoint: endpoint?, ca: ca? }, token_file: token_file? })
+    let takes_tokens = |endpoint: &&Endpoint| endpoint.transport == Transport::Ws;
+    let endpoints: Vec<_> = cloud.iter().filter(takes_tokens).cloned().collect();
+    let first = file.required("[join] a wss:// endpoint among cloud (--cloud)", endpoints.first());
+    first?;
+    let ca = ca?;
+    let clouds = endpoints.into_iter().map(|endpoint| Cloud { endpoint, ca }).collect();
+    Some(Automatic { clouds, token_file: token_file? })
 }
 
 /// `node_expansion`: what is owed to a volume must survive a restart, and what is staged is known

@@ -236,8 +236,7 @@ async fn identity(config: &Config) -> anyhow::Result<(Credentials, Option<NodeId
     if let (Some(join), IdentityState::Empty | IdentityState::Over) =
         (&config.join, directory.state(SystemTime::now()))
     {
-        let node = join.persist(&directory, &config.proxy.connect()).await;
-        tracing::info!(%node, cloud = %join.cloud.endpoint, "joined");
+        join.persist(&directory, &config.proxy.connect()).await;
     }
     let credentials = Credentials::load(&config.tls, Role::Node)
         .context("csi-edge has no identity; `csi-edge join --help` says how to get one")?;

@@ -13,6 +13,7 @@ use tokio::time::timeout;
 use tracing::debug;
 
 use crate::nodes::links::Links;
+use crate::nodes::refusal;
 
 /// The time for an answer to be made.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -22,7 +23,7 @@ pub(super) async fn answer(links: &Links, from: SocketAddr, asker: Asker) {
     let joining = async {
         match links.leading().check() {
             Ok(()) => links.enrolment().join(from.ip(), &asker.join).await,
-            Err(why) => Answer::refused(why.to_string()),
+            Err(why) => Answer::Refused(refusal::to_leader(links, &why)),
         }
     };
     let late = |_| Answer::refused("csi-cloud took too long; ask again with the same token");

@@ -44,10 +44,16 @@ pub(super) async fn refuse(node: &NodeName, link: Link, reason: &str) {
 
 /// Refuses a link of a node that another csi-cloud serves, and says where that is.
 async fn send_to_leader(links: &Links, node: &NodeName, link: Link, why: &NotLeading) {
-    let leader = links.leading().leader();
-    info!(%node, %why, leader = leader.join(" "), "sent an edge to the leader");
-    let reason = why.to_string();
-    end_with(link, Refused { protocol: PROTOCOL, reason, leader: Some(leader) }).await;
+    let refused = to_leader(links, why);
+    let leader = refused.leader.iter().flatten().map(String::as_str).collect::<Vec<_>>().join(" ");
+    info!(%node, %why, leader, "sent an edge to the leader");
+    end_with(link, refused).await;
+}
+
+/// The refusal of an edge that another csi-cloud serves: it says where that is.
+pub(super) fn to_leader(links: &Links, why: &NotLeading) -> Refused {
+    let leader = Some(links.leading().leader());
+    Refused { protocol: PROTOCOL, reason: why.to_string(), leader }
 }
 
 async fn end_with(mut link: Link, refused: Refused) {

@@ -163,8 +163,9 @@ fn joining_by_itself_needs_all_of_it() {
     let hash = format!("sha256:{}", "0".repeat(64));
     let section = format!("{IDENTITY}[join]\nca_hash = \"{hash}\"\ntoken_file = \"/t\"\n");
     let join = load(&section, &[]).unwrap().join.unwrap();
-    assert_eq!(join.cloud.endpoint.to_string(), "wss://a:2", "tokens go over WebSocket");
-    assert_eq!((join.cloud.ca.to_string(), join.token_file), (hash.clone(), "/t".into()));
+    let [cloud] = &join.clouds[..] else { panic!("tokens go over WebSocket") };
+    assert_eq!(cloud.endpoint.to_string(), "wss://a:2");
+    assert_eq!((cloud.ca.to_string(), join.token_file), (hash.clone(), "/t".into()));
     for (file, flags, words) in [
         (IDENTITY, ["--ca-hash", &hash], "(--token-file) is missing"),
         (IDENTITY, ["--token-file", "/t"], "(--ca-hash) is missing"),

@@ -4,21 +4,24 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use backon::{BackoffBuilder, ExponentialBuilder};
-use proto::control::join::{Join, Token};
+use proto::control::certificate::Certificate;
+use proto::control::join::{Answer, Join, Token};
 use proto::host::chain;
-use proto::link::endpoint::Endpoint;
+use proto::link::endpoint::{Endpoint, Transport};
 use proto::link::tls::{Files, Pin};
-use proto::link::{Connect, join};
+use proto::link::{Connect, LinkError, join};
 use proto::names::NodeName;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
-use tracing::warn;
+use tracing::{info, warn};
 
 use super::directory::Directory;
 use super::request::Issued;
 
 /// The largest token, in bytes. One of a ServiceAccount has about 1 KiB.
 const MAX_TOKEN: u64 = 16 * 1024;
+/// The most endpoints of a leader that are asked.
+const MAX_LEADER: usize = 4;
 
 /// Where to ask, and whom to trust.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,8 +35,8 @@ pub struct Cloud {
 /// Joins by itself at start, with a token from a file that something else keeps current.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Automatic {
-    /// Where to ask, and whom to trust.
-    pub cloud: Cloud,
+    /// Where to ask, one after another, and whom to trust; at least one.
+    pub clouds: Vec<Cloud>,
     /// The file of the token.
     pub token_file: PathBuf,
 }
@@ -69,8 +72,7 @@ pub async fn join(
     let request = directory.request()?;
     let question = Join { token, csr: request.csr()? };
     let asking = || format!("cannot join {}", cloud.endpoint);
-    let certificate =
-        join::ask(&cloud.endpoint, cloud.ca, &question, connect).await.with_context(asking)?;
+    let certificate = ask(cloud, &question, connect).await.with_context(asking)?;
     let Issued { pem, node, .. } =
         request.issued(&certificate, &directory.files()).with_context(asking)?;
     let pinned = CertificateDer::pem_slice_iter(&pem.ca)
@@ -83,8 +85,30 @@ pub async fn join(
     Ok(node)
 }
 
+/// Asks the cloud. If it follows another one, that is asked, too: whoever it is has to show a
+/// certificate of the same CA first.
+async fn ask(cloud: &Cloud, question: &Join, connect: &Connect) -> Result<Certificate, LinkError> {
+    let refused = match join::ask(&cloud.endpoint, cloud.ca, question, connect).await? {
+        Answer::Certificate(certificate) => return Ok(certificate),
+        Answer::Refused(refused) => refused,
+    };
+    let mut why = LinkError::NotJoined(refused.reason);
+    let leader = refused.leader.into_iter().flatten().filter_map(|url| url.parse().ok());
+    let takes_tokens = |endpoint: &Endpoint| endpoint.transport == Transport::Ws;
+    for endpoint in leader.filter(takes_tokens).take(MAX_LEADER) {
+        info!(cloud = %cloud.endpoint, leader = %endpoint, "the cloud follows; asking its leader");
+        match join::ask(&endpoint, cloud.ca, question, connect).await {
+            Ok(Answer::Certificate(certificate)) => return Ok(certificate),
+            Ok(Answer::Refused(refused)) => why = LinkError::NotJoined(refused.reason),
+            Err(error) => why = error,
+        }
+    }
+    Err(why)
+}
+
 impl Automatic {
-    /// Tries to join until it is done: csi-cloud may not be up yet, or the token not there.
+    /// Tries to join until it is done, at each cloud in turn: csi-cloud may not be up yet, or the
+    /// token not there.
     pub async fn persist(&self, directory: &Directory, connect: &Connect) -> NodeName {
         let delays = ExponentialBuilder::new()
             .with_min_delay(std::time::Duration::from_secs(1))
@@ -92,20 +116,30 @@ impl Automatic {
             .with_jitter()
             .without_max_times();
         let mut delays = delays.build();
-        loop {
-            let error = match self.once(directory, connect).await {
-                Ok(node) => return node,
+        for cloud in self.clouds.iter().cycle() {
+            let error = match self.once(cloud, directory, connect).await {
+                Ok(node) => {
+                    info!(%node, cloud = %cloud.endpoint, "joined");
+                    return node;
+                }
                 Err(error) => error,
             };
             let delay = delays.next().unwrap_or_default();
             let reason = chain(error.as_ref());
-            warn!(cloud = %self.cloud.endpoint, %reason, ?delay, "cannot join; trying again");
+            warn!(cloud = %cloud.endpoint, %reason, ?delay, "cannot join; trying again");
             tokio::time::sleep(delay).await;
         }
+        // Nobody to ask, so nothing comes of it.
+        std::future::pending().await
     }
 
-    async fn once(&self, directory: &Directory, connect: &Connect) -> anyhow::Result<NodeName> {
-        join(&self.cloud, token(&self.token_file)?, directory, connect).await
+    async fn once(
+        &self,
+        cloud: &Cloud,
+        directory: &Directory,
+        connect: &Connect,
+    ) -> anyhow::Result<NodeName> {
+        join(cloud, token(&self.token_file)?, directory, connect).await
     }
 }
 
@@ -130,7 +164,7 @@ mod tests {
     use super::*;
     use crate::identity::directory::IdentityState;
     use crate::identity::test_ca::Ca;
-    use proto::control::join::Answer;
+    use proto::control::hello::{PROTOCOL, Refused};
     use proto::host::publish::{Existing, publish};
     use proto::link::tls::{join_config, server_config};
     use proto::link::{KeepAlive, ws};
@@ -199,13 +233,53 @@ mod tests {
         assert_eq!(std::fs::read_to_string(directory.files().key).unwrap(), identity);
     }
 
+    fn follows(leader: &[&Cloud]) -> Answer {
+        let mut urls = vec!["quic://localhost:1".to_owned(), "nonsense".to_owned()];
+        urls.extend(leader.iter().map(|cloud| cloud.endpoint.to_string()));
+        let reason = "it follows b".into();
+        Answer::Refused(Refused { protocol: PROTOCOL, reason, leader: Some(urls) })
+    }
+
+    #[tokio::test]
+    async fn a_cloud_that_follows_names_the_one_that_is_asked_next() {
+        let dir = tempfile::tempdir().unwrap();
+        let ca = Ca::new();
+        let (follower, cloud) = Door::open(&ca).await;
+        let (leader, leading) = Door::open(&ca).await;
+        let (stranger, strange) = Door::open(&Ca::new()).await;
+        let directory = Directory::new(dir.path());
+        let tcp = ws::tcp();
+        let error = tokio::join!(
+            join(&cloud, Token::new("t"), &directory, &tcp),
+            follower.answer(|_| follows(&[]))
+        );
+        assert!(chain(error.0.unwrap_err().as_ref()).contains("it follows b"));
+        let unseen = async {
+            let (tcp, _) = stranger.0.accept().await.unwrap();
+            let greeted = stranger.1.greet(Box::new(tcp)).await.unwrap();
+            assert!(stranger.1.accept(greeted).await.is_err(), "it got the question");
+        };
+        let issuing = leader.answer(|question| {
+            Answer::Certificate(ca.issue(&question.csr, "edge-csi://node/n1", 3))
+        });
+        let joined = tokio::join!(
+            join(&cloud, Token::new("t"), &directory, &tcp),
+            follower.answer(|_| follows(&[&strange, &leading])),
+            unseen,
+            issuing
+        );
+        assert_eq!(joined.0.unwrap().as_str(), "n1");
+    }
+
     #[tokio::test]
     async fn an_edge_joins_by_itself_as_soon_as_there_is_a_token() {
         let dir = tempfile::tempdir().unwrap();
         let ca = Ca::new();
         let (door, cloud) = Door::open(&ca).await;
         let token_file = dir.path().join("token");
-        let automatic = Automatic { cloud, token_file: token_file.clone() };
+        // Nobody listens there any more.
+        let gone = Door::open(&ca).await.1;
+        let automatic = Automatic { clouds: vec![gone, cloud], token_file: token_file.clone() };
         let directory = Directory::new(&dir.path().join("identity"));
         let connect = ws::tcp();
         let appearing = async {

@@ -171,7 +171,8 @@ pub struct Refused {
     #[serde(deserialize_with = "plain_text")]
     pub reason: String,
     /// From a csi-cloud that follows, the endpoints of the one that leads; empty if none does. An
-    /// edge dials only those that it is configured with.
+    /// edge that links dials only those that it is configured with. One that joins asks each
+    /// `wss://` one, by the same hash of the CA.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leader: Option<Vec<String>>,
 }

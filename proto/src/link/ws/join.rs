@@ -14,7 +14,6 @@ use tokio_tungstenite::tungstenite::{ClientRequestBuilder, Message as Frame};
 
 use super::metered::Metered;
 use super::stream::{Ws, config, failed, tls_failed};
-use crate::control::certificate::Certificate;
 use crate::control::join::{Answer, Join, MAX_BYTES};
 use crate::link::end::Connect;
 use crate::link::endpoint::{Endpoint, Transport};
@@ -68,14 +67,14 @@ pub(super) fn limits() -> WebSocketConfig {
 /// trusted, and nothing is sent before it has vouched for the cloud.
 ///
 /// # Errors
-/// The endpoint is not a WebSocket's, cannot be reached, is not who it should be, takes no tokens,
-/// or refuses; the text says what to do.
+/// The endpoint is not a WebSocket's, cannot be reached, is not who it should be, or takes no
+/// tokens; the text says what to do.
 pub async fn ask(
     endpoint: &Endpoint,
     pin: Pin,
     join: &Join,
     connect: &Connect,
-) -> Result<Certificate, LinkError> {
+) -> Result<Answer, LinkError> {
     let text = join.encode()?;
     let mut ws = within_handshake(upgraded(endpoint, pin, connect)).await?;
     let answered = async {
@@ -85,10 +84,7 @@ pub async fn ask(
     let answer = tokio::time::timeout(ANSWER, answered).await;
     let answer = answer.map_err(|_| LinkError::Unanswered(ANSWER))??;
     let _ = within_handshake(async { ws.close(None).await.map_err(|e| failed(&e)) }).await;
-    match Answer::decode(answer.as_bytes())? {
-        Answer::Certificate(certificate) => Ok(certificate),
-        Answer::Refused(refused) => Err(LinkError::NotJoined(refused.reason)),
-    }
+    Ok(Answer::decode(answer.as_bytes())?)
 }
 
 async fn upgraded(endpoint: &Endpoint, pin: Pin, connect: &Connect) -> Result<Ws, LinkError> {

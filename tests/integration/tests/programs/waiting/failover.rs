@@ -15,6 +15,7 @@ use tonic::Code;
 
 use self::world::World;
 
+mod joined;
 mod moved;
 mod quorum;
 mod world;
