@@ -177,11 +177,11 @@ async fn first_screen(hub: &Hub, expected: &[(&str, bool)]) -> String {
 async fn the_first_screen_shows_the_csi_clouds_of_a_store_in_etcd() {
     let Some(server) = EtcdServer::start(&[]) else { return };
     let tasks = Tasks::default();
-    let [a, b] = pair(&server, &tasks).await;
-    for (state, this) in [(a, "a"), (b, "b")] {
-        let hub = Hub::new(Arc::new(state));
+    // Both live to the end: one that ends hands over.
+    let hubs = pair(&server, &tasks).await.map(|state| Hub::new(Arc::new(state)));
+    for (hub, this) in hubs.iter().zip(["a", "b"]) {
         // The second one says a moment after its start that it is there.
-        let seen = first_screen(&hub, &[("a", true), ("b", false)]);
+        let seen = first_screen(hub, &[("a", true), ("b", false)]);
         let shown = tokio::time::timeout(Duration::from_secs(30), seen).await.unwrap();
         assert!(shown.contains(&format!("{this} (this one)</th>")), "{shown}");
     }

@@ -15,6 +15,8 @@ use crate::state::store::etcd_at::EtcdAt;
 
 /// Debian's program.
 const PROGRAM: &str = "/usr/bin/etcd";
+/// Where its ports are.
+const PORTS: std::ops::Range<u16> = 20_000..32_000;
 /// How long it may take to answer.
 const START: Duration = Duration::from_secs(30);
 
@@ -99,8 +101,12 @@ impl Drop for EtcdServer {
     }
 }
 
+/// A port below those that the system gives to connections. A client that dials before etcd listens
+/// would be given such a one, and be connected to itself.
 fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    let ports = std::iter::repeat_with(|| rand::random_range(PORTS)).take(100);
+    let is_free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    ports.into_iter().find(is_free).unwrap()
 }
 
 fn spawn(dir: &Path, at: (&str, u16, u16), options: &[&str]) -> Child {
