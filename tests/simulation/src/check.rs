@@ -306,6 +306,11 @@ fn run_once(runs: &[Run], world: &World, stalls: bool, wrong: &mut Vec<String>) 
                     name(second.node)
                 ));
             }
+            // The last leader may have made durable that it is gone, and then answered nothing. The
+            // next one knows no home of it, and asks each node.
+            if ENDS.contains(&called.method) && first.cloud() != second.cloud() {
+                continue;
+            }
             // A reading call may run again, and an answer without a code proves nothing.
             let told = first.received.ended.filter(|(_, code)| code.is_some());
             let Some((ended, _)) = told.filter(|_| METHODS.contains(&called.method)) else {
