@@ -17,8 +17,8 @@ use crate::state::store::table::Table;
 
 /// The records of the first page of a table.
 const FIRST_PAGE: i64 = 1_000;
-/// The bytes that a page should have. Pages must be few: for each one, etcd counts all keys that are
-/// left of the table.
+/// The bytes that a page should have. Pages must be few: for each one, etcd counts all keys of the
+/// table that are left.
 const PAGE_BYTES: usize = 8 << 20;
 
 /// Why the records were not read.
