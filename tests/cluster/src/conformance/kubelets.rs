@@ -21,8 +21,13 @@ case "$1 $2" in
 esac
 "#;
 
-/// The suite takes it for present, unless the shell says "command not found" like bash.
-const SUDO: &str = "#!/bin/sh\nexec \"$@\"\n";
+/// The suite takes it for present, unless the shell says "command not found" like bash. It looks
+/// below /var/lib/kubelet, where KUBELET is for its command alone.
+const SUDO: &str = r#"#!/bin/sh
+exec unshare --mount --propagation slave sh -c '
+    mount -t tmpfs sudo /var/lib && mkdir /var/lib/kubelet &&
+    mount --rbind KUBELET /var/lib/kubelet && exec "$@"' sudo "$@"
+"#;
 
 /// See the module.
 pub(super) struct Kubelets {
@@ -45,7 +50,9 @@ impl Kubelets {
             let dir = dir(cluster, node);
             std::fs::create_dir_all(&dir)?;
             let script = SYSTEMCTL.replace("DIR", &dir.display().to_string());
-            for (name, text) in [("systemctl", script.as_str()), ("sudo", SUDO)] {
+            let kubelet = ground.dir().join(node.name).join("kubelet");
+            let sudo = SUDO.replace("KUBELET", &kubelet.display().to_string());
+            for (name, text) in [("systemctl", &script), ("sudo", &sudo)] {
                 publish(&dir.join(name), text.as_bytes(), 0o755, Existing::Replace)?;
             }
             let args = [
