@@ -66,15 +66,23 @@ impl Answers {
     }
 }
 
-/// True if a node is known not to have a volume without a home. It gave a complete list once, and
-/// later volumes have a home.
+/// True if a node is known not to have a volume. It gave a complete list once, and later volumes
+/// have a home. The volume may have got one there since the nodes were asked.
 pub fn is_known_without(driver: &DriverState, node: &NodeName, id: &Id) -> bool {
-    matches!(id, Id::Volume(_)) && driver.at(node).is_some_and(|at| at.listed > 0)
+    let is_elsewhere = driver.home(id).is_none_or(|home| home.node != *node);
+    let is_listed = driver.at(node).is_some_and(|at| at.listed > 0);
+    matches!(id, Id::Volume(_)) && is_elsewhere && is_listed
 }
 
 #[cfg(test)]
 mod tests {
+    use proto::host::tasks::Tasks;
+    use proto::names::DriverName;
+
     use super::*;
+    use crate::state::record::{Home, NodeDriver};
+    use crate::state::store::memory::Memory;
+    use crate::state::store::writer::Store;
 
     fn nodes(names: &[&str]) -> Vec<NodeName> {
         names.iter().map(|name| name.parse().unwrap()).collect()
@@ -121,5 +129,34 @@ mod tests {
     fn what_nobody_claims_names_all_who_were_silent() {
         assert_eq!(verdict(&[], &["n4", "n3"]), ClaimVerdict::Unclaimed(nodes(&["n3", "n4"])));
         assert_eq!(verdict(&[], &[]), ClaimVerdict::Unclaimed(Vec::new()));
+    }
+
+    #[tokio::test]
+    async fn a_node_that_was_listed_may_have_what_got_its_home_there() {
+        let store = Store::open(Box::new(Memory::default()), &Tasks::default()).unwrap();
+        let driver: DriverName = "d.example".parse().unwrap();
+        let id = Id::Volume("v".into());
+        let lacks = |store: &Store| {
+            let node = "n1".parse().unwrap();
+            store.read(|state| is_known_without(state.driver(&driver).unwrap(), &node, &id))
+        };
+        let listed = store.write({
+            let driver = driver.clone();
+            move |txn| {
+                let at = NodeDriver { listed: 1, ..NodeDriver::default() };
+                txn.set_at(&driver, &"n1".parse().unwrap(), Some(at));
+            }
+        });
+        listed.await.unwrap();
+        assert!(lacks(&store));
+        for (node, is_lacking) in [("n2", true), ("n1", false)] {
+            let kept = store.write({
+                let driver = driver.clone();
+                let id = id.clone();
+                move |txn| txn.set_home(&driver, &id, Some(Home::at(node.parse().unwrap(), 1)))
+            });
+            kept.await.unwrap();
+            assert_eq!(lacks(&store), is_lacking, "its home is at {node}");
+        }
     }
 }
