@@ -15,10 +15,13 @@ use super::model::World;
 const LOOK: Duration = Duration::from_millis(50);
 /// The time that an election takes to be durable, and so to be seen.
 const COMMIT: Duration = Duration::from_secs(1);
+/// The same in etcd. A commit whose answer is lost is read back once etcd can be reached again.
+const COMMIT_IN_ETCD: Duration = Duration::from_secs(15);
 
 /// Watches for ever.
 pub(super) async fn watch(world: World) {
     let grace = world.fleet.shape().policy().grace;
+    let commit = if world.fleet.shape().replicas > 1 { COMMIT_IN_ETCD } else { COMMIT };
     let mut before: Option<Election> = None;
     let mut linked: HashMap<_, Instant> = HashMap::new();
     let mut begun: HashMap<_, Instant> = HashMap::new();
@@ -40,7 +43,7 @@ pub(super) async fn watch(world: World) {
             let is_down = before.down.contains(&node) || now.down.contains(&node);
             let seen = linked.get(&node).copied().unwrap_or(now.since).max(now.since);
             // What it said of its driver at the begin of this link may be over by now.
-            let is_new = begun.get(&node).is_some_and(|begun| begun.elapsed() < COMMIT);
+            let is_new = begun.get(&node).is_some_and(|begun| begun.elapsed() < commit);
             if seen.elapsed() < grace && !is_down && !is_new {
                 let away = seen.elapsed();
                 let elected = &now.elected;
