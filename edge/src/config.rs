@@ -168,8 +168,7 @@ fn join(
     }
     let takes_tokens = |endpoint: &&Endpoint| endpoint.transport == Transport::Ws;
     let endpoints: Vec<_> = cloud.iter().filter(takes_tokens).cloned().collect();
-    let first = file.required("[join] a wss:// endpoint among cloud (--cloud)", endpoints.first());
-    first?;
+    file.required("[join] a wss:// endpoint among cloud (--cloud)", endpoints.first())?;
     let ca = ca?;
     let clouds = endpoints.into_iter().map(|endpoint| Cloud { endpoint, ca }).collect();
     Some(Automatic { clouds, token_file: token_file? })

@@ -227,7 +227,7 @@ impl Discovery<'_> {
         self.store.read(|state| state.candidates(driver).cloned().collect())
     }
 
-    /// Whether a node is known not to have an id that has no home.
+    /// Whether a node is known not to have an id.
     fn is_not_there(&self, node: &NodeName, id: &Id) -> bool {
         let driver = &self.queries.driver;
         self.store.read(|state| {

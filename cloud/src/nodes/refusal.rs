@@ -45,7 +45,7 @@ pub(super) async fn refuse(node: &NodeName, link: Link, reason: &str) {
 /// Refuses a link of a node that another csi-cloud serves, and says where that is.
 async fn send_to_leader(links: &Links, node: &NodeName, link: Link, why: &NotLeading) {
     let refused = to_leader(links, why);
-    let leader = refused.leader.iter().flatten().map(String::as_str).collect::<Vec<_>>().join(" ");
+    let leader = refused.leader.as_deref().unwrap_or_default().join(" ");
     info!(%node, %why, leader, "sent an edge to the leader");
     end_with(link, refused).await;
 }

@@ -69,9 +69,9 @@ impl Answers {
 /// True if a node is known not to have a volume. It gave a complete list once, and later volumes
 /// have a home. The volume may have got one there since the nodes were asked.
 pub fn is_known_without(driver: &DriverState, node: &NodeName, id: &Id) -> bool {
-    let is_elsewhere = driver.home(id).is_none_or(|home| home.node != *node);
     let is_listed = driver.at(node).is_some_and(|at| at.listed > 0);
-    matches!(id, Id::Volume(_)) && is_elsewhere && is_listed
+    let is_home = driver.home(id).is_some_and(|home| home.node == *node);
+    matches!(id, Id::Volume(_)) && is_listed && !is_home
 }
 
 #[cfg(test)]
