@@ -6,10 +6,10 @@ use std::time::Duration;
 use anyhow::Context;
 use rustix::process::Signal;
 
-use crate::etcd_server::free_port;
+use crate::etcd_server::{EtcdServer, free_port};
 use crate::process::Process;
 use crate::stand::Stand;
-use crate::wait::{START, until};
+use crate::wait::{START, STOP, until};
 
 /// In the log of a csi-cloud, when it begins to lead.
 const LEADS: &str = "this csi-cloud leads";
@@ -224,4 +224,18 @@ pub async fn relay<'a>(
     let mut relay = Process::start("csi-front", command, stand.dir())?;
     relay.line_starting("ready", START).await?;
     Ok(relay)
+}
+
+/// Stops csi-clouds as an operator does, and then their etcd.
+///
+/// # Errors
+/// One does not run, or does not end in time.
+pub async fn end(replicas: &mut [Replica], etcd: &mut EtcdServer) -> anyhow::Result<()> {
+    for replica in replicas {
+        replica.take()?.stop(STOP).await?;
+    }
+    for place in 0..etcd.members() {
+        etcd.kill(place).await?;
+    }
+    Ok(())
 }

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::process::Stdio;
 
 use anyhow::{Context, ensure};
+use proto::host::publish::{Existing, publish};
 use proto::link::proxy::{EXCEPTIONS, VARIABLES};
 use proto::link::tls::{Credentials, Files, Role, TlsError};
 use tempfile::TempDir;
@@ -159,6 +160,31 @@ impl Stand {
         let error = String::from_utf8_lossy(&output.stderr);
         ensure!(output.status.success(), "{name} {} failed: {error}", args.join(" "));
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    /// Writes a configuration by which csi-cloud issues certificates of this CA, and returns its
+    /// path. `more` comes after it.
+    ///
+    /// # Errors
+    /// It cannot be written, or there is one already.
+    pub fn issuing(&self, more: &str) -> anyhow::Result<String> {
+        let config = self.at("ca.toml");
+        let pki = self.pki();
+        let text = format!("[ca]\ncert = \"{pki}/ca.crt\"\nkey = \"{pki}/ca.key\"\n{more}");
+        publish(config.as_ref(), text.as_bytes(), 0o600, Existing::Keep)?;
+        Ok(config)
+    }
+
+    /// Runs the command that `csi-cloud token create` printed, as an operator does, and returns its
+    /// output. The identity is in this directory.
+    ///
+    /// # Errors
+    /// It is another command, or it failed.
+    pub async fn join(&self, command: &str, dir: &str) -> anyhow::Result<String> {
+        let dir = self.at(dir);
+        let args = command.trim().strip_prefix("csi-edge ").context("another command")?;
+        let args: Vec<_> = args.split(' ').chain(["--identity", &dir]).collect();
+        self.run("csi-edge", &args).await
     }
 
     /// Starts csi-cloud with a front for each driver, and waits until it is ready.

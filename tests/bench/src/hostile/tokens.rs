@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use anyhow::Context;
 use harness::wait::START;
-use proto::host::publish::{Existing, publish};
 use proto::link::Event;
 use tokio::time::{sleep, timeout};
 
@@ -35,26 +34,18 @@ pub(super) async fn run(short: bool, rows: &mut Vec<Row>) -> anyhow::Result<()> 
 impl Issuing {
     async fn new() -> anyhow::Result<Self> {
         let stand = World::stand().await?;
-        let config = stand.at("ca.toml");
-        let pki = stand.pki();
-        let text = format!("[ca]\ncert = \"{pki}/ca.crt\"\nkey = \"{pki}/ca.key\"\n");
-        publish(config.as_ref(), text.as_bytes(), 0o600, Existing::Keep)?;
+        let config = stand.issuing("")?;
         Ok(Self(World::on(stand, "wss", &["--store=memory:", "--config", &config]).await?))
     }
 
-    /// The command of a new token, without the program's name.
+    /// The command of a new token.
     async fn token(&self, node: &str, more: &[&str]) -> anyhow::Result<String> {
         let create = ["token", "create", node, "--cloud", self.0.url()];
-        let command = self.0.admin(&[&create, more].concat()).await?;
-        let command = command.trim().strip_prefix("csi-edge ").context("another command")?;
-        Ok(command.to_owned())
+        Ok(self.0.admin(&[&create, more].concat()).await?.trim().to_owned())
     }
 
-    async fn join(&self, command: &str, dir: &str) -> anyhow::Result<()> {
-        let dir = self.0.stand.at(dir);
-        let args: Vec<_> = command.split(' ').chain(["--identity", &dir]).collect();
-        self.0.stand.run("csi-edge", &args).await?;
-        Ok(())
+    async fn join(&self, command: &str, dir: &str) -> anyhow::Result<String> {
+        self.0.stand.join(command, dir).await
     }
 
     /// Each wrong token, with a part of the reason that the edge must be told.

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context;
+use harness::replicas;
 use harness::replicas::{Replica, leader};
 use harness::stand::Stand;
 use tokio::time::Instant;
@@ -42,7 +43,7 @@ pub(super) async fn measure(edges: usize, dir: &Path) -> anyhow::Result<Vec<Figu
     let at = |part| percentile(&after, part).unwrap_or(f64::NAN);
     fleet.leave().await;
     replicas.get_mut(first).context("no leader")?.start(&stand).await?;
-    world::end(&mut replicas, &mut etcd).await?;
+    replicas::end(&mut replicas, &mut etcd).await?;
     Ok(vec![
         Figure::new("leader killed: until another one leads", (leads - begun).as_secs_f64(), "s"),
         Figure::new("edges", edges as f64, ""),

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use harness::etcd_server::EtcdServer;
+use harness::replicas;
 use harness::replicas::{Replica, leader};
 use harness::stand::Stand;
 use tokio::time::{Instant, timeout};
@@ -52,7 +53,7 @@ pub(super) async fn measure(size: Size, dir: &Path) -> anyhow::Result<Vec<Figure
     let resident = usage::resident_kib(replica.process()?.pid().context("it has ended")?)?;
     leader(&replicas, &[]).await?;
     let leads = begun.elapsed().as_secs_f64();
-    super::world::end(&mut replicas, &mut etcd).await?;
+    replicas::end(&mut replicas, &mut etcd).await?;
     Ok(vec![
         Figure::new("export of the large store from a file", exported, "s"),
         Figure::new("import of it into etcd", imported, "s"),

@@ -84,17 +84,6 @@ impl World {
         self.relay.stop(STOP).await?;
         self.edge.stop(STOP).await?;
         self.driver.stop(STOP).await?;
-        end(&mut self.replicas, &mut self.etcd).await
+        replicas::end(&mut self.replicas, &mut self.etcd).await
     }
-}
-
-/// Stops csi-clouds as an operator does, and then etcd.
-pub(super) async fn end(replicas: &mut [Replica], etcd: &mut EtcdServer) -> anyhow::Result<()> {
-    for replica in replicas {
-        replica.take()?.stop(STOP).await?;
-    }
-    for place in 0..etcd.members() {
-        etcd.kill(place).await?;
-    }
-    Ok(())
 }

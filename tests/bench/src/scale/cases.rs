@@ -18,7 +18,6 @@ use crate::load::{Seen, percentile, together};
 use crate::usage;
 use harness::stand::{Cloud, Stand, channel};
 use harness::wait::STOP;
-use proto::host::publish::{Existing, publish};
 
 /// How long all edges may take to link.
 const LINKING: Duration = Duration::from_secs(180);
@@ -130,10 +129,7 @@ pub async fn storm(
 /// As for [`idle`]; also if a call fails.
 pub async fn renewals(path: &'static str, links: usize, rows: &mut Vec<Row>) -> anyhow::Result<()> {
     let stand = Stand::new().await?;
-    let config = stand.at("ca.toml");
-    let pki = stand.pki();
-    let text = format!("[ca]\ncert = \"{pki}/ca.crt\"\nkey = \"{pki}/ca.key\"\n");
-    publish(config.as_ref(), text.as_bytes(), 0o600, Existing::Keep)?;
+    let config = stand.issuing("")?;
     let measured = Measured::on(stand, path, links, &["--config", &config]).await?;
     let mut fleet = measured.fleet()?;
     rows.extend(measured.link_from_zero(&fleet).await?);

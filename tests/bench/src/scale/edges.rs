@@ -90,10 +90,8 @@ struct Shared {
 enum LinkEnd {
     /// The longest delay that the cloud requested before the next one.
     Lost(Option<Duration>),
-    /// The cloud follows another one, at this place.
-    Leader(usize),
-    /// The cloud follows, and says nobody of the places to lead.
-    NoLeader,
+    /// The cloud follows another one, at this place; none if it names none of the places.
+    Follows(Option<usize>),
     /// The edge has a new certificate, and the link goes on until the next one replaces it.
     Renewed,
 }
@@ -260,15 +258,14 @@ impl Edge {
             let Some(backoff) = backoffs.get_mut(place) else { return };
             match ended {
                 Ok(LinkEnd::Renewed) => continue,
-                Ok(LinkEnd::Leader(next)) => {
+                Ok(LinkEnd::Follows(next)) => {
                     backoff.turned_away();
-                    leader = Some(next);
-                    place = next;
-                    tokio::time::sleep(SPREAD.mul_f64(rand::random())).await;
-                    continue;
-                }
-                Ok(LinkEnd::NoLeader) => {
-                    backoff.turned_away();
+                    if let Some(next) = next {
+                        leader = Some(next);
+                        place = next;
+                        tokio::time::sleep(SPREAD.mul_f64(rand::random())).await;
+                        continue;
+                    }
                 }
                 Ok(LinkEnd::Lost(told)) => {
                     awaits_leader = false;
@@ -307,8 +304,7 @@ impl Edge {
             Greeted::Welcome(cap_ms) => cap_ms,
             Greeted::Refused(leader) => {
                 let at = |place: &Place| leader.contains(&place.endpoint.to_string());
-                let place = shared.places.iter().position(at);
-                return Ok(place.map_or(LinkEnd::NoLeader, LinkEnd::Leader));
+                return Ok(LinkEnd::Follows(shared.places.iter().position(at)));
             }
         };
         drop(permit);

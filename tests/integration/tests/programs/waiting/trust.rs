@@ -6,7 +6,6 @@ use anyhow::{Context, ensure};
 use harness::stand::Stand;
 use harness::wait::until;
 use harness::world::{NODE, TRANSPORTS, World};
-use proto::host::publish::{Existing, publish};
 use proto::link;
 use proto::link::tls::{Credentials, Files, Role};
 use proto::link::{KeepAlive, Link, ws};
@@ -25,10 +24,7 @@ pub(super) struct Issuing {
 impl Issuing {
     pub(super) async fn new(transport: &str, more: &str) -> anyhow::Result<Self> {
         let stand = Stand::new().await?;
-        let config = stand.at("ca.toml");
-        let pki = stand.pki();
-        let text = format!("[ca]\ncert = \"{pki}/ca.crt\"\nkey = \"{pki}/ca.key\"\n{more}");
-        publish(Path::new(&config), text.as_bytes(), 0o600, Existing::Keep)?;
+        let config = stand.issuing(more)?;
         let more = ["--config", &config, "--listen", "wss://127.0.0.1:0"];
         let world = World::on(stand, transport, &more).await?;
         let admin = world.stand.at("cloud/_admin.sock");
@@ -57,10 +53,8 @@ impl Issuing {
 
     /// Runs the command of a token, as an operator does; the identity is in this directory.
     pub(super) async fn join(&self, command: &str, name: &str) -> anyhow::Result<Credentials> {
+        self.world.stand.join(command, name).await?;
         let dir = self.world.stand.at(name);
-        let args = command.trim().strip_prefix("csi-edge ").context("another command")?;
-        let args: Vec<_> = args.split(' ').chain(["--identity", &dir]).collect();
-        self.world.stand.run("csi-edge", &args).await?;
         Ok(Credentials::load(&Files::identity(Path::new(&dir)), Role::Node)?)
     }
 
