@@ -231,7 +231,8 @@ fn linked(
         let down = facts.health.as_ref().filter(|health| !health.is_up());
         if let Some(health) = down {
             let lasts = age(health.lasts());
-            let (state, why) = (health.name(), plain(&health.why));
+            let state = health.name();
+            let why = plain(&health.why);
             return Some(Verdict::of(
                 Cause::DriverDown,
                 format!("driver {driver} at node {node} has been {state} for {lasts} ({why})"),

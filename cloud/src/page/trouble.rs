@@ -180,7 +180,8 @@ fn failures(state: &AdminState, snapshot: &Snapshot) -> Vec<Fault> {
     let each = wanted.filter_map(|(call, since)| {
         let verdict = failure(&call)?;
         let code = crate::telemetry::metrics::code_name(call.code);
-        let (rpc, driver) = (call.rpc, &call.driver);
+        let rpc = call.rpc;
+        let driver = &call.driver;
         let many = format!("{rpc} fails for {{}} volumes of driver {driver} with {code}");
         let sort = Sort { severity: Severity::Warning, many, all: Some("/calls".into()) };
         Some(fault(sort, subject_place(driver, &call.subject), verdict, Some(since)))

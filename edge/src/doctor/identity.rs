@@ -148,7 +148,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let config = made(dir.path(), 19);
         let looked = look(&config, SystemTime::now());
-        let (ok, fault) = (Verdict::Ok, Verdict::Fault);
+        let ok = Verdict::Ok;
+        let fault = Verdict::Fault;
         let all = ["certificate", "identity", "ca", "identity-directory"];
         assert_eq!(verdicts(&looked), all.map(|check| (check, ok)));
         assert!(looked.findings[1].found.contains("node n1"), "{:?}", looked.findings);

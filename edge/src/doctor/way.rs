@@ -316,7 +316,8 @@ mod tests {
 
     #[test]
     fn a_way_is_followed_to_the_step_that_fails() {
-        let (ok, fault) = (Verdict::Ok, Verdict::Fault);
+        let ok = Verdict::Ok;
+        let fault = Verdict::Fault;
         let whole = [("dns", ok), ("tcp", ok), ("tls", ok), ("link", ok)];
         is(&verdicts(&[way("wss://c:1", works())]), &whole);
         let closed = Steps { failed: unreachable(), ..Steps::default() };
@@ -331,7 +332,8 @@ mod tests {
 
     #[test]
     fn over_quic_silence_is_the_networks_and_an_alert_is_not() {
-        let (ok, fault) = (Verdict::Ok, Verdict::Fault);
+        let ok = Verdict::Ok;
+        let fault = Verdict::Fault;
         let silent = Some(LinkError::Unanswered(PATIENCE));
         let silent = Steps { failed: silent, ..Steps::default() };
         is(&verdicts(&[way("quic://192.0.2.1:1", silent)]), &[("udp", fault)]);

@@ -113,7 +113,8 @@ fn below(dir: &Path, inodes: &mut BTreeSet<(String, String)>) {
         if file.is_dir() {
             below(&entry.path(), inodes);
         } else if entry.path().extension().is_some_and(|ending| ending == "img") {
-            let (major, minor) = (rustix::fs::major(file.dev()), rustix::fs::minor(file.dev()));
+            let major = rustix::fs::major(file.dev());
+            let minor = rustix::fs::minor(file.dev());
             inodes.insert((file.ino().to_string(), format!("{major}:{minor}")));
         }
     }

@@ -77,7 +77,8 @@ fn members(ground: &Ground, clients: &[u16], peers: &[u16]) -> Vec<Vec<String>> 
     let named = REPLICAS.iter().zip(peers).map(|(name, peer)| format!("{name}={}", url(peer)));
     let cluster = named.collect::<Vec<_>>().join(",");
     let of = |((name, client), peer): ((&&str, &u16), &u16)| {
-        let (client, peer) = (url(client), url(peer));
+        let client = url(client);
+        let peer = url(peer);
         vec![
             format!("--name={name}"),
             format!("--data-dir={}", ground.at(&format!("etcd-{name}"))),

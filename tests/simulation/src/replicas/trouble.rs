@@ -52,7 +52,8 @@ pub(crate) fn draw(dice: &mut Dice, span: Duration) -> Vec<Event> {
     let mut events = Vec::new();
     for _ in 0..dice.between(2, 25) {
         let at = dice.time(0, span);
-        let (cloud, member) = (dice.below(REPLICAS.len()), dice.below(MEMBERS));
+        let cloud = dice.below(REPLICAS.len());
+        let member = dice.below(MEMBERS);
         let what = dice.pick(&[
             Trouble::LeaseEnds,
             Trouble::Compacts,

@@ -120,7 +120,8 @@ impl Follower {
     /// Reads the store again.
     pub(super) async fn reload(&mut self) {
         loop {
-            let (cluster, lease) = (self.cluster.clone(), self.lease.clone());
+            let cluster = self.cluster.clone();
+            let lease = self.lease.clone();
             match Self::warm(cluster, lease, self.state.clone()).await {
                 Ok(warm) => return *self = warm,
                 Err(error) => self.cluster.set_trouble(Work::Follow, &error),

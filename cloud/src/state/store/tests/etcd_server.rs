@@ -50,7 +50,8 @@ impl EtcdServer {
 
     fn over(scheme: &'static str, options: &[&str]) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let (client, peer) = (free_port(), free_port());
+        let client = free_port();
+        let peer = free_port();
         let child = spawn(dir.path(), (scheme, client, peer), options);
         Self { dir, child, scheme, client, peer }
     }
