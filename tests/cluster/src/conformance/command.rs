@@ -9,19 +9,19 @@ use proto::host::publish::{Existing, publish};
 use tokio::time::Instant;
 
 use super::kubelets::Kubelets;
-use super::report::Ends;
 use super::straight::Straight;
 use super::suite::{self, Selection};
-use super::{LAYOUT, PAIRS, Pair, images, report};
+use super::{LAYOUT, PAIRS, Pair, images, report, together};
 use crate::stand::{Cluster, objects};
 
 /// How often the sidecars are looked after.
 const TENDED: Duration = Duration::from_millis(500);
 
-/// Kubernetes' own storage suite, with us and without us
+/// Kubernetes' own storage suite, with us and without us. All kinds of tests run at the same time,
+/// each kind on a stand of its own
 #[derive(clap::Args)]
 pub struct Args {
-    /// Where reports and logs come to
+    /// Where reports and logs come to, in a directory for each kind of tests
     #[arg(long, default_value = "target/conformance")]
     to: PathBuf,
     /// Only tests whose names match this regular expression
@@ -31,9 +31,9 @@ pub struct Args {
     #[arg(long, default_value_t = 8)]
     at_once: usize,
     /// Only some quick tests of hostdir, for continuous integration
-    #[arg(long, conflicts_with = "focus")]
+    #[arg(long, conflicts_with_all = ["focus", "only"])]
     short: bool,
-    /// Only the tests of one kind
+    /// Only the tests of one kind, on one stand
     #[arg(long)]
     only: Option<Kind>,
 }
@@ -44,7 +44,7 @@ const SHORT: &str = "Driver: (hostdir|straight)[.].*Dynamic PV .default fs.. \
                      (non-existent path|existing directory|existing single file|\
                      file as subpath|readOnly directory|readOnly file))";
 
-/// Kinds of tests, each a run of its own.
+/// Kinds of tests, each a run on a stand of its own.
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Kind {
     /// Those that disturb no other
@@ -55,6 +55,20 @@ enum Kind {
     Disruptive,
 }
 
+impl Kind {
+    /// All of them; the longest run comes first.
+    const ALL: [Self; 3] = [Self::Suite, Self::Disruptive, Self::Serial];
+
+    /// Its name as an argument.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Suite => "suite",
+            Self::Serial => "serial",
+            Self::Disruptive => "disruptive",
+        }
+    }
+}
+
 impl Args {
     /// Goes into a network namespace of the stand's own. It must be called before any thread is
     /// started.
@@ -62,48 +76,44 @@ impl Args {
     /// # Errors
     /// As for [`crate::stand::layout::Layout::enter`].
     pub fn enter(&self) -> anyhow::Result<()> {
-        LAYOUT.enter()
+        match self.kind() {
+            Some(_) => LAYOUT.enter(),
+            None => Ok(()),
+        }
     }
 
-    fn selections(&self) -> Vec<Selection> {
+    /// The kind of tests; none for all.
+    fn kind(&self) -> Option<Kind> {
+        if self.short { Some(Kind::Suite) } else { self.only }
+    }
+
+    fn selection(&self, kind: Kind) -> Selection {
         let wanted = if self.short { SHORT } else { &self.focus };
-        let focus = format!("External.Storage.*{wanted}");
-        let suite = Selection {
-            name: "suite",
-            focus: focus.clone(),
-            labels: "!Disruptive && !Serial",
-            at_once: self.at_once,
-            limit: "55m",
+        let (labels, at_once, limit) = match kind {
+            Kind::Suite => ("!Disruptive && !Serial", self.at_once, "55m"),
+            Kind::Serial => ("Serial && !Disruptive", 1, "60m"),
+            Kind::Disruptive => ("Disruptive", 1, "40m"),
         };
-        let alone = |name, labels, limit| Selection {
-            name,
-            focus: focus.clone(),
-            labels,
-            at_once: 1,
-            limit,
-        };
-        let serial = alone("serial", "Serial && !Disruptive", "60m");
-        let disruptive = alone("disruptive", "Disruptive", "40m");
-        match self.only {
-            None if self.short => vec![suite],
-            None => vec![suite, serial, disruptive],
-            Some(Kind::Suite) => vec![suite],
-            Some(Kind::Serial) => vec![serial],
-            Some(Kind::Disruptive) => vec![disruptive],
-        }
+        let name = if self.short { "short" } else { kind.name() };
+        Selection { name, focus: format!("External.Storage.*{wanted}"), labels, at_once, limit }
     }
 }
 
-/// Runs the suite on a stand of its own.
+/// Runs the suite on a stand of its own, or on one for each kind of tests.
 ///
 /// # Errors
 /// A test passes without us and does not with us, or the stand does not come up or left something
 /// behind.
 pub async fn main(args: Args) -> anyhow::Result<()> {
-    let to = std::path::absolute(&args.to)?;
+    let Some(kind) = args.kind() else {
+        let options = [format!("--focus={}", args.focus), format!("--at-once={}", args.at_once)];
+        return together::run(&Kind::ALL.map(Kind::name), &args.to, &options).await;
+    };
+    let selection = args.selection(kind);
+    let to = std::path::absolute(&args.to)?.join(selection.name);
     let cluster = Arc::new(Cluster::of(LAYOUT).await?);
     let outcome = tokio::select! {
-        outcome = judged(&cluster, &args, &to) => outcome,
+        outcome = judged(&cluster, &selection, &to) => outcome,
         stopped = proto::host::tasks::signal() => match stopped {
             Ok(()) => Err(anyhow!("stopped")),
             Err(error) => Err(error.into()),
@@ -115,7 +125,7 @@ pub async fn main(args: Args) -> anyhow::Result<()> {
     outcome
 }
 
-async fn judged(cluster: &Arc<Cluster>, args: &Args, to: &Path) -> anyhow::Result<()> {
+async fn judged(cluster: &Arc<Cluster>, selection: &Selection, to: &Path) -> anyhow::Result<()> {
     suite::tools(&cluster.ground.tool(""))?;
     let classes = cluster.ground.source("tests/cluster/src/conformance/manifests/classes.yaml")?;
     objects::apply(&cluster.client, "default", &classes).await?;
@@ -126,17 +136,13 @@ async fn judged(cluster: &Arc<Cluster>, args: &Args, to: &Path) -> anyhow::Resul
         straight: Straight::start(cluster).await?,
         kubelets: Kubelets::start(cluster).await?,
     };
-    let selections = args.selections();
-    let mut outcome = Ok(());
-    for selection in &selections {
-        outcome = outcome.and(ran(cluster, &beside, selection, to).await);
-    }
+    let outcome = ran(cluster, &beside, selection, to).await;
     beside.kubelets.stop().await;
     beside.straight.stop().await;
     outcome?;
     let mut worse = 0;
     for pair in &PAIRS {
-        worse += compared(pair, &selections, to)?;
+        worse += compared(pair, selection, to)?;
     }
     ensure!(worse == 0, "{worse} tests pass without us and do not with us");
     Ok(())
@@ -175,14 +181,10 @@ async fn ran(
 }
 
 /// Prints a driver's results, and returns how many tests pass without us alone.
-fn compared(pair: &Pair, selections: &[Selection], to: &Path) -> anyhow::Result<usize> {
-    let mut with_us = Ends::new();
-    let mut without_us = Ends::new();
-    for selection in selections {
-        let report = suite::report(to, selection.name);
-        with_us.extend(report::read(&report, pair.with_us)?);
-        without_us.extend(report::read(&report, pair.without_us)?);
-    }
+fn compared(pair: &Pair, selection: &Selection, to: &Path) -> anyhow::Result<usize> {
+    let report = suite::report(to, selection.name);
+    let with_us = report::read(&report, pair.with_us)?;
+    let without_us = report::read(&report, pair.without_us)?;
     let (table, worse) = report::compare(&with_us, &without_us);
     if with_us.is_empty() && without_us.is_empty() {
         return Ok(0);

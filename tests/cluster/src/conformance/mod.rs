@@ -1,7 +1,9 @@
 //! Kubernetes' own storage suite (`External.Storage` of its `e2e.test`), run for drivers behind us
 //! and for the same drivers without us. Every test must end with us as it does without.
 //!
-//! Both ways are on one stand and in one run of the suite, so they meet the same machine.
+//! Both ways are on one stand and in one run of the suite, so they meet the same machine. Tests
+//! that stop kubelets, or that need a stand for themselves, mostly wait. So each kind of tests runs
+//! on a stand of its own, beside the others.
 
 pub mod command;
 mod images;
@@ -9,6 +11,7 @@ mod kubelets;
 mod report;
 mod straight;
 mod suite;
+mod together;
 
 use crate::stand::layout::{Layout, Network, Plan};
 use crate::stand::{DRIVER, ONE, SHARED, STRAIGHT};
