@@ -171,8 +171,12 @@ macro_rules! readers {
         let $r = types::$request::decode(message)?;
         Ok($key)
     } };
+    (@key ($r:ident: $request:ident as $part:ident) $key:expr) => { |message| {
+        let $r = $part::decode(message)?;
+        Ok($key)
+    } };
     (@same (_)) => { |_, _| false };
-    (@same ($r:ident: $request:ident)) => { same::<types::$request> };
+    (@same ($r:ident: $request:ident $(as $part:ident)?)) => { same::<types::$request> };
 }
 table!(readers);
 
@@ -183,13 +187,50 @@ fn same<M: Message + Default + PartialEq>(one: &[u8], other: &[u8]) -> bool {
     read(one).is_some_and(|one| read(other) == Some(one))
 }
 
-fn create(request: types::CreateVolumeRequest) -> Key {
+/// The part of a CreateVolumeRequest that says what it is about.
+///
+/// To read its maps and secrets too costs several times as much.
+#[derive(Clone, PartialEq, Message)]
+#[prost(skip_debug)]
+struct Created {
+    #[prost(string, tag = "1")]
+    name: String,
+    #[prost(message, optional, tag = "6")]
+    volume_content_source: Option<types::VolumeContentSource>,
+    #[prost(message, optional, tag = "7")]
+    accessibility_requirements: Option<Requirement>,
+}
+
+/// A `TopologyRequirement`.
+#[derive(Clone, PartialEq, Message)]
+struct Requirement {
+    #[prost(message, repeated, tag = "1")]
+    requisite: Vec<Place>,
+    #[prost(message, repeated, tag = "2")]
+    preferred: Vec<Place>,
+}
+
+/// A `Topology`, sorted.
+#[derive(Clone, PartialEq, Message)]
+struct Place {
+    #[prost(btree_map = "string, string", tag = "1")]
+    segments: Segments,
+}
+
+/// The part of a request about a volume that says which: in most of them it has this number.
+#[derive(Clone, PartialEq, Eq, Message)]
+struct OfVolume {
+    #[prost(string, tag = "1")]
+    volume_id: String,
+}
+
+fn create(request: Created) -> Key {
     let source = request.volume_content_source.and_then(content_of);
     // CSI: preferred is a list in the caller's order; the volume MUST be accessible from requisite.
     let requirement = request.accessibility_requirements.unwrap_or_default();
     let required = !requirement.requisite.is_empty();
     let topologies = requirement.preferred.into_iter().chain(requirement.requisite);
-    let topology = topologies.map(segments).collect();
+    let topology = topologies.map(|place| place.segments).collect();
     Key::Create { name: request.name, source, topology, required }
 }
 

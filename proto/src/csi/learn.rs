@@ -60,12 +60,16 @@ macro_rules! learn {
 }
 table!(learn);
 
-fn attached_to(request: &[u8]) -> Result<String, DecodeError> {
-    types::ControllerPublishVolumeRequest::decode(request).map(|request| request.node_id)
+/// The part of a ControllerPublishVolumeRequest that says which node. A
+/// ControllerUnpublishVolumeRequest has it under the same number.
+#[derive(Clone, PartialEq, Eq, Message)]
+struct AtNode {
+    #[prost(string, tag = "2")]
+    node_id: String,
 }
 
-fn detached_from(request: &[u8]) -> Result<String, DecodeError> {
-    types::ControllerUnpublishVolumeRequest::decode(request).map(|request| request.node_id)
+fn node_id(request: &[u8]) -> Result<String, DecodeError> {
+    AtNode::decode(request).map(|request| request.node_id)
 }
 
 fn new_size(answer: &[u8]) -> Result<i64, DecodeError> {

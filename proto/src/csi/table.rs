@@ -2,8 +2,11 @@
 //!
 //! A row is `Service/Method(request) => key, learn what_an_answer_teaches, { column: value };`. The
 //! last two parts may be missing. `method.rs` makes the enum and the columns out of it, `key.rs`
-//! the keys of calls, and `learn.rs` what answers teach. A renamed field breaks the build; a
-//! missing or doubled row breaks a test over the descriptor set.
+//! the keys of calls, and `learn.rs` what answers teach. After `as` stands a part of the request
+//! that is enough for its key.
+//!
+//! A renamed field breaks the build, but for those parts. A missing or doubled row breaks a test
+//! over the descriptor set.
 
 /// Calls the macro `$each` with all rows.
 macro_rules! table {
@@ -16,7 +19,7 @@ macro_rules! table {
             };
             Identity/Probe(_) => Key::Local, { local: Some(Local::Probe) };
 
-            Controller/CreateVolume(r: CreateVolumeRequest) => create(r),
+            Controller/CreateVolume(r: CreateVolumeRequest as Created) => create(r),
                 learn Learn::Made(created_volume), {
                 creates: Some(Resource::Volume),
                 rewrite: Rewrite::CreateVolume,
@@ -32,9 +35,9 @@ macro_rules! table {
                 secrets: Some(2),
                 sent: true,
             };
-            Controller/ControllerPublishVolume(r: ControllerPublishVolumeRequest)
+            Controller/ControllerPublishVolume(r: ControllerPublishVolumeRequest as OfVolume)
                 => Key::Home(Id::Volume(r.volume_id)),
-                learn Learn::Attached(attached_to), {
+                learn Learn::Attached(node_id), {
                 incomplete: required::of_publish,
                 direct: Some(DirectCall::Attach),
                 places: Some(Places { capability: 3, context: &[6] }),
@@ -43,7 +46,7 @@ macro_rules! table {
             };
             Controller/ControllerUnpublishVolume(r: ControllerUnpublishVolumeRequest)
                 => Key::Delete(Id::Volume(r.volume_id)),
-                learn Learn::Detached(detached_from), {
+                learn Learn::Detached(node_id), {
                 secrets: Some(3),
                 sent: true,
             };
