@@ -173,10 +173,10 @@ impl Front {
         let (mut parts, body) = request.into_parts();
         if origin == Origin::Socket {
             // Only a socket relay may set a call id.
-            parts.headers.remove(CALL_ID);
+            parts.headers.remove(&CALL_ID);
         }
         // Only csi-cloud itself says whose call an edge gets.
-        parts.headers.remove(LEADER_EPOCH);
+        parts.headers.remove(&LEADER_EPOCH);
         let id = CallId::arriving(&mut parts.headers);
         let method = Method::of_path(parts.uri.path());
         let name = method.as_ref().map_or(UNKNOWN, |method| method.name());

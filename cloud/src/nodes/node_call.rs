@@ -166,9 +166,9 @@ impl NodeCall<'_> {
     /// Sets what only csi-cloud says of a call: its id, and whose call it is.
     fn mark(&self, call: &mut Call) {
         // A caller's call has an id since it arrived; csi-cloud's own queries get theirs here.
-        call.headers.entry(CALL_ID).or_insert_with(call_id::made);
+        call.headers.entry(&CALL_ID).or_insert_with(call_id::made);
         if let Some(epoch) = self.sender.links.leading().epoch() {
-            call.headers.insert(LEADER_EPOCH, epoch.clone());
+            call.headers.insert(&LEADER_EPOCH, epoch.clone());
         }
     }
 

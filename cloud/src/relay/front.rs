@@ -99,7 +99,7 @@ impl RelayFront {
         let path = request.uri().path().to_owned();
         let (mut parts, body) = request.into_parts();
         // Only a socket relay sets it, so that csi-cloud knows a call that is sent again.
-        parts.headers.remove(CALL_ID);
+        parts.headers.remove(&CALL_ID);
         let id = CallId::arriving(&mut parts.headers);
         let result = self.relay(parts, body).await;
         let driver = &self.driver;

@@ -17,6 +17,7 @@ use proto::http2::body::Body;
 use proto::http2::busy_poll;
 use proto::http2::busy_poll::BusyPoll;
 use proto::http2::call_id::CallId;
+use proto::http2::forward::STATUS;
 use proto::names::{DriverName, NodeName};
 use tokio::time::Instant;
 use tonic::{Code, Status};
@@ -326,7 +327,7 @@ pub(crate) fn outcome(result: &Result<Response<Body>, Error>) -> Outcome {
 
 fn answered(answer: &Response<Body>) -> Outcome {
     let code = |headers: &HeaderMap| {
-        headers.get("grpc-status").map(|status| Code::from_bytes(status.as_bytes()))
+        headers.get(&STATUS).map(|status| Code::from_bytes(status.as_bytes()))
     };
     let trailers = match answer.body() {
         Body::Whole { trailers, .. } => trailers.as_ref(),

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::FileTypeExt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use backon::BackoffBuilder;
@@ -48,7 +48,7 @@ const PROBE_EVERY: Duration = Duration::from_secs(10);
 /// How long it may take to answer that.
 const PROBE: Duration = Duration::from_secs(5);
 /// The authority of requests; every driver's gRPC library accepts it.
-const LOCALHOST: &str = "localhost";
+static LOCALHOST: LazyLock<Authority> = LazyLock::new(|| Authority::from_static("localhost"));
 
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -290,7 +290,7 @@ impl Connection {
         if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
             return Err(Error::too_late());
         }
-        let sent = forward::forward(&sender, call, &authority(), None).await;
+        let sent = forward::forward(&sender, call, &LOCALHOST, None).await;
         sent.map_err(|source| self.broke(source))
     }
 
@@ -457,7 +457,7 @@ pub(crate) fn check_name(info: &[u8], driver: &DriverName) -> Result<(), BoxErro
 pub(crate) async fn ask(sender: &Upstream, method: Method) -> Result<Answer, BoxError> {
     let path = PathAndQuery::from_static(method.path());
     let call = Call { headers: headers(), path, body: frame::frame(&[]) };
-    let answered = forward::forward(sender, &call, &authority(), None).await;
+    let answered = forward::forward(sender, &call, &LOCALHOST, None).await;
     let no_grpc = |error: BoxError| format!("it does not speak gRPC: {}", chain(error.as_ref()));
     Answer::collect(answered.map_err(no_grpc)?).await
 }
@@ -466,10 +466,6 @@ fn answers_with(method: Method, status: &Status) -> String {
     let code = status.code();
     let message = status.message();
     format!("it answers {method} with {code:?} ({message:?})")
-}
-
-fn authority() -> Authority {
-    Authority::from_static(LOCALHOST)
 }
 
 /// The headers of a call that csi-edge makes by itself.

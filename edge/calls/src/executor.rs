@@ -83,7 +83,7 @@ pub type Replaced = Arc<AtomicBool>;
 
 /// Takes the leader epoch of the csi-cloud that sends a call, which is not for drivers.
 fn leader_epoch(headers: &mut HeaderMap) -> Option<LeaderEpoch> {
-    LeaderEpoch::of_header(&headers.remove(LEADER_EPOCH)?)
+    LeaderEpoch::of_header(&headers.remove(&LEADER_EPOCH)?)
 }
 
 /// The body of a request that is still arriving.
@@ -249,7 +249,7 @@ impl Executor {
                 }
                 self.check_delete(method, &calls.driver.name, &message)?;
             }
-            parts.headers.remove(CALL_ID);
+            parts.headers.remove(&CALL_ID);
             let rewrite = method.zip(front_of);
             let rewrite = rewrite.and_then(|(method, node)| self.rewrite(method, node, calls));
             if let Some(rewrite) = &rewrite {

@@ -6,15 +6,16 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue};
 use http_body::{Frame, SizeHint};
 use tokio::sync::OwnedSemaphorePermit;
 use tonic::Status;
 
-pub(super) const STATUS: &str = "grpc-status";
-const MESSAGE: &str = "grpc-message";
+/// gRPC's header for the code of an answer.
+pub static STATUS: HeaderName = HeaderName::from_static("grpc-status");
+static MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 /// CSI: "details MUST be empty". A driver's details are dropped.
-const DETAILS: &str = "grpc-status-details-bin";
+static DETAILS: HeaderName = HeaderName::from_static("grpc-status-details-bin");
 /// The longest status message passed on, in bytes on the wire: callers' header lists are bounded.
 const MAX_STATUS_MESSAGE: usize = 4096;
 
@@ -121,7 +122,7 @@ fn pass_frame(
     match frame {
         Some(Ok(mut frame)) => {
             if let Some(trailers) = frame.trailers_mut() {
-                if trailers.contains_key(STATUS) {
+                if trailers.contains_key(&STATUS) {
                     *broken = None;
                 }
                 tidy(trailers);
@@ -140,8 +141,8 @@ fn pass_frame(
 
 /// Removes details, which CSI forbids, and cuts a message that no caller could receive.
 pub(super) fn tidy(headers: &mut HeaderMap) {
-    headers.remove(DETAILS);
-    if let Some(message) = headers.get_mut(MESSAGE)
+    headers.remove(&DETAILS);
+    if let Some(message) = headers.get_mut(&MESSAGE)
         && message.len() > MAX_STATUS_MESSAGE
     {
         let cut = message.as_bytes().get(..MAX_STATUS_MESSAGE).unwrap_or_default();
@@ -166,13 +167,13 @@ mod tests {
         for shift in 0..3 {
             let mut headers = HeaderMap::new();
             let text = format!("{}{}", "x".repeat(shift), "%E2%82%AC".repeat(1000));
-            headers.insert(MESSAGE, HeaderValue::try_from(text).unwrap());
-            headers.insert(DETAILS, HeaderValue::from_static("AAAA"));
+            headers.insert(&MESSAGE, HeaderValue::try_from(text).unwrap());
+            headers.insert(&DETAILS, HeaderValue::from_static("AAAA"));
             tidy(&mut headers);
-            let message = headers.get(MESSAGE).unwrap().to_str().unwrap();
+            let message = headers.get(&MESSAGE).unwrap().to_str().unwrap();
             assert!(message.len() <= MAX_STATUS_MESSAGE && message.len() > MAX_STATUS_MESSAGE - 3);
             assert_eq!((message.len() - shift) % 3, 0);
-            assert!(!headers.contains_key(DETAILS));
+            assert!(!headers.contains_key(&DETAILS));
         }
     }
 }

@@ -6,13 +6,13 @@
 
 use std::fmt;
 
-use http::{HeaderMap, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue};
 use uuid::Uuid;
 
 use crate::http2::forward::CALL_ID;
 
 /// The header of W3C Trace Context.
-pub const TRACEPARENT: &str = "traceparent";
+pub static TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 
 /// The id of a call. It is shown as 32 hexadecimal digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -25,7 +25,7 @@ impl CallId {
             Some(ours) => ours,
             None => {
                 let made = Uuid::now_v7();
-                headers.insert(CALL_ID, value(made));
+                headers.insert(&CALL_ID, value(made));
                 made
             }
         };
@@ -58,7 +58,7 @@ impl fmt::Display for CallId {
 
 /// The id that one of our programs gave the call.
 pub fn ours(headers: &HeaderMap) -> Option<Uuid> {
-    headers.get(CALL_ID).and_then(|id| Uuid::try_parse_ascii(id.as_bytes()).ok())
+    headers.get(&CALL_ID).and_then(|id| Uuid::try_parse_ascii(id.as_bytes()).ok())
 }
 
 /// A new id of ours, as the value of its header.
@@ -75,7 +75,7 @@ fn value(id: Uuid) -> HeaderValue {
 
 /// The trace-id of the only `traceparent`, if that is a valid one.
 fn trace_id(headers: &HeaderMap) -> Option<u128> {
-    let mut all = headers.get_all(TRACEPARENT).iter();
+    let mut all = headers.get_all(&TRACEPARENT).iter();
     let only = all.next()?;
     if all.next().is_some() {
         return None;
@@ -108,7 +108,7 @@ mod tests {
 
     fn traced(values: &[&str]) -> HeaderMap {
         let values = values.iter().map(|value| HeaderValue::try_from(*value).unwrap());
-        values.map(|value| (http::HeaderName::from_static(TRACEPARENT), value)).collect()
+        values.map(|value| (TRACEPARENT.clone(), value)).collect()
     }
 
     #[test]
@@ -146,7 +146,7 @@ mod tests {
         assert_eq!(CallId::arriving(&mut headers), first);
         assert_eq!(CallId::of(&headers, ours(&headers)), Some(first));
         assert_eq!(first.to_string().len(), 32);
-        assert!(!headers.contains_key(TRACEPARENT), "none is made up");
+        assert!(!headers.contains_key(&TRACEPARENT), "none is made up");
         let mut headers = traced(&[&format!("00-{TRACE}-00f067aa0ba902b7-01")]);
         assert_eq!(CallId::arriving(&mut headers).to_string(), TRACE);
         assert!(ours(&headers).is_some(), "the edge joins repeated calls by it");
@@ -158,7 +158,7 @@ mod tests {
         fn no_header_is_too_odd(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
             if let Ok(value) = HeaderValue::from_bytes(&bytes) {
                 let mut headers = HeaderMap::new();
-                headers.insert(TRACEPARENT, value);
+                headers.insert(&TRACEPARENT, value);
                 let shown = CallId::arriving(&mut headers).to_string();
                 prop_assert_eq!(shown.len(), 32);
             }

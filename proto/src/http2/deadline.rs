@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use http::{HeaderMap, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue};
 use tokio::time::Instant;
 use tonic::Code;
 
 use crate::csi::status::{BadRequest, ToStatus};
 
 /// gRPC's header for the caller's timeout.
-pub const TIMEOUT: &str = "grpc-timeout";
+pub static TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 
 /// The caller's deadline passed. A call that was passed on before goes on at the edge.
 #[derive(Debug, thiserror::Error)]
@@ -42,7 +42,7 @@ pub async fn until<T, E: From<DeadlinePassed>>(
 /// # Errors
 /// [`BadRequest::Timeout`] if the header is malformed.
 pub fn deadline(headers: &HeaderMap) -> Result<Option<Instant>, BadRequest> {
-    let Some(value) = headers.get(TIMEOUT) else {
+    let Some(value) = headers.get(&TIMEOUT) else {
         return Ok(None);
     };
     let bad = || BadRequest::Timeout(String::from_utf8_lossy(value.as_bytes()).into_owned());

@@ -9,7 +9,9 @@ use std::future::Future;
 use bytes::{Bytes, BytesMut};
 use h2::client::SendRequest;
 use http::uri::Authority;
-use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Uri, header, request};
+use http::{
+    HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Uri, header, request,
+};
 use http_body_util::BodyExt;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::OwnedSemaphorePermit;
@@ -21,19 +23,20 @@ use crate::csi::frame;
 use crate::csi::frame::{FrameError, MAX_MESSAGE, PREFIX};
 use crate::csi::status::ToStatus;
 use crate::http2::batch::Batched;
-use crate::http2::body::{Body, Received, STATUS, tidy};
+pub use crate::http2::body::STATUS;
+use crate::http2::body::{Body, Received, tidy};
 use crate::http2::deadline::timeout_value;
 pub use crate::http2::deadline::{DeadlinePassed, TIMEOUT, deadline, until};
 use crate::http2::limits::{CLIENT_WINDOW, MAX_HEADERS, MAX_STREAMS, STREAM_WINDOW};
 
 /// The id of a caller's call on the link to an edge, a UUIDv7; kept when the call is sent again.
-pub const CALL_ID: &str = "edge-csi-call";
+pub static CALL_ID: HeaderName = HeaderName::from_static("edge-csi-call");
 /// The epoch of the csi-cloud that sends a call to an edge, if it has one. Only csi-cloud may say
 /// it, so fronts take it out of what callers send.
-pub const LEADER_EPOCH: &str = "edge-csi-leader-epoch";
+pub static LEADER_EPOCH: HeaderName = HeaderName::from_static("edge-csi-leader-epoch");
 /// In an edge's refusal, with the value `1`: no byte of the call went to the driver. Only an edge
 /// may say it, so the edge takes it out of what a driver answers.
-pub const NOT_DISPATCHED: &str = "edge-csi-not-dispatched";
+pub static NOT_DISPATCHED: HeaderName = HeaderName::from_static("edge-csi-not-dispatched");
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -74,8 +77,8 @@ impl Call {
         headers.remove(header::HOST);
         headers.remove(header::CONTENT_LENGTH);
         match deadline {
-            Some(deadline) => headers.insert(TIMEOUT, timeout_value(deadline)),
-            None => headers.remove(TIMEOUT),
+            Some(deadline) => headers.insert(&TIMEOUT, timeout_value(deadline)),
+            None => headers.remove(&TIMEOUT),
         };
         (request, self.body.clone())
     }
@@ -199,8 +202,8 @@ impl Answer {
                 Err(frame) => trailers = frame.into_trailers().ok().or(trailers),
             }
         }
-        if !parts.headers.contains_key(STATUS)
-            && !trailers.as_ref().is_some_and(|t| t.contains_key(STATUS))
+        if !parts.headers.contains_key(&STATUS)
+            && !trailers.as_ref().is_some_and(|t| t.contains_key(&STATUS))
         {
             return Err("its answer ended without a gRPC status".into());
         }
@@ -227,7 +230,7 @@ impl Answer {
         let mut headers = HeaderMap::new();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
         let mut trailers = HeaderMap::new();
-        trailers.insert(STATUS, HeaderValue::from_static("0"));
+        trailers.insert(&STATUS, HeaderValue::from_static("0"));
         Self { headers, body, trailers: Some(trailers) }
     }
 
@@ -241,12 +244,12 @@ impl Answer {
 
     /// Takes the mark of an edge out, wherever it stands. True if this is a refusal that has it.
     pub fn take_not_dispatched(&mut self) -> bool {
-        let is_marked = self.headers.remove(NOT_DISPATCHED).is_some_and(|mark| mark == "1");
+        let is_marked = self.headers.remove(&NOT_DISPATCHED).is_some_and(|mark| mark == "1");
         if let Some(trailers) = &mut self.trailers {
-            trailers.remove(NOT_DISPATCHED);
+            trailers.remove(&NOT_DISPATCHED);
         }
         // An edge refuses in headers alone, and without a message.
-        is_marked && self.headers.contains_key(STATUS) && self.ok().is_none()
+        is_marked && self.headers.contains_key(&STATUS) && self.ok().is_none()
     }
 
     /// A copy with a buffer of its own, for callers that keep it. A received body is part of a
@@ -263,7 +266,8 @@ impl Answer {
 
     /// The framed message, if the call succeeded.
     pub fn ok(&self) -> Option<&Bytes> {
-        (self.status()?.get(STATUS)?.as_bytes() == b"0").then_some(&self.body)
+        let status = self.status_headers().find_map(|headers| headers.get(&STATUS))?;
+        (status.as_bytes() == b"0").then_some(&self.body)
     }
 
     /// The unframed message, if the call succeeded.
@@ -276,12 +280,13 @@ impl Answer {
         if self.ok().is_some() {
             return None;
         }
-        Some(self.status().and_then(Status::from_header_map).unwrap_or_else(|| Status::unknown("")))
+        let status = self.status_headers().find_map(Status::from_header_map);
+        Some(status.unwrap_or_else(|| Status::unknown("")))
     }
 
-    /// The headers that hold the status.
-    fn status(&self) -> Option<&HeaderMap> {
-        self.trailers.iter().chain([&self.headers]).find(|headers| headers.contains_key(STATUS))
+    /// The headers that may hold the status, in the order in which it counts.
+    fn status_headers(&self) -> impl Iterator<Item = &HeaderMap> {
+        self.trailers.iter().chain([&self.headers])
     }
 }
 
@@ -308,9 +313,9 @@ pub fn pass(
     room: OwnedSemaphorePermit,
 ) -> Response<Body> {
     let (mut parts, body) = response.into_parts();
-    let has_status = parts.headers.contains_key(STATUS);
+    let has_status = parts.headers.contains_key(&STATUS);
     tidy(&mut parts.headers);
-    parts.headers.remove(NOT_DISPATCHED);
+    parts.headers.remove(&NOT_DISPATCHED);
     parts.extensions = http::Extensions::new();
     let broken = (!has_status).then(|| Box::new(broken.status()));
     Response::from_parts(parts, Body::Passing { body, broken, room })
@@ -324,7 +329,7 @@ pub fn failure(error: &impl ToStatus) -> Response<Body> {
 /// The same of an edge, about a call of which no byte went to the driver.
 pub fn refusal(error: &impl ToStatus) -> Response<Body> {
     let mut response = failure(error);
-    response.headers_mut().insert(NOT_DISPATCHED, HeaderValue::from_static("1"));
+    response.headers_mut().insert(&NOT_DISPATCHED, HeaderValue::from_static("1"));
     response
 }
 
@@ -333,13 +338,13 @@ mod tests {
     use super::*;
 
     fn answer(
-        headers: &[(&'static str, &'static str)],
-        trailers: &[(&'static str, &'static str)],
+        headers: &[(&HeaderName, &'static str)],
+        trailers: &[(&HeaderName, &'static str)],
     ) -> Answer {
-        let map = |pairs: &[(&'static str, &'static str)]| {
-            let pairs = pairs.iter().map(|(name, value)| {
-                (http::HeaderName::from_static(name), HeaderValue::from_static(value))
-            });
+        let map = |pairs: &[(&HeaderName, &'static str)]| {
+            let pairs = pairs
+                .iter()
+                .map(|(name, value)| ((*name).clone(), HeaderValue::from_static(value)));
             pairs.collect::<HeaderMap>()
         };
         let trailers = Some(map(trailers)).filter(|trailers| !trailers.is_empty());
@@ -348,22 +353,22 @@ mod tests {
 
     #[test]
     fn only_a_refusal_in_headers_alone_has_an_edges_mark() {
-        let mark = (NOT_DISPATCHED, "1");
+        let mark = (&NOT_DISPATCHED, "1");
         for (headers, trailers, is_marked) in [
-            (&[(STATUS, "14"), mark][..], &[][..], true),
-            (&[(STATUS, "14")], &[], false),
-            (&[(STATUS, "14"), (NOT_DISPATCHED, "0")], &[], false),
-            (&[(STATUS, "0"), mark], &[], false),
-            (&[mark], &[(STATUS, "14")], false),
-            (&[], &[(STATUS, "14"), mark], false),
+            (&[(&STATUS, "14"), mark][..], &[][..], true),
+            (&[(&STATUS, "14")], &[], false),
+            (&[(&STATUS, "14"), (&NOT_DISPATCHED, "0")], &[], false),
+            (&[(&STATUS, "0"), mark], &[], false),
+            (&[mark], &[(&STATUS, "14")], false),
+            (&[], &[(&STATUS, "14"), mark], false),
         ] {
             let mut answer = answer(headers, trailers);
             assert_eq!(answer.take_not_dispatched(), is_marked, "{headers:?} {trailers:?}");
-            assert!(!answer.headers.contains_key(NOT_DISPATCHED));
-            assert!(!answer.trailers.is_some_and(|all| all.contains_key(NOT_DISPATCHED)));
+            assert!(!answer.headers.contains_key(&NOT_DISPATCHED));
+            assert!(!answer.trailers.is_some_and(|all| all.contains_key(&NOT_DISPATCHED)));
         }
         let refusal = refusal(&DeadlinePassed("too soon"));
-        assert_eq!(refusal.headers()[NOT_DISPATCHED], "1");
-        assert_eq!(refusal.headers()[STATUS], "4");
+        assert_eq!(refusal.headers()[&NOT_DISPATCHED], "1");
+        assert_eq!(refusal.headers()[&STATUS], "4");
     }
 }

@@ -51,8 +51,8 @@ pub(super) async fn answer(
     mut request: Request<Incoming>,
 ) -> Result<Response<Body>, Infallible> {
     // Only our own programs set them. Here the id is for the log, and nothing is for the driver.
-    request.headers_mut().remove(CALL_ID);
-    request.headers_mut().remove(LEADER_EPOCH);
+    request.headers_mut().remove(&CALL_ID);
+    request.headers_mut().remove(&LEADER_EPOCH);
     let id = CallId::arriving(request.headers_mut());
     let method = Method::of_path(request.uri().path());
     let Some(method) = method.filter(|method| request::concerns(*method)) else {
@@ -163,7 +163,7 @@ async fn detach(
     lock: VolumeLock,
     work: Work,
 ) -> CallResult {
-    headers.remove(CALL_ID);
+    headers.remove(&CALL_ID);
     let (told, outcome) = oneshot::channel();
     let tasks = service.tasks.clone();
     tasks.spawn("direct", async move {

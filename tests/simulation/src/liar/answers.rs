@@ -54,7 +54,7 @@ pub(super) fn id(dice: &mut Dice, ids: &[String]) -> Option<String> {
 /// A refusal with this code, which says that no driver got the call.
 pub(super) fn refusal(code: Code) -> Response<Body> {
     let mut response = Status::new(code, "a lie").into_http();
-    response.headers_mut().insert(NOT_DISPATCHED, HeaderValue::from_static("1"));
+    response.headers_mut().insert(&NOT_DISPATCHED, HeaderValue::from_static("1"));
     response
 }
 

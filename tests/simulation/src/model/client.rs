@@ -239,9 +239,7 @@ fn request(number: usize, method: &str, timeout: Option<Duration>) -> Request<()
             format!("{}m", timeout.as_millis())
         };
         headers.extend(
-            HeaderValue::try_from(value)
-                .ok()
-                .map(|value| (http::HeaderName::from_static(forward::TIMEOUT), value)),
+            HeaderValue::try_from(value).ok().map(|value| (forward::TIMEOUT.clone(), value)),
         );
     }
     request

@@ -29,7 +29,7 @@ use super::routing::{Nodes, create_at, topology};
 async fn refused(nodes: &Nodes, name: &str, at: &[&str]) -> anyhow::Result<Status> {
     let answer = nodes.call("CreateVolume", &create_at(name, at)?).await?;
     ensure!(
-        !answer.headers.contains_key(NOT_DISPATCHED),
+        !answer.headers.contains_key(&NOT_DISPATCHED),
         "the word of an edge came to a caller: {answer:?}"
     );
     let status = answer.status();
@@ -102,7 +102,7 @@ async fn a_name_that_no_driver_got_is_free_for_another_node() -> anyhow::Result<
 async fn a_name_that_a_driver_may_have_stays_whatever_the_driver_says() -> anyhow::Result<()> {
     let nodes = Nodes::with("", &[]).await?;
     let mut lie = Status::unavailable("the driver says that it never got it");
-    lie.metadata_mut().insert(NOT_DISPATCHED, MetadataValue::from_static("1"));
+    lie.metadata_mut().insert(NOT_DISPATCHED.as_str(), MetadataValue::from_static("1"));
     for (name, fault) in
         [("broken", Fault::Die), ("made", Fault::DieAfterWork), ("lie", Fault::AfterWork(lie))]
     {

@@ -77,7 +77,7 @@ async fn create_as(
     epoch: Option<&str>,
     name: &str,
 ) -> anyhow::Result<RawAnswer> {
-    let epoch: Vec<_> = epoch.into_iter().map(|epoch| (LEADER_EPOCH, epoch)).collect();
+    let epoch: Vec<_> = epoch.into_iter().map(|epoch| (LEADER_EPOCH.as_str(), epoch)).collect();
     client.send(&controller("CreateVolume"), frame::frame(&create(name)), &epoch).await
 }
 
@@ -87,7 +87,7 @@ fn assert_fenced(answer: &RawAnswer, which: &str) {
     assert_eq!(status.code(), Code::Unavailable, "{status}");
     assert!(status.message().contains("leader epoch 9"), "{status}");
     assert!(status.message().contains(which), "{status}");
-    assert_eq!(answer.headers[NOT_DISPATCHED], "1");
+    assert_eq!(answer.headers[&NOT_DISPATCHED], "1");
 }
 
 #[tokio::test]
@@ -103,7 +103,7 @@ async fn an_edge_that_was_told_an_epoch_refuses_those_before_it() -> anyhow::Res
         let answer = create_as(&client, Some("9"), "new").await?;
         assert_eq!(answer.code(), Code::Ok, "{}", answer.status());
         let [received] = &node.driver.calls_of("CreateVolume")[..] else { panic!("not one call") };
-        assert!(!received.headers.contains_key(LEADER_EPOCH), "it is not for drivers");
+        assert!(!received.headers.contains_key(&LEADER_EPOCH), "it is not for drivers");
         // The node's own callers are no csi-cloud.
         let front = RawClient::connect(&node.stand.edge_front(NODE, DRIVER)).await?;
         let answer = create_as(&front, Some("5"), "own").await?;
