@@ -183,10 +183,7 @@ impl Front {
         let ongoing = self.calls.clone().begin(name, driver, id);
         let running = ongoing.running();
         let result = match method {
-            Some(method) => {
-                let call = self.call(method, parts, body, running.clone(), origin);
-                self.leading(method, call).await
-            }
+            Some(method) => self.call(method, parts, body, running.clone(), origin).await,
             None => Err(Error::UnknownMethod(parts.uri.path().to_owned())),
         };
         let outcome = calls::outcome(&result);
@@ -197,23 +194,16 @@ impl Front {
         result
     }
 
-    /// Carries a call out if this csi-cloud leads, and answers if it still does then. What it
-    /// answers itself needs no leader: sidecars ask at their start, and exit at an error.
-    async fn leading(
-        &self,
-        method: Method,
-        call: impl Future<Output = Result<Response<Body>, Error>>,
-    ) -> Result<Response<Body>, Error> {
-        if method.local().is_some() {
-            return call.await;
+    /// Refuses a call if this csi-cloud does not lead. What it answers itself needs no leader:
+    /// sidecars ask at their start, and exit at an error.
+    fn check_leads(&self, method: Method) -> Result<(), Error> {
+        match method.local() {
+            Some(_) => Ok(()),
+            None => Ok(self.links().leading().check()?),
         }
-        let leading = self.links().leading();
-        leading.check()?;
-        let result = call.await;
-        leading.check()?;
-        result
     }
 
+    /// Carries a call out if this csi-cloud leads, and answers if it still does then.
     async fn call(
         &self,
         method: Method,
@@ -222,6 +212,7 @@ impl Front {
         running: Arc<Running>,
         origin: Origin,
     ) -> Result<Response<Body>, Error> {
+        self.check_leads(method)?;
         let deadline =
             forward::deadline(&parts.headers).map_err(|error| bad_request(method, error))?;
         let answered = async {
@@ -235,7 +226,9 @@ impl Front {
                 Origin::Relay => Box::pin(self.dispatch_awaiting_links(&call)).await,
             }
         };
-        forward::until(deadline, std::pin::pin!(answered)).await
+        let result = forward::until(deadline, std::pin::pin!(answered)).await;
+        self.check_leads(method)?;
+        result
     }
 
     /// Carries out a call. Until edges had time to reconnect, it is retried after each new link.
