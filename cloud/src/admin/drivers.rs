@@ -79,8 +79,7 @@ impl AdminState {
         let linked = self.linked();
         let unserved = self.unserved();
         let in_flight = self.in_flight();
-        let known: Vec<_> =
-            self.store.read(|state| state.drivers().keys().map(|name| (*name).clone()).collect());
+        let known: Vec<_> = self.store.read(|state| state.drivers().keys().cloned().collect());
         let served = self.policies.keys().cloned().chain(known);
         let names: BTreeSet<_> = served.chain(unserved.keys().cloned()).collect();
         let views = names.into_iter().map(|name| self.driver(name, &linked, &in_flight));

@@ -115,8 +115,7 @@ impl AdminState {
             }
             Some(true) => {}
         }
-        let drivers: Vec<_> =
-            self.store.read(|state| state.drivers().into_keys().cloned().collect());
+        let drivers: Vec<_> = self.store.read(|state| state.drivers().keys().cloned().collect());
         let mut records = Vec::new();
         let mut at = Vec::new();
         for driver in drivers {
@@ -218,5 +217,5 @@ fn leases_kept(state: &State, node: &NodeName) -> usize {
         let leases = of.leases().iter().filter(|(_, lease)| held(lease));
         leases.filter(|(id, _)| of.home(id).is_none_or(|home| home.node != *node)).count()
     };
-    state.drivers().into_values().map(kept).sum()
+    state.drivers().values().map(kept).sum()
 }

@@ -135,7 +135,7 @@ fn mark(txn: &mut Txn<'_>, node: &NodeName, lost: bool) -> usize {
 fn still_held(state: &State, node: &NodeName) -> String {
     let mut held = 0;
     let mut attached = 0;
-    let leases = state.drivers().into_values().flat_map(|of| of.leases().values());
+    let leases = state.drivers().values().flat_map(|of| of.leases().values());
     for hold in leases.filter_map(|lease| hold(lease, node)) {
         match hold {
             Hold::Pod(_) | Hold::Claimed => held += 1,

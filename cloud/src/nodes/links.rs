@@ -3,11 +3,12 @@
 //! A call finds its node's link here, and waits here for the next one. What all edges are told is
 //! here too, so that each link's task sends it again when it changes.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use ahash::HashMap;
 use futures_util::future::BoxFuture;
 use proto::control::hello::{PROTOCOL, Welcome};
 use proto::control::lease::{Reply, Request};
@@ -271,7 +272,7 @@ impl Links {
 
     /// The number of links by transport.
     pub fn by_transport(&self) -> HashMap<&'static str, u64> {
-        let mut counts = HashMap::new();
+        let mut counts = HashMap::default();
         for link in self.by_node().values() {
             *counts.entry(link.peer.transport).or_default() += 1;
         }

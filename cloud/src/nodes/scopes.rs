@@ -45,7 +45,7 @@ impl Scopes {
         wanted: impl Fn(&DriverState) -> bool,
     ) -> BTreeMap<DriverName, Scope> {
         store.read(|state| {
-            let drivers = state.drivers().into_iter().filter(|(_, driver)| wanted(driver));
+            let drivers = state.drivers().iter().filter(|(_, driver)| wanted(driver));
             drivers
                 .filter_map(|(name, driver)| Some((name.clone(), self.scope(name, driver)?)))
                 .collect()

@@ -3,9 +3,9 @@
 //! A create is recorded before it is sent, and its outcome before it is answered. So no crash
 //! creates two volumes of one name, or loses the node of a volume.
 
-use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use ahash::HashMap;
 use bytes::Bytes;
 use proto::csi::status::is_nothing_done;
 use proto::csi::{Id, Made};

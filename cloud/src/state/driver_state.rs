@@ -1,8 +1,9 @@
 //! The durable state of one driver in memory, with the indexes that routing needs.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::OnceLock;
 
+use ahash::{HashMap, HashSet};
 use proto::csi::{Id, Segments};
 use proto::names::NodeName;
 

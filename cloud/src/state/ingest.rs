@@ -150,7 +150,7 @@ fn news(state: &State, node: &NodeName, drivers: Vec<Driver>) -> Vec<(DriverName
 
 /// The drivers that a node had and no longer names.
 fn gone(state: &State, node: &NodeName, named: &BTreeSet<DriverName>) -> Vec<DriverName> {
-    let unnamed = state.drivers().into_iter().filter(|(driver, _)| !named.contains(*driver));
+    let unnamed = state.drivers().iter().filter(|(driver, _)| !named.contains(*driver));
     let has = |driver: &DriverState| driver.at(node).is_some_and(|at| at.gone.is_none());
     unnamed.filter(|(_, of)| has(of)).map(|(driver, _)| driver.clone()).collect()
 }

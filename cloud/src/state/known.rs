@@ -2,8 +2,9 @@
 //!
 //! Only `State::apply` changes it, with changes that are durable.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 
+use ahash::HashSet;
 use proto::control::leader::LeaderEpoch;
 use proto::csi::Id;
 use proto::names::{DriverName, NodeName};
@@ -17,14 +18,14 @@ use crate::state::usage::{Share, Usage, Usages};
 /// All records of the store.
 #[derive(Default)]
 pub struct State {
-    drivers: HashMap<DriverName, DriverState>,
+    drivers: BTreeMap<DriverName, DriverState>,
     nodes: BTreeMap<NodeName, Node>,
     /// The removed nodes; every routing decision asks for them, and there are few.
     removed: HashSet<NodeName>,
     /// The nodes that are set apart; in memory only.
     apart: ApartNodes,
     /// The nodes that the operator names for each driver; in memory only.
-    named: HashMap<DriverName, BTreeSet<NodeName>>,
+    named: BTreeMap<DriverName, BTreeSet<NodeName>>,
     /// The last lease epoch.
     epoch: u64,
     leader_epoch: Option<LeaderEpoch>,
@@ -46,8 +47,8 @@ impl State {
     }
 
     /// All drivers that any node ever held, by name.
-    pub fn drivers(&self) -> BTreeMap<&DriverName, &DriverState> {
-        self.drivers.iter().collect()
+    pub fn drivers(&self) -> &BTreeMap<DriverName, DriverState> {
+        &self.drivers
     }
 
     /// A node that ever linked.

@@ -25,7 +25,7 @@ pub(super) fn unmarked(change: Change) -> Change {
 pub async fn forget(store: &Store) -> Result<(), StoreError> {
     let write = store.write(|txn: &mut Txn<'_>| {
         let drivers = txn.state().drivers();
-        let all = drivers.into_iter().flat_map(|(driver, of)| {
+        let all = drivers.iter().flat_map(|(driver, of)| {
             let marked = of.nodes().iter().filter(|(_, at)| at.listed > 0);
             marked.map(|(node, at)| (driver.clone(), node.clone(), at.clone()))
         });

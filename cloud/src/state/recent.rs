@@ -3,8 +3,9 @@
 //! A node's list is read before it is recorded, so any change in between is newer than the list.
 //! Changes are counted in memory only: a restart drops pending lists too.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
+use ahash::HashMap;
 use proto::csi::Id;
 use proto::names::NodeName;
 
@@ -81,7 +82,7 @@ impl RecentChanges {
         if since < self.dropped {
             return None;
         }
-        let mut ids = HashMap::new();
+        let mut ids = HashMap::default();
         for (_, id, why) in self.without.iter().rev().take_while(|(change, ..)| *change > since) {
             ids.entry(id).and_modify(|known: &mut Stale| *known = *why.max(known)).or_insert(*why);
         }
@@ -106,7 +107,7 @@ mod tests {
         recent.changed(&volume(0), Some(&node), None);
         assert_eq!(
             recent.stale_since(since).unwrap(),
-            HashMap::from([(&volume(0), Stale::Forgotten)])
+            HashMap::from_iter([(&volume(0), Stale::Forgotten)])
         );
         assert!(recent.stale_since(recent.changes()).unwrap().is_empty());
         for number in 0..=REMEMBERED {
@@ -121,8 +122,14 @@ mod tests {
         let mut recent = RecentChanges::default();
         recent.set_stale(volume(0));
         recent.changed(&volume(0), None, None);
-        assert_eq!(recent.stale_since(0).unwrap(), HashMap::from([(&volume(0), Stale::Changed)]));
-        assert_eq!(recent.stale_since(1).unwrap(), HashMap::from([(&volume(0), Stale::Forgotten)]));
+        assert_eq!(
+            recent.stale_since(0).unwrap(),
+            HashMap::from_iter([(&volume(0), Stale::Changed)])
+        );
+        assert_eq!(
+            recent.stale_since(1).unwrap(),
+            HashMap::from_iter([(&volume(0), Stale::Forgotten)])
+        );
     }
 
     #[test]

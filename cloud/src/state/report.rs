@@ -36,7 +36,7 @@ pub fn check(store: &Store, node: &NodeName, drivers: &[Driver]) -> Result<(), O
 /// The number of the node's drivers: those with a record, and those of the report.
 fn drivers_with(state: &State, node: &NodeName, drivers: &[Driver]) -> usize {
     let mut names: BTreeSet<&DriverName> = drivers.iter().map(|driver| &driver.name).collect();
-    let known = state.drivers().into_iter().filter(|(_, of)| of.at(node).is_some());
+    let known = state.drivers().iter().filter(|(_, of)| of.at(node).is_some());
     names.extend(known.map(|(driver, _)| driver));
     names.len()
 }

@@ -1,8 +1,9 @@
 //! A transaction: changes that are not durable yet, over the durable state.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::BTreeMap;
 use std::hash::Hash;
 
+use ahash::{HashMap, HashSet};
 use proto::csi::Id;
 use proto::names::certificate::Subject;
 use proto::names::{DriverName, NodeName};
@@ -16,22 +17,25 @@ use crate::state::usage::{Share, Usage};
 /// Changed values by key; none is a removal.
 type Over<K, V> = HashMap<K, Option<V>>;
 
+/// Changed values by driver and key. A driver's own map is found without a copy of the key.
+struct OfDrivers<K, V>(BTreeMap<DriverName, Over<K, V>>);
+
 /// A change in the making. It sees all changes before it, including those of the same commit.
 pub struct Txn<'a> {
     state: &'a State,
-    homes: Over<(DriverName, Id), Home>,
-    intents: Over<(DriverName, Id), Intent>,
-    at: Over<(DriverName, NodeName), NodeDriver>,
+    homes: OfDrivers<Id, Home>,
+    intents: OfDrivers<Id, Intent>,
+    at: OfDrivers<NodeName, NodeDriver>,
     nodes: Over<NodeName, Node>,
     elected: Over<DriverName, NodeName>,
     profiles: Over<DriverName, Profile>,
-    leases: Over<(DriverName, Id), LeaseRecord>,
+    leases: OfDrivers<Id, LeaseRecord>,
     epoch: Option<u64>,
     trust: TrustChanges,
     /// Changed things without a home.
     without: HashSet<(DriverName, Id)>,
     /// The load that these changes add to a node or remove from it.
-    load: HashMap<(DriverName, NodeName), i64>,
+    load: BTreeMap<DriverName, HashMap<NodeName, i64>>,
     /// What these changes add to what is kept of a node, or take from it.
     usage: HashMap<NodeName, Usage>,
 }
@@ -40,18 +44,18 @@ impl<'a> Txn<'a> {
     pub(super) fn new(state: &'a State) -> Self {
         Self {
             state,
-            homes: HashMap::new(),
-            intents: HashMap::new(),
-            at: HashMap::new(),
-            nodes: HashMap::new(),
-            elected: HashMap::new(),
-            profiles: HashMap::new(),
-            leases: HashMap::new(),
+            homes: Default::default(),
+            intents: Default::default(),
+            at: Default::default(),
+            nodes: Default::default(),
+            elected: Default::default(),
+            profiles: Default::default(),
+            leases: Default::default(),
             epoch: None,
             trust: TrustChanges::default(),
-            without: HashSet::new(),
-            load: HashMap::new(),
-            usage: HashMap::new(),
+            without: Default::default(),
+            load: Default::default(),
+            usage: Default::default(),
         }
     }
 
@@ -62,7 +66,7 @@ impl<'a> Txn<'a> {
 
     /// The home of an id.
     pub fn home(&self, driver: &DriverName, id: &Id) -> Option<&Home> {
-        over(&self.homes, &(driver.clone(), id.clone()), || self.state.driver(driver)?.home(id))
+        self.homes.over(driver, id, || self.state.driver(driver)?.home(id))
     }
 
     /// Sets or removes the home of an id.
@@ -72,12 +76,12 @@ impl<'a> Txn<'a> {
         self.count(driver, before.cloned(), after.cloned());
         let share = |home: &Home| (home.node.clone(), Usage::of_home(driver, id, home));
         self.keep(self.home(driver, id).map(share), home.as_ref().map(share));
-        self.homes.insert((driver.clone(), id.clone()), home);
+        self.homes.set(driver, id.clone(), home);
     }
 
     /// True if these changes set the home of this id.
     pub fn is_changing(&self, driver: &DriverName, id: &Id) -> bool {
-        self.homes.contains_key(&(driver.clone(), id.clone()))
+        self.homes.get(driver, id).is_some()
     }
 
     /// Notes that a call changed something without a home: lists from before are stale about it.
@@ -93,9 +97,7 @@ impl<'a> Txn<'a> {
 
     /// The intent of a name.
     pub fn intent(&self, driver: &DriverName, name: &Id) -> Option<&Intent> {
-        over(&self.intents, &(driver.clone(), name.clone()), || {
-            self.state.driver(driver)?.intent(name)
-        })
+        self.intents.over(driver, name, || self.state.driver(driver)?.intent(name))
     }
 
     /// Sets or removes the intent of a name.
@@ -105,19 +107,19 @@ impl<'a> Txn<'a> {
         self.count(driver, before.cloned(), after.cloned());
         let share = |intent: &Intent| (intent.node.clone(), Usage::of_intent(driver, name, intent));
         self.keep(self.intent(driver, name).map(share), intent.as_ref().map(share));
-        self.intents.insert((driver.clone(), name.clone()), intent);
+        self.intents.set(driver, name.clone(), intent);
     }
 
     /// The driver at a node.
     pub fn at(&self, driver: &DriverName, node: &NodeName) -> Option<&NodeDriver> {
-        over(&self.at, &(driver.clone(), node.clone()), || self.state.driver(driver)?.at(node))
+        self.at.over(driver, node, || self.state.driver(driver)?.at(node))
     }
 
     /// Sets or removes the driver at a node.
     pub fn set_at(&mut self, driver: &DriverName, node: &NodeName, at: Option<NodeDriver>) {
         let share = |at: &NodeDriver| (node.clone(), Usage::of_driver(driver, at));
         self.keep(self.at(driver, node).map(share), at.as_ref().map(share));
-        self.at.insert((driver.clone(), node.clone()), at);
+        self.at.set(driver, node.clone(), at);
     }
 
     /// A node.
@@ -157,12 +159,12 @@ impl<'a> Txn<'a> {
 
     /// The lease record of a volume.
     pub fn lease(&self, driver: &DriverName, id: &Id) -> Option<&LeaseRecord> {
-        over(&self.leases, &(driver.clone(), id.clone()), || self.state.driver(driver)?.lease(id))
+        self.leases.over(driver, id, || self.state.driver(driver)?.lease(id))
     }
 
     /// Sets or removes the lease record of a volume.
     pub fn set_lease(&mut self, driver: &DriverName, id: &Id, lease: Option<LeaseRecord>) {
-        self.leases.insert((driver.clone(), id.clone()), lease);
+        self.leases.set(driver, id.clone(), lease);
     }
 
     /// The last lease epoch.
@@ -198,9 +200,8 @@ impl<'a> Txn<'a> {
     /// Volumes and running creates at a node.
     pub fn load(&self, driver: &DriverName, node: &NodeName) -> u64 {
         let durable = self.state.driver(driver).map_or(0, |driver| driver.load(node));
-        durable.saturating_add_signed(
-            self.load.get(&(driver.clone(), node.clone())).copied().unwrap_or(0),
-        )
+        let more = self.load.get(driver).and_then(|load| load.get(node));
+        durable.saturating_add_signed(more.copied().unwrap_or_default())
     }
 
     /// Sets the home of something that a node says it has, unless that is more than the node may
@@ -248,12 +249,13 @@ impl<'a> Txn<'a> {
     }
 
     fn count(&mut self, driver: &DriverName, before: Option<NodeName>, after: Option<NodeName>) {
-        if before != after {
-            for (node, more) in
-                before.map(|node| (node, -1)).into_iter().chain(after.map(|node| (node, 1)))
-            {
-                *self.load.entry((driver.clone(), node)).or_default() += more;
-            }
+        if before == after {
+            return;
+        }
+        let load = self.load.entry(driver.clone()).or_default();
+        let moved = before.map(|node| (node, -1)).into_iter().chain(after.map(|node| (node, 1)));
+        for (node, more) in moved {
+            *load.entry(node).or_default() += more;
         }
     }
 
@@ -266,25 +268,57 @@ impl<'a> Txn<'a> {
 
     /// All changes, each key once, and the changed things without a home.
     pub(super) fn changes(self) -> (Vec<Change>, HashSet<(DriverName, Id)>) {
-        let homes =
-            self.homes.into_iter().map(|((driver, id), home)| Change::Home(driver, id, home));
-        let intents = self
-            .intents
-            .into_iter()
-            .map(|((driver, id), intent)| Change::Intent(driver, id, intent));
-        let at =
-            self.at.into_iter().map(|((driver, node), at)| Change::NodeDriver(driver, node, at));
+        let homes = self.homes.into_changes(Change::Home);
+        let intents = self.intents.into_changes(Change::Intent);
+        let at = self.at.into_changes(Change::NodeDriver);
+        let leases = self.leases.into_changes(Change::Lease);
         let nodes = self.nodes.into_iter().map(|(name, node)| Change::Node(name, node));
         let elected = self.elected.into_iter().map(|(driver, node)| Change::Elected(driver, node));
         let profiles =
             self.profiles.into_iter().map(|(driver, profile)| Change::Profile(driver, profile));
-        let leases =
-            self.leases.into_iter().map(|((driver, id), lease)| Change::Lease(driver, id, lease));
         let epoch = self.epoch.map(Change::Epoch);
         let trust = self.trust.into_changes().map(Change::Trust);
         let of_drivers =
             homes.chain(intents).chain(at).chain(elected).chain(profiles).chain(leases);
         (of_drivers.chain(nodes).chain(epoch).chain(trust).collect(), self.without)
+    }
+}
+
+impl<K: Eq + Hash, V> OfDrivers<K, V> {
+    fn get(&self, driver: &DriverName, key: &K) -> Option<&Option<V>> {
+        self.0.get(driver)?.get(key)
+    }
+
+    fn over<'a>(
+        &'a self,
+        driver: &DriverName,
+        key: &K,
+        before: impl FnOnce() -> Option<&'a V>,
+    ) -> Option<&'a V> {
+        self.get(driver, key).map_or_else(before, Option::as_ref)
+    }
+
+    fn set(&mut self, driver: &DriverName, key: K, value: Option<V>) {
+        self.0.entry(driver.clone()).or_default().insert(key, value);
+    }
+
+    fn len(&self) -> usize {
+        self.0.values().map(HashMap::len).sum()
+    }
+
+    fn into_changes(
+        self,
+        change: fn(DriverName, K, Option<V>) -> Change,
+    ) -> impl Iterator<Item = Change> {
+        self.0.into_iter().flat_map(move |(driver, of)| {
+            of.into_iter().map(move |(key, value)| change(driver.clone(), key, value))
+        })
+    }
+}
+
+impl<K, V> Default for OfDrivers<K, V> {
+    fn default() -> Self {
+        Self(BTreeMap::new())
     }
 }
 

@@ -3,9 +3,9 @@
 //! Leases are not counted here: their number for one node and the size of each are bounded where
 //! they are granted.
 
-use std::collections::HashMap;
 use std::ops::{Add, Sub};
 
+use ahash::HashMap;
 use proto::csi::Id;
 use proto::names::{DriverName, NodeName};
 

@@ -6,10 +6,11 @@
 //! The bound: 5,000 subjects and 16 MiB, and the least recently used subject goes first. Until they
 //! are written, calls take 4 MiB more. Those without a subject take 200 KiB for each driver.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use ahash::HashMap;
 use proto::http2::call_id::CallId;
 use proto::names::{DriverName, NodeName};
 use tonic::Code;

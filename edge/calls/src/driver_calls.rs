@@ -5,12 +5,13 @@
 //! subject of a run is ABORTED: an operation is pending. They are bounded, as each holds its
 //! request and its answer in memory.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use ahash::HashMap;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::Response;

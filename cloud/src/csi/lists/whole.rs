@@ -8,8 +8,9 @@
 //!
 //! An id without a home is held back while another node may have it: see the file `first_lists`.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
+use ahash::HashMap;
 use bytes::Bytes;
 use proto::csi::{Id, Made};
 use proto::names::{DriverName, NodeName};
@@ -143,7 +144,7 @@ impl ListPage {
         let Self { kind, since, entries } = self;
         let stale = match txn.state().driver(driver) {
             Some(driver) => driver.stale_since(since),
-            None => Some(HashMap::new()),
+            None => Some(HashMap::default()),
         };
         let mut recorder = Recorder {
             txn,
