@@ -1,7 +1,10 @@
 //! What ginkgo, the test framework of Kubernetes' suites, reports of each spec.
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use serde::Deserialize;
+
+/// How much of the reason of a setup that failed is shown, in characters.
+const REASON: usize = 240;
 
 /// One spec of a report. Setup and teardown are specs too.
 #[derive(Clone, Debug, Deserialize)]
@@ -31,12 +34,19 @@ struct Failure {
 struct Suite {
     #[serde(default)]
     spec_reports: Vec<Spec>,
+    #[serde(default)]
+    special_suite_failure_reasons: Option<Vec<String>>,
 }
 
 impl Spec {
     /// Whether it is a test, and no setup or teardown.
     pub fn is_test(&self) -> bool {
         self.kind == "It"
+    }
+
+    /// Whether it prepares all tests and failed, so that no test ran.
+    fn is_failed_setup(&self) -> bool {
+        self.kind.ends_with("BeforeSuite") && !matches!(self.state.as_str(), "passed" | "skipped")
     }
 
     /// All its texts, from the outermost container.
@@ -57,8 +67,53 @@ impl Spec {
 /// Reads the file that `--json-report` names.
 ///
 /// # Errors
-/// It is no such report.
+/// It is no such report, or the run was broken off: by its time limit, by a signal, or because its
+/// setup failed. Tests that were not reached then look as if nobody had chosen them.
 pub fn read(json: &[u8]) -> anyhow::Result<Vec<Spec>> {
     let suites: Vec<Suite> = serde_json::from_slice(json).context("this is no report of ginkgo")?;
-    Ok(suites.into_iter().flat_map(|suite| suite.spec_reports).collect())
+    let mut specs = Vec::new();
+    for suite in suites {
+        let why = suite.special_suite_failure_reasons.unwrap_or_default();
+        ensure!(why.is_empty(), "the run was broken off: {}", why.join("; "));
+        if let Some(setup) = suite.spec_reports.iter().find(|spec| spec.is_failed_setup()) {
+            let Spec { kind, state, .. } = setup;
+            anyhow::bail!("no test ran, because {kind} {state}: {}", setup.reason(REASON));
+        }
+        specs.extend(suite.spec_reports);
+    }
+    Ok(specs)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn spec(kind: &str, state: &str) -> serde_json::Value {
+        json!({
+            "LeafNodeType": kind, "LeafNodeText": "stores", "State": state,
+            "Failure": {"Message": "no cluster"},
+        })
+    }
+
+    fn told(suite: serde_json::Value) -> String {
+        format!("{:#}", read(json!([suite]).to_string().as_bytes()).unwrap_err())
+    }
+
+    #[test]
+    fn a_run_that_was_broken_off_is_no_result() {
+        let specs = [spec("SynchronizedBeforeSuite", "passed"), spec("It", "failed")];
+        let whole = json!([{"SpecReports": specs, "SpecialSuiteFailureReasons": null}]);
+        assert_eq!(read(whole.to_string().as_bytes()).unwrap().len(), 2);
+        let late = json!({
+            "SpecReports": specs, "SpecialSuiteFailureReasons": ["Suite Timeout Elapsed"],
+        });
+        assert_eq!(told(late), "the run was broken off: Suite Timeout Elapsed");
+        let failed = [spec("SynchronizedBeforeSuite", "failed"), spec("It", "skipped")];
+        assert_eq!(
+            told(json!({"SpecReports": failed})),
+            "no test ran, because SynchronizedBeforeSuite failed: no cluster"
+        );
+    }
 }

@@ -86,6 +86,11 @@ impl End {
     }
 }
 
+/// Whether a test passed.
+pub(super) fn has_passed(ends: &Ends) -> bool {
+    ends.values().any(|end| *end == End::Passed)
+}
+
 /// One line of numbers, and one for each reason of the suite to skip.
 pub(super) fn summary(ends: &Ends) -> String {
     let count = |word: &str| ends.values().filter(|end| end.word() == word).count();
@@ -105,7 +110,8 @@ pub(super) fn summary(ends: &Ends) -> String {
     text
 }
 
-/// The tests that end differently, a line each, and how many of them pass without us alone.
+/// The tests that end differently, a line each, and how many of them end worse with us: they pass
+/// without us alone, or fail with us alone.
 pub(super) fn compare(with_us: &Ends, without_us: &Ends) -> (String, usize) {
     let mut text = String::new();
     let mut worse = 0;
@@ -117,7 +123,8 @@ pub(super) fn compare(with_us: &Ends, without_us: &Ends) -> (String, usize) {
         if ours == theirs && ours != "failed" {
             continue;
         }
-        worse += usize::from(theirs == "passed");
+        let fails_with_us_alone = ours == "failed" && theirs != "failed";
+        worse += usize::from(theirs == "passed" || fails_with_us_alone);
         let _ = writeln!(text, "  {theirs:7} | {ours:7} | {name}");
         for ends in [without_us, with_us] {
             if let Some(End::Failed(reason)) = ends.get(name) {
@@ -163,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_passes_without_us_counts_against_us() {
+    fn only_what_ends_worse_with_us_counts_against_us() {
         let passed = || [("t".to_owned(), End::Passed)].into();
         let failed = || Ends::from([("t".to_owned(), End::Failed("why".to_owned()))]);
         let skipped = || Ends::from([("t".to_owned(), End::Skipped("why".to_owned()))]);
@@ -175,5 +182,7 @@ mod tests {
         assert_eq!(compare(&failed(), &passed()).1, 1);
         assert_eq!(compare(&skipped(), &passed()).1, 1);
         assert_eq!(compare(&Ends::new(), &passed()).1, 1);
+        assert_eq!(compare(&failed(), &skipped()).1, 1);
+        assert_eq!(compare(&failed(), &Ends::new()).1, 1);
     }
 }

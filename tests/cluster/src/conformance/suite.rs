@@ -21,6 +21,8 @@ pub(super) struct Selection {
     pub(super) name: &'static str,
     /// A regular expression that the names of tests must match.
     pub(super) focus: String,
+    /// Whether no name is left out, so that each driver has tests.
+    pub(super) is_whole: bool,
     /// An expression over the labels of tests.
     pub(super) labels: &'static str,
     /// How many tests run at once.

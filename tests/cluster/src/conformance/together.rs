@@ -11,7 +11,7 @@ use tokio::process::Command;
 use tokio::time::Instant;
 
 /// How long a run may take; ginkgo's own limits are shorter.
-const LIMIT: Duration = Duration::from_secs(90 * 60);
+const LIMIT: Duration = Duration::from_secs(100 * 60);
 /// How long a run may take to end its stand.
 const STOP: Duration = Duration::from_secs(120);
 
