@@ -73,16 +73,16 @@ pub enum Error {
         /// Why it is set apart.
         why: String,
     },
-    /// The node is set apart, and nothing was ever sent there: the scheduler may choose another
-    /// one.
+    /// The node is set apart or its driver is down, and nothing was ever sent there: the scheduler
+    /// may choose another one.
     #[error(
-        "node {node} is set apart ({why}), and nothing of this name was ever sent to it; another \
-         node may be chosen"
+        "node {node} {why}, and nothing of this name was ever sent to it; another node may be \
+         chosen"
     )]
-    RescheduleApart {
+    RescheduleUnfit {
         /// The node that the call is for.
         node: NodeName,
-        /// Why it is set apart.
+        /// Why it makes nothing new, as the predicate of a sentence.
         why: String,
     },
     /// Nothing says which node the call is for.
@@ -440,7 +440,7 @@ proto::codes! { Error:
     NotLinked { .. } => Unavailable,
     Reschedule { .. } => ResourceExhausted,
     SetApart { .. } => Unavailable,
-    RescheduleApart { .. } => ResourceExhausted,
+    RescheduleUnfit { .. } => ResourceExhausted,
     NoRoute { .. } => Unavailable,
     SeveralHomes { .. } => InvalidArgument,
     LinkLost { .. } => Unavailable,

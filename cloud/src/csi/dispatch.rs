@@ -173,6 +173,7 @@ impl Dispatcher {
                 driver: state.driver(self.driver()),
                 linked: &|node| links.now(node).is_some(),
                 up: &|node| links.is_up(node, self.driver()),
+                down: &|node| self.down(node).is_some_and(|down| down >= self.policy.grace),
                 just_left: &|node| links.away(node).is_some_and(|away| away < self.policy.grace),
                 removed: &|node| state.is_removed(node),
                 apart: &|node| why_apart(state, node, self.driver()),
@@ -205,9 +206,13 @@ impl Dispatcher {
             Unclear::Apart { node, why, was_sent: false }
                 if self.policy.reschedule && method.direct() == Some(DirectCall::Create) =>
             {
-                Error::RescheduleApart { node, why }
+                Error::RescheduleUnfit { node, why: format!("is set apart ({why})") }
             }
             Unclear::Apart { node, why, .. } => Error::SetApart { node, driver, why },
+            Unclear::Down(node) => {
+                let why = format!("has driver {driver} down for longer than `failover_s`");
+                Error::RescheduleUnfit { node, why }
+            }
             Unclear::SeveralHomes(nodes) => {
                 Error::SeveralHomes { method: method.name(), nodes: names(&nodes) }
             }

@@ -17,7 +17,7 @@ use proto::http2::call_id::CallId;
 use proto::http2::forward::{self, CALL_ID, LEADER_EPOCH};
 use proto::http2::serve;
 use proto::names::{DriverName, NodeName};
-use tokio::sync::Semaphore;
+use tokio::sync::{Mutex, Semaphore};
 use tracing::debug;
 
 use super::capacity::Capacities;
@@ -29,7 +29,9 @@ use crate::error::Error;
 use crate::nodes::in_doubt::InDoubt;
 use crate::nodes::links::Links;
 use crate::nodes::query::NodeQueries;
+use crate::state::clock::now;
 use crate::state::create_journal::CreateJournal;
+use crate::state::driver_state::DriverState;
 use crate::state::policy::{Policy, Scope};
 use crate::state::store::writer::Store;
 use crate::telemetry::calls::{self, Calls, Running, UNKNOWN};
@@ -71,6 +73,7 @@ impl Front {
             lists: Lists::new(queries.clone(), store.clone(), tasks.clone()),
             capacities: Capacities::new(queries.clone(), store.clone(), policy.grace, tasks),
             in_doubt: InDoubt::default(),
+            electing: Mutex::default(),
             permits: Semaphore::new(MAX_CALLS),
             only: None,
             policy,
@@ -85,11 +88,13 @@ impl Front {
     }
 
     /// Takes over from the csi-cloud that led before, or from an earlier start: calls of theirs may
-    /// be in doubt at the elected node.
+    /// be in doubt at the elected node, and at those elected lately.
     pub fn begin(&self) {
         let Dispatcher { queries, store, in_doubt, .. } = &self.dispatcher;
-        let elected = store.read(|state| state.driver(&queries.driver)?.elected().cloned());
-        in_doubt.begin_after(elected);
+        store.read(|state| {
+            let elected = state.driver(&queries.driver).and_then(DriverState::election);
+            in_doubt.begin_after(elected, now());
+        });
     }
 
     /// The front of one node, which gets every call without another home.

@@ -54,6 +54,9 @@ pub enum Unclear {
     Yet(String),
     /// The node is certain, has no link, and was sent nothing.
     Away(NodeName),
+    /// The node is certain and was sent nothing, and its driver has been down for the grace. Only
+    /// with `reschedule`, so that the scheduler chooses another node.
+    Down(NodeName),
     /// The node is certain, and it is set apart, so it creates nothing.
     Apart {
         /// The node.
@@ -88,6 +91,8 @@ pub struct Facts<'a> {
     pub linked: &'a dyn Fn(&NodeName) -> bool,
     /// Whether a node has a link, and says that its driver is up.
     pub up: &'a dyn Fn(&NodeName) -> bool,
+    /// Whether the driver at a node has been down for the grace, by the node's word.
+    pub down: &'a dyn Fn(&NodeName) -> bool,
     /// Whether a node lost its link so lately that it is waited for.
     pub just_left: &'a dyn Fn(&NodeName) -> bool,
     /// Whether an operator removed a node.
@@ -326,9 +331,16 @@ impl Facts<'_> {
         }
     }
 
-    /// The nodes at a topology that have a link and are not set apart.
+    /// The nodes at a topology that have a link and are not set apart, though their driver is not
+    /// up. With `reschedule`, a driver that is down for long gives the claim back instead.
     fn linked_at(&self, segments: &Segments) -> Option<Result<Vec<NodeName>, Unclear>> {
-        some(self.admitted_at(segments).filter(|node| self.is_free(node))).map(Ok)
+        let linked = some(self.admitted_at(segments).filter(|node| self.is_free(node)))?;
+        match linked.first() {
+            Some(node) if self.policy.reschedule && linked.iter().all(self.down) => {
+                Some(Err(Unclear::Down(node.clone())))
+            }
+            _ => Some(Ok(linked)),
+        }
     }
 
     /// Why no node at a topology may get a create. None if no node is there.

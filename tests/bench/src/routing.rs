@@ -123,6 +123,7 @@ fn decided(
             driver: of,
             linked: &is_linked,
             up: &is_linked,
+            down: &|_| false,
             just_left: &|_| false,
             removed: &|node| state.is_removed(node),
             apart: &|_| None,

@@ -66,6 +66,7 @@ struct World {
     scope: Scope,
     placement: Placement,
     beside_source: bool,
+    reschedule: bool,
     only: Option<NodeName>,
     /// Whether the operator names a node that never reported the driver.
     awaits: bool,
@@ -93,6 +94,7 @@ impl Default for World {
             scope: Scope::Node,
             placement: Placement::Spread,
             beside_source: true,
+            reschedule: false,
             only: None,
             awaits: false,
             now: 1_000,
@@ -112,7 +114,7 @@ impl World {
         let policy = Policy {
             scope: None,
             placement: self.placement.clone(),
-            reschedule: false,
+            reschedule: self.reschedule,
             beside_source: self.beside_source,
             grace: Duration::from_secs(10),
             nodes: None,
@@ -124,6 +126,7 @@ impl World {
             driver: state.driver(&driver()),
             linked: &|node| self.linked.contains(&node.as_str()),
             up: &|node| self.linked.contains(&node.as_str()) && !self.down.contains(&node.as_str()),
+            down: &|node| self.down.contains(&node.as_str()),
             just_left: &|node| self.just_left.contains(&node.as_str()),
             removed: &|node| node.as_str() == "out",
             apart: &|node| self.apart.contains(&node.as_str()).then(|| "why".to_owned()),

@@ -52,6 +52,22 @@ fn a_node_whose_driver_is_not_up_gets_nothing_new_while_another_may_have_it() {
 }
 
 #[test]
+fn a_claim_is_given_back_if_the_driver_of_its_node_is_down_for_long() {
+    let world = World { down: vec!["n2"], reschedule: true, ..World::default() };
+    assert_eq!(world.place(None, vec![of_node("n2")]), Err(Unclear::Down(node("n2"))));
+    // Another one of the same topology, or of the next one, can do it.
+    assert_eq!(world.place(None, vec![of_zone("a")]), make(["n1"]));
+    assert_eq!(world.place(None, vec![of_node("n2"), of_zone("b")]), make(["n3"]));
+    // What was sent there stays there.
+    let sent = World {
+        down: vec!["n2"],
+        reschedule: true,
+        ..World::with([intent(Method::CreateVolume, "pvc-1", "n2", 0, None)])
+    };
+    assert_eq!(sent.place(None, vec![of_node("n2")]), again(Method::CreateVolume, "pvc-1", "n2"));
+}
+
+#[test]
 fn a_topology_whose_node_has_been_away_for_long_is_passed_over() {
     let mut world = World::default();
     let asked = || vec![of_node("n4"), of_zone("a")];
