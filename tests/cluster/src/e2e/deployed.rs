@@ -44,6 +44,7 @@ const LEFT_OUT: &[(&str, &str)] = &[
     ("exam", STARTED_AGAIN),
     ("exam-volumes", ARGUMENTS),
     ("exam-links", ARGUMENTS),
+    ("exam-nodes", HANDED_OVER),
     ("create-forgotten", STARTED_AGAIN),
     ("api-away", "commands reach csi-cloud by the API server"),
     ("power-cut", "the stand would have to start the pods' node as it was"),

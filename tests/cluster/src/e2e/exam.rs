@@ -5,6 +5,7 @@
 mod catalogue;
 mod check;
 pub(super) mod links;
+pub(super) mod nodes;
 pub(super) mod volumes;
 
 use rustix::process::Signal;

@@ -146,6 +146,7 @@ pub const ROWS: &[Row] = &[
     Row { name: "exam", alone: true, run: |scene| exam::states(scene).boxed() },
     Row { name: LEFT_OUT[5].0, alone: true, run: |scene| exam::volumes::broken(scene).boxed() },
     Row { name: LEFT_OUT[6].0, alone: true, run: |scene| exam::links::broken(scene).boxed() },
+    Row { name: LEFT_OUT[7].0, alone: true, run: |scene| exam::nodes::broken(scene).boxed() },
     Row { name: "edge-removed", alone: true, run: |scene| outages::edge_removed(scene).boxed() },
     Row {
         name: "arriving",
@@ -183,7 +184,7 @@ const POWER_CUT: &str = "power-cut";
 /// The rows that need a file server.
 const SHARED_STORAGE: [&str; 3] = ["shared-storage", "shared-link-lost", "elected-driver-dead"];
 /// The rows that are left out in CI, and how long each takes.
-const LEFT_OUT: [(&str, &str); 7] = [
+const LEFT_OUT: [(&str, &str); 8] = [
     ("leader-gone", "60 s"),
     ("rolling-upgrade", "40 s"),
     ("etcd-without-quorum", "70 s"),
@@ -191,6 +192,7 @@ const LEFT_OUT: [(&str, &str); 7] = [
     ("ca-rotated", "90 s"),
     ("exam-volumes", "2 min"),
     ("exam-links", "2 min"),
+    ("exam-nodes", "2 min"),
 ];
 
 /// The rows of these names; without one all but the figures and other versions. In CI those are

@@ -20,7 +20,7 @@ pub(super) struct Broken {
 const CLAIM: &str = "PersistentVolumeClaim";
 
 /// All of them: name, row, cause, reason and object of the Event.
-const STATES: [[&str; 5]; 22] = [
+const STATES: [[&str; 5]; 27] = [
     ["driver-dead", "exam", "driver-down", "DriverDown", "Node"],
     ["driver-silent", "exam", "driver-down", "DriverDown", CLAIM],
     ["class-missing", "exam", "no-class", "ProvisioningFailed", CLAIM],
@@ -40,6 +40,11 @@ const STATES: [[&str; 5]; 22] = [
     ["call-denied", "exam-volumes", "call-failed", "ProvisioningFailed", CLAIM],
     ["driver-misnamed", "exam-volumes", "driver-down", "DriverDown", "Node"],
     ["quota-reached", "exam-volumes", "call-failed", "ProvisioningFailed", CLAIM],
+    ["owned-elsewhere", "exam-nodes", "owned-elsewhere", "FailedAttachVolume", "Pod"],
+    ["edge-missing", "exam-nodes", "node-unknown", "ProvisioningFailed", CLAIM],
+    ["not-registered", "exam-nodes", "not-registered", "FailedAttachVolume", "Pod"],
+    ["not-mounted", "exam-nodes", "not-mounted", "FailedMount", "Pod"],
+    ["set-apart", "exam-nodes", "node-set-apart", "NodeSetApart", "Node"],
     ["node-removed", "edge-removed", "volume-lost", "VolumeLost", CLAIM],
     ["node-revoked", "revoked", "node-revoked", "EdgeRevoked", CLAIM],
     ["not-taken", "direct-stock", "not-taken", "DirectVolumeNotTaken", "Pod"],
@@ -73,6 +78,29 @@ mod tests {
         assert_eq!(written, expected);
     }
 
+    /// The causes that only the test with an API server makes (`waiting/kube/explain.rs`), or only
+    /// csi-cloud's own tests.
+    const ELSEWHERE: [&str; 2] = ["not-attached", "store-fails"];
+
+    #[test]
+    fn each_cause_that_a_symptom_names_is_made_by_a_test() {
+        let manual = include_str!("../../../../../docs/operations.md");
+        let from = manual.split("### Symptoms\n").nth(1).unwrap();
+        let lines = from.lines().skip_while(|line| !line.starts_with("|---"));
+        let lines: Vec<_> = lines.skip(1).take_while(|line| line.starts_with('|')).collect();
+        assert!(lines.len() > 40, "the table has {} lines", lines.len());
+        let made: BTreeSet<_> = states().map(|of| of.cause).chain(ELSEWHERE).collect();
+        for line in lines {
+            let cells: Vec<_> = line.split(" | ").collect();
+            let [_, _, found_by, _] = cells[..] else { panic!("four cells: {line}") };
+            assert!(!found_by.is_empty(), "{line}");
+            let quoted = found_by.split('`').skip(1).step_by(2);
+            for cause in quoted.filter(|word| !word.starts_with("csi-")) {
+                assert!(made.contains(cause), "no test makes {cause}: {line}");
+            }
+        }
+    }
+
     #[test]
     fn the_row_of_each_state_makes_it() {
         let names: BTreeSet<_> = states().map(|of| of.name).collect();
@@ -82,6 +110,7 @@ mod tests {
             let text = match row {
                 "exam" => include_str!("../exam.rs"),
                 "exam-links" => include_str!("links.rs"),
+                "exam-nodes" => include_str!("nodes.rs"),
                 "exam-volumes" => include_str!("volumes.rs"),
                 "edge-removed" => include_str!("../outages.rs"),
                 "revoked" => include_str!("../joins.rs"),

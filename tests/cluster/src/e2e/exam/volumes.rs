@@ -72,22 +72,32 @@ async fn examined(scene: &Scene<'_>, faults: &Faults<'_>) -> anyhow::Result<()> 
 /// A node has as many volumes as it may.
 async fn quota(scene: &Scene<'_>) -> anyhow::Result<()> {
     let cluster = scene.cluster;
-    let path = cluster.ground.dir().join("cloud.toml");
-    let before = std::fs::read_to_string(&path)?;
     let volumes = cluster.cloud.shows(&cluster.ground, &["volumes"]).await?;
     let there = volumes.iter().filter(|volume| volume["node"] == "n1").count();
-    write(&path, &format!("{before}[quotas]\nvolumes = {there}\n"))?;
-    cluster.cloud.program.restart().await?;
     let examined = async {
         scene.apply(&claim("more", "at-n1")).await?;
         let subject = format!("{}/more", scene.namespace());
         shows(scene, "quota-reached", &["pvc", &subject], Some("n1")).await
     };
+    let bounded = |before: &str| format!("{before}[quotas]\nvolumes = {there}\n");
+    configured(cluster, bounded, examined).await?;
+    scene.bound("more").await.map(drop)
+}
+
+/// Has csi-cloud run with a changed configuration for as long as this takes.
+pub(super) async fn configured(
+    cluster: &Cluster,
+    change: impl FnOnce(&str) -> String,
+    examined: impl Future<Output = anyhow::Result<()>>,
+) -> anyhow::Result<()> {
+    let path = cluster.ground.dir().join("cloud.toml");
+    let before = std::fs::read_to_string(&path)?;
+    write(&path, &change(&before))?;
+    cluster.cloud.program.restart().await?;
     let examined = examined.await;
     write(&path, &before)?;
     cluster.cloud.program.restart().await?;
-    examined?;
-    scene.bound("more").await.map(drop)
+    examined
 }
 
 /// What is broken, and what it was before.
@@ -194,7 +204,7 @@ fn state(node: &Node) -> anyhow::Result<&Path> {
 }
 
 /// Where a node's driver has, or would have, a volume.
-fn volume(node: &Node, volume: &Traces) -> anyhow::Result<PathBuf> {
+pub(super) fn volume(node: &Node, volume: &Traces) -> anyhow::Result<PathBuf> {
     Ok(state(node)?.join("volumes").join(&volume.handle))
 }
 

@@ -1,0 +1,137 @@
+//! Nodes where a pod does not get its volume. Another node has the direct volume, csi-edge never ran
+//! there, the kubelet does not have the driver, the driver cannot mount it, or the operator has left
+//! the node out.
+
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::storage::v1::CSINode;
+use kube::Api;
+
+use super::check::{explains, shows};
+use super::volumes::{configured, volume};
+use crate::e2e::direct::{FILL, FILLED, disk, guest};
+use crate::e2e::faults::at_node;
+use crate::e2e::pods::{READ, WRITE};
+use crate::e2e::scene::{Scene, claim, pod};
+use crate::e2e::texts::{at, with};
+use crate::e2e::traces::Traces;
+use crate::stand::objects::within;
+use crate::stand::{DRIVER, objects};
+
+/// How long a kubelet may take to forget a driver.
+const SOON: Duration = Duration::from_secs(60);
+/// A node of the cluster that never had csi-edge.
+const WITHOUT_EDGE: &str = "n9";
+
+/// Five states, one after another.
+pub(in crate::e2e) async fn broken(scene: &Scene<'_>) -> anyhow::Result<()> {
+    owned(scene).await?;
+    unknown(scene).await?;
+    unregistered(scene).await?;
+    unmounted(scene).await?;
+    apart(scene).await
+}
+
+/// A pod asks for a direct volume at another node than the one that has it. The scheduler would
+/// not put it there, but a `nodeName` passes it by.
+async fn owned(scene: &Scene<'_>) -> anyhow::Result<()> {
+    let shared = disk("64Mi").replace("ReadWriteOncePod", "ReadWriteOnce");
+    scene.apply(&(shared + &guest("owner", "n1", FILL, FILLED))).await?;
+    scene.ready(&["owner"]).await?;
+    let other = with(&pod("other", "disk", WRITE, READ), &["nodeName: n3"]);
+    scene.apply(&other).await?;
+    let subject = format!("{}/other", scene.namespace());
+    shows(scene, "owned-elsewhere", &["pod", &subject], Some("n1")).await?;
+    scene.delete::<Pod>("other").await?;
+    scene.delete::<Pod>("owner").await
+}
+
+/// The scheduler has chosen a node without csi-edge.
+async fn unknown(scene: &Scene<'_>) -> anyhow::Result<()> {
+    let client = &scene.cluster.client;
+    let node = format!("{{apiVersion: v1, kind: Node, metadata: {{name: {WITHOUT_EDGE}}}}}");
+    objects::apply(client, "default", &node).await?;
+    let chosen = format!(
+        "annotations: {{volume.kubernetes.io/selected-node: {WITHOUT_EDGE}}}\n  name: lost"
+    );
+    let claim = claim("lost", "late").replacen("name: lost", &chosen, 1);
+    let examined = async {
+        scene.apply(&claim).await?;
+        let subject = format!("{}/lost", scene.namespace());
+        shows(scene, "edge-missing", &["pvc", &subject], Some(WITHOUT_EDGE)).await
+    };
+    let examined = examined.await;
+    objects::delete(client, "default", &node).await?;
+    examined
+}
+
+/// The registrar of a node has ended, so its kubelet does not know the driver.
+async fn unregistered(scene: &Scene<'_>) -> anyhow::Result<()> {
+    let node = scene.cluster.node("n2")?;
+    let driver = node.drivers.iter().find(|driver| driver.name == DRIVER);
+    let driver = driver.context("the node has no such driver")?;
+    scene.apply(&at_node("data", node)).await?;
+    scene.ready(&["data"]).await?;
+    scene.delete::<Pod>("data").await?;
+    driver.registrar.stop().await?;
+    let examined = async {
+        registered(scene, node.name, false).await?;
+        scene.apply(&at(&pod("again", "data", WRITE, READ), node.name)).await?;
+        let subject = format!("{}/again", scene.namespace());
+        shows(scene, "not-registered", &["pod", &subject], Some(node.name)).await
+    };
+    let examined = examined.await;
+    // Later rows need it, whatever was found.
+    driver.registrar.run().await?;
+    registered(scene, node.name, true).await?;
+    examined?;
+    scene.ready(&["again"]).await?;
+    let subject = format!("{}/again", scene.namespace());
+    explains(scene, &["pod", &subject], "fine", None).await
+}
+
+/// Waits until a node's CSINode has the driver, or has it no more.
+async fn registered(scene: &Scene<'_>, node: &str, expected: bool) -> anyhow::Result<()> {
+    let nodes = Api::<CSINode>::all(scene.cluster.client.clone());
+    within(&format!("CSINode {node} has the driver: {expected}"), SOON, || async {
+        let drivers = nodes.get(node).await?.spec.drivers;
+        let has = drivers.iter().any(|driver| driver.name == DRIVER);
+        ensure!(has == expected, "it has {drivers:?}");
+        Ok(())
+    })
+    .await
+}
+
+/// A file stands where the driver has the directory of a volume.
+async fn unmounted(scene: &Scene<'_>) -> anyhow::Result<()> {
+    let node = scene.cluster.node("n2")?;
+    scene.apply(&at_node("spoilt", node)).await?;
+    scene.ready(&["spoilt"]).await?;
+    let data = volume(node, &Traces::of(scene, "spoilt").await?)?.join("data");
+    let kept = data.with_extension("kept");
+    scene.delete::<Pod>("spoilt").await?;
+    std::fs::rename(&data, &kept)?;
+    std::fs::File::create(&data)?;
+    let examined = async {
+        scene.apply(&at(&pod("mounts", "spoilt", WRITE, READ), node.name)).await?;
+        let subject = format!("{}/mounts", scene.namespace());
+        shows(scene, "not-mounted", &["pod", &subject], Some(node.name)).await
+    };
+    let examined = examined.await;
+    std::fs::remove_file(&data)?;
+    std::fs::rename(&kept, &data)?;
+    examined?;
+    scene.ready(&["mounts"]).await.map(drop)
+}
+
+/// The operator's list of a driver's nodes lacks one.
+async fn apart(scene: &Scene<'_>) -> anyhow::Result<()> {
+    let section = format!("[driver.\"{DRIVER}\"]\n");
+    let listed = format!("{section}nodes = [\"n1\", \"n2\"]\n");
+    let change = |before: &str| before.replace(&section, &listed);
+    let examined = shows(scene, "set-apart", &["node", "n3"], Some("n3"));
+    configured(scene.cluster, change, examined).await?;
+    explains(scene, &["node", "n3"], "fine", None).await
+}
