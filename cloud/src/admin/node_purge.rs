@@ -190,8 +190,8 @@ fn forget_record(txn: &mut Txn<'_>, node: &NodeName, record: &Record) {
             }
         }
         Record::Elected(driver) => {
-            if txn.elected(driver) == Some(node) {
-                txn.elect(driver, None);
+            if txn.elected(driver).is_some_and(|elected| elected.node == *node) {
+                txn.set_elected(driver, None);
             }
         }
         Record::Driver(driver) => txn.set_at(driver, node, None),

@@ -11,7 +11,7 @@ use proto::csi::{DirectCall, Id, Key, Method};
 use proto::http2::body::Body;
 use proto::http2::forward::Answer;
 use proto::names::{DriverName, NodeName};
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::{Mutex, Semaphore, SemaphorePermit};
 use tonic::Code;
 use tracing::info;
 
@@ -25,7 +25,7 @@ use super::volume_call::VolumeCalls;
 use crate::error::Error;
 use crate::lease::attach;
 use crate::nodes::discover::Discovery;
-use crate::nodes::in_doubt::InDoubt;
+use crate::nodes::in_doubt::{Elsewhere, InDoubt, Running};
 use crate::nodes::node_call::Sender;
 use crate::nodes::query::NodeQueries;
 use crate::state::clock::now;
@@ -51,6 +51,8 @@ pub(crate) struct Dispatcher {
     pub(crate) lists: Lists,
     pub(crate) capacities: Capacities,
     pub(crate) in_doubt: InDoubt,
+    /// Held while another node is elected.
+    pub(crate) electing: Mutex<()>,
     pub(crate) permits: Semaphore,
 }
 
@@ -86,7 +88,7 @@ impl Dispatcher {
             }
             Plan::Node(node) => {
                 let _permit = self.admit()?;
-                check_settled(sender, call, &node)?;
+                let _running = settled(sender, call, &node)?;
                 self.check_delete(call)?;
                 let answered = self.volume_calls(sender).call_node(&node, call).await;
                 self.look_again(&node, call, &answered);
@@ -94,19 +96,19 @@ impl Dispatcher {
             }
             Plan::Stream(node) => {
                 let _permit = self.admit()?;
-                check_settled(sender, call, &node)?;
+                let _running = settled(sender, call, &node)?;
                 call.at(&node, sender).stream(&mut call.call).await
             }
             Plan::Create(name, nodes) => {
                 let _permit = self.admit()?;
-                if let Some(node) = nodes.first() {
-                    check_settled(sender, call, node)?;
-                }
+                // A shared driver's create has one node.
+                let node = nodes.first();
+                let _running = node.map(|node| settled(sender, call, node)).transpose()?;
                 self.creates(sender).create(&name, Target::OneOf(nodes), call).await
             }
             Plan::CreateAgain(name, node) => {
                 let _permit = self.admit()?;
-                check_settled(sender, call, &node)?;
+                let _running = settled(sender, call, &node)?;
                 self.creates(sender).create(&name, Target::SentTo(node), call).await
             }
             Plan::Everywhere(id) => {
@@ -221,21 +223,34 @@ impl Dispatcher {
 
     /// Elects another node after the elected one had no link, or its driver was down, for the
     /// grace.
+    ///
+    /// One call decides at a time, and the others wait until that is durable. Otherwise they would
+    /// go to the old node if it comes back meanwhile, or decide anew.
     async fn elect(&self) -> Result<(), Error> {
         self.in_doubt.forget(|node| self.store.read(|state| state.is_removed(node)));
-        let Some(next) = self.store.read(|state| self.candidate(state)) else { return Ok(()) };
+        let _deciding = self.electing.lock().await;
+        let Some((former, next)) = self.store.read(|state| self.candidate(state)) else {
+            return Ok(());
+        };
         let driver = self.driver().clone();
         info!(%driver, node = %next, "elected for a shared driver");
-        let written = self.store.write(move |txn| txn.elect(&driver, Some(next)));
+        let written = self.store.write(move |txn| {
+            if txn.elected(&driver).map(|elected| &elected.node) == former.as_ref() {
+                txn.elect(&driver, next, now());
+            }
+        });
         written.await.map_err(|source| Error::NotDurable { source: source.into() })
     }
 
-    fn candidate(&self, state: &State) -> Option<NodeName> {
+    /// The elected node, if there is one, and the node to elect in its place.
+    fn candidate(&self, state: &State) -> Option<(Option<NodeName>, NodeName)> {
         let driver = state.driver(self.driver())?;
         let standing =
             |node: &NodeName| Standing { away: self.away(state, node), down: self.down(node) };
         let members = || driver.members().map(|(node, _)| node);
-        elect(driver.elected(), members, standing, self.policy.grace).cloned()
+        let former = driver.elected();
+        let next = elect(former, members, standing, self.policy.grace)?;
+        Some((former.cloned(), next.clone()))
     }
 
     /// How long the driver at a node has been down; zero if it is only not up.
@@ -350,16 +365,25 @@ impl Dispatcher {
     }
 }
 
-/// Refuses a shared driver's call while an earlier one about the same is in doubt elsewhere.
-fn check_settled(sender: Sender<'_>, call: &IncomingCall, node: &NodeName) -> Result<(), Error> {
-    let Some(in_doubt) = sender.in_doubt else { return Ok(()) };
-    let subjects = call.method.subjects(&call.key);
-    let Some((at, time)) = in_doubt.elsewhere(&subjects, node) else { return Ok(()) };
-    let seconds = time.as_secs() + 1;
-    let why = format!(
-        "another one about the same was sent to {at} and may begin there for {seconds} s more"
-    );
-    Err(Error::NoRoute { driver: sender.driver.clone(), why })
+/// Refuses a shared driver's call while an earlier one about the same runs or is in doubt
+/// elsewhere. Until the result is dropped, calls about the same go to this node only.
+fn settled<'a>(
+    sender: Sender<'a>,
+    call: &IncomingCall,
+    node: &NodeName,
+) -> Result<Option<Running<'a>>, Error> {
+    let Some(in_doubt) = sender.in_doubt else { return Ok(None) };
+    let begun = in_doubt.begin(call.method.subjects(&call.key), node);
+    begun.map(Some).map_err(|elsewhere| {
+        let why = match elsewhere {
+            Elsewhere::Runs(at) => format!("another one about the same runs at {at}"),
+            Elsewhere::InDoubt(at, time) => format!(
+                "another one about the same was sent to {at} and may begin there for {} s more",
+                time.as_secs() + 1
+            ),
+        };
+        Error::NoRoute { driver: sender.driver.clone(), why }
+    })
 }
 
 /// An answer of OK whose message has no fields.

@@ -158,7 +158,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::state::record::{Change, Home};
+    use crate::state::record::{Change, Elected, Home};
 
     /// 2026-01-01T00:00:00Z, in ms since 1970.
     const DAY: u64 = 1_767_225_600_000;
@@ -231,7 +231,8 @@ mod tests {
         assert_eq!(home(&state, &driver, &id), Some(n1.clone()));
         assert_eq!(home(&state, &driver, &Id::Volume("v2".into())), None);
         assert_eq!(carried_out_at(&state, &driver, n1.clone()), n1);
-        let state = State::of([made, Change::Elected(driver.clone(), Some(n2.clone()))]);
+        let state =
+            State::of([made, Change::Elected(driver.clone(), Some(Elected::first(n2.clone())))]);
         assert_eq!(home(&state, &driver, &id), Some(n2.clone()));
         assert_eq!(carried_out_at(&state, &driver, n1), n2);
     }

@@ -1,8 +1,8 @@
-//! Calls of a shared driver that are in doubt: sent to a node, and their outcome is unknown.
+//! Calls of a shared driver that run at a node, or are in doubt: sent there, with an unknown outcome.
 //!
-//! Until its deadline such a call may still begin, so a repetition must not go to a newly elected
-//! node. The table is in memory. A csi-cloud that begins assumes that any call may be in doubt at
-//! the node elected before. Creates have durable intents instead.
+//! Such a call may still begin until its deadline, so another one about the same must not go to a
+//! newly elected node. The table is in memory. A csi-cloud that begins assumes that any call may be
+//! in doubt at the nodes elected lately. Creates have durable intents instead.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,16 +12,38 @@ use proto::csi::Id;
 use proto::names::NodeName;
 use tokio::time::Instant;
 
-/// How long a caller without a deadline waits for a node that lost its link. Its call may begin
-/// until then.
-pub const HOLD: Duration = Duration::from_secs(120);
+use crate::state::election::HOLD;
+use crate::state::record::Elected;
 
-/// The nodes where calls about an id may still begin, and until when.
+/// Which ids calls are about, and at which node they run or may still begin.
 #[derive(Default)]
 pub(crate) struct InDoubt {
-    sent: Mutex<HashMap<Id, (NodeName, Instant)>>,
-    /// The node that a previous csi-cloud used, and until when its calls may begin there.
-    before: Mutex<Option<(NodeName, Instant)>>,
+    calls: Mutex<Calls>,
+    /// The nodes that a previous csi-cloud used, and until when its calls may begin there.
+    before: Mutex<Vec<(NodeName, Instant)>>,
+}
+
+#[derive(Default)]
+struct Calls {
+    /// The node of the calls about an id that run now, and their number.
+    running: HashMap<Id, (NodeName, usize)>,
+    /// The node where calls about an id may begin, and until when.
+    sent: HashMap<Id, (NodeName, Instant)>,
+}
+
+/// Where another call about the same is.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Elsewhere {
+    /// It runs at this node.
+    Runs(NodeName),
+    /// It may begin at this node, for so long.
+    InDoubt(NodeName, Duration),
+}
+
+/// A call that has its node. Until this is dropped, no call about the same goes to another node.
+pub(crate) struct Running<'a> {
+    in_doubt: &'a InDoubt,
+    about: Vec<Id>,
 }
 
 /// A call in flight. Its ids are in doubt if this is dropped without an answer.
@@ -33,35 +55,51 @@ pub(crate) struct Sent<'a> {
 }
 
 impl InDoubt {
-    /// Begins after another csi-cloud, or an earlier start; `elected` is the node elected before.
-    pub(crate) fn begin_after(&self, elected: Option<NodeName>) {
-        let before = elected.map(|node| (node, Instant::now() + HOLD));
+    /// Begins after another csi-cloud, or an earlier start, which elected this one last; `now` is
+    /// in ms since 1970.
+    pub(crate) fn begin_after(&self, elected: Option<&Elected>, now: u64) {
+        let begun = Instant::now();
+        let mut before = Vec::new();
+        if let Some(Elected { node, before: earlier }) = elected {
+            before.push((node.clone(), begun + HOLD));
+            for earlier in earlier {
+                let left = Duration::from_millis(earlier.until.saturating_sub(now));
+                before.push((earlier.node.clone(), begun + left.min(HOLD)));
+            }
+        }
         *self.before() = before;
     }
 
-    fn before(&self) -> MutexGuard<'_, Option<(NodeName, Instant)>> {
+    fn before(&self) -> MutexGuard<'_, Vec<(NodeName, Instant)>> {
         self.before.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Drops the doubt about a node that an operator removed.
+    fn calls(&self) -> MutexGuard<'_, Calls> {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Drops the doubt about nodes that an operator removed.
     pub(crate) fn forget(&self, is_removed: impl Fn(&NodeName) -> bool) {
-        self.before().take_if(|(at, _)| is_removed(at));
+        self.before().retain(|(at, _)| !is_removed(at));
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Id, (NodeName, Instant)>> {
-        self.sent.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Another node where a call about one of these ids may still begin, and for how long.
-    pub(crate) fn elsewhere(&self, about: &[Id], node: &NodeName) -> Option<(NodeName, Duration)> {
-        let mut in_doubt = self.lock();
+    /// Gives a call about these ids to a node.
+    ///
+    /// # Errors
+    /// Another call about one of them is at another node.
+    pub(crate) fn begin(&self, about: Vec<Id>, node: &NodeName) -> Result<Running<'_>, Elsewhere> {
         let now = Instant::now();
-        in_doubt.retain(|_, (_, until)| *until > now);
-        let mut found = about.iter().filter_map(|id| in_doubt.get(id));
-        let found = found.find(|(at, _)| at != node).cloned();
-        drop(in_doubt);
-        let found = found.or_else(|| self.sent_before(about, node, now));
-        found.map(|(at, until)| (at, until.duration_since(now)))
+        let mut calls = self.calls();
+        if let Some(elsewhere) = calls.elsewhere(&about, node, now) {
+            return Err(elsewhere);
+        }
+        if let Some((at, until)) = self.sent_before(&about, node, now) {
+            return Err(Elsewhere::InDoubt(at, until.duration_since(now)));
+        }
+        for id in &about {
+            calls.running.entry(id.clone()).or_insert_with(|| (node.clone(), 0)).1 += 1;
+        }
+        Ok(Running { in_doubt: self, about })
     }
 
     fn sent_before(
@@ -75,8 +113,8 @@ impl InDoubt {
             return None;
         }
         let mut before = self.before();
-        before.take_if(|(_, until)| *until <= now);
-        before.clone().filter(|(at, _)| at != node)
+        before.retain(|(_, until)| *until > now);
+        before.iter().find(|(at, _)| at != node).cloned()
     }
 
     /// Notes that a call about these ids is sent to a node, where it may begin until its deadline.
@@ -88,6 +126,31 @@ impl InDoubt {
     ) -> Sent<'_> {
         let until = deadline.unwrap_or_else(|| Instant::now() + HOLD);
         Sent { in_doubt: self, about, node, until }
+    }
+}
+
+impl Calls {
+    fn elsewhere(&self, about: &[Id], node: &NodeName, now: Instant) -> Option<Elsewhere> {
+        about.iter().find_map(|id| {
+            if let Some((at, _)) = self.running.get(id).filter(|(at, _)| at != node) {
+                return Some(Elsewhere::Runs(at.clone()));
+            }
+            let (at, until) = self.sent.get(id).filter(|(at, until)| at != node && *until > now)?;
+            Some(Elsewhere::InDoubt(at.clone(), until.duration_since(now)))
+        })
+    }
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        let mut calls = self.in_doubt.calls();
+        for id in &self.about {
+            let Some((_, count)) = calls.running.get_mut(id) else { continue };
+            *count = count.saturating_sub(1);
+            if *count == 0 {
+                calls.running.remove(id);
+            }
+        }
     }
 }
 
@@ -103,9 +166,15 @@ impl Drop for Sent<'_> {
         if self.about.is_empty() {
             return;
         }
-        let mut in_doubt = self.in_doubt.lock();
+        let now = Instant::now();
+        let mut calls = self.in_doubt.calls();
+        calls.sent.retain(|_, (_, until)| *until > now);
         for id in self.about.drain(..) {
-            in_doubt.insert(id, (self.node.clone(), self.until));
+            let (at, until) =
+                calls.sent.entry(id).or_insert_with(|| (self.node.clone(), self.until));
+            // An earlier call about the same may begin for longer.
+            *until = if *at == self.node { self.until.max(*until) } else { self.until };
+            at.clone_from(&self.node);
         }
     }
 }
@@ -115,43 +184,105 @@ mod tests {
     use proto::csi::Method;
 
     use super::*;
+    use crate::state::record::Earlier;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn node(name: &str) -> NodeName {
+        name.parse().unwrap()
+    }
+
+    fn volume(id: &str) -> Vec<Id> {
+        vec![Id::Volume(id.into())]
+    }
+
+    /// Where else a call is that keeps this one from its node.
+    fn elsewhere(in_doubt: &InDoubt, about: &[Id], at: &str) -> Option<Elsewhere> {
+        in_doubt.begin(about.to_vec(), &node(at)).err()
+    }
+
+    fn doubt(at: &str, left: Duration) -> Option<Elsewhere> {
+        Some(Elsewhere::InDoubt(node(at), left))
+    }
 
     #[tokio::test(start_paused = true)]
     async fn what_was_not_answered_stays_where_it_was_until_its_deadline() {
         let in_doubt = InDoubt::default();
-        let volume = vec![Id::Volume("v".into())];
-        let other = vec![Id::Volume("w".into())];
-        let [n1, n2] = ["n1", "n2"].map(|name| name.parse::<NodeName>().unwrap());
-        let deadline = Instant::now() + Duration::from_secs(60);
-        in_doubt.send(volume.clone(), n1.clone(), Some(deadline)).answered();
-        assert_eq!(in_doubt.elsewhere(&volume, &n2), None);
-        drop(in_doubt.send(volume.clone(), n1.clone(), Some(deadline)));
-        assert_eq!(in_doubt.elsewhere(&volume, &n2), Some((n1.clone(), Duration::from_secs(60))));
-        assert_eq!(in_doubt.elsewhere(&volume, &n1), None, "there it is joined");
-        assert_eq!(in_doubt.elsewhere(&other, &n2), None);
-        tokio::time::advance(Duration::from_secs(60)).await;
-        assert_eq!(in_doubt.elsewhere(&volume, &n2), None);
+        let about = volume("v");
+        let send = |seconds: u32| {
+            in_doubt.send(about.clone(), node("n1"), Some(Instant::now() + SECOND * seconds))
+        };
+        send(60).answered();
+        assert_eq!(elsewhere(&in_doubt, &about, "n2"), None);
+        drop(send(60));
+        // One that may not begin for as long does not shorten it.
+        drop(send(5));
+        assert_eq!(elsewhere(&in_doubt, &about, "n2"), doubt("n1", SECOND * 60));
+        assert_eq!(elsewhere(&in_doubt, &about, "n1"), None, "there it is joined");
+        assert_eq!(elsewhere(&in_doubt, &volume("w"), "n2"), None);
+        tokio::time::advance(SECOND * 60).await;
+        assert_eq!(elsewhere(&in_doubt, &about, "n2"), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn while_a_call_runs_no_other_about_the_same_goes_to_another_node() {
+        let in_doubt = InDoubt::default();
+        let about = volume("v");
+        let first = in_doubt.begin(about.clone(), &node("n1")).ok().unwrap();
+        let second = in_doubt.begin(about.clone(), &node("n1")).ok().unwrap();
+        let both = [volume("w"), about.clone()].concat();
+        let runs = || Some(Elsewhere::Runs(node("n1")));
+        assert_eq!(elsewhere(&in_doubt, &both, "n2"), runs());
+        drop(first);
+        tokio::time::advance(HOLD * 2).await;
+        assert_eq!(elsewhere(&in_doubt, &about, "n2"), runs(), "however long it takes");
+        drop(second);
+        assert_eq!(elsewhere(&in_doubt, &both, "n2"), None, "a refused one has left nothing");
+        assert!(in_doubt.calls().running.is_empty());
     }
 
     #[tokio::test(start_paused = true)]
     async fn what_an_earlier_csi_cloud_sent_may_be_about_anything_that_is_no_create() {
-        let [n1, n2] = ["n1", "n2"].map(|name| name.parse::<NodeName>().unwrap());
         let in_doubt = InDoubt::default();
-        in_doubt.begin_after(Some(n1.clone()));
-        let volume = [Id::Volume("v".into())];
+        let first = Elected::first(node("n1"));
+        in_doubt.begin_after(Some(&first), 0);
+        let about = volume("v");
         let name = Id::Name(Method::CreateVolume, "pvc".into());
-        assert_eq!(in_doubt.elsewhere(&volume, &n2), Some((n1.clone(), HOLD)));
-        let both = [volume[0].clone(), name.clone()];
-        assert_eq!(in_doubt.elsewhere(&both, &n2), Some((n1.clone(), HOLD)));
-        assert_eq!(in_doubt.elsewhere(&[name], &n2), None, "its intent is durable");
-        assert_eq!(in_doubt.elsewhere(&[], &n2), None, "lists and the like change nothing");
-        assert_eq!(in_doubt.elsewhere(&volume, &n1), None);
-        in_doubt.forget(|node| *node == n2);
-        assert!(in_doubt.elsewhere(&volume, &n2).is_some());
-        in_doubt.forget(|node| *node == n1);
-        assert_eq!(in_doubt.elsewhere(&volume, &n2), None);
-        in_doubt.begin_after(Some(n1));
+        assert_eq!(elsewhere(&in_doubt, &about, "n2"), doubt("n1", HOLD));
+        let both = [about.clone(), vec![name.clone()]].concat();
+        assert_eq!(elsewhere(&in_doubt, &both, "n2"), doubt("n1", HOLD));
+        assert_eq!(elsewhere(&in_doubt, &[name], "n2"), None, "its intent is durable");
+        assert_eq!(elsewhere(&in_doubt, &[], "n2"), None, "lists and the like change nothing");
+        assert_eq!(elsewhere(&in_doubt, &about, "n1"), None);
+        in_doubt.forget(|at| *at == node("n2"));
+        assert!(elsewhere(&in_doubt, &about, "n2").is_some());
+        in_doubt.forget(|at| *at == node("n1"));
+        assert_eq!(elsewhere(&in_doubt, &about, "n2"), None);
+        in_doubt.begin_after(Some(&first), 0);
         tokio::time::advance(HOLD).await;
-        assert_eq!(in_doubt.elsewhere(&volume, &n2), None);
+        assert_eq!(elsewhere(&in_doubt, &about, "n2"), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_nodes_that_an_earlier_csi_cloud_elected_lately_count_too() {
+        let in_doubt = InDoubt::default();
+        let about = volume("v");
+        let second = Elected::first(node("n1")).followed_by(node("n2"), 5_000);
+        let third = second.followed_by(node("n3"), 15_000);
+        let until = |at: &str, until| Earlier { node: node(at), until };
+        assert_eq!(third.before, [until("n1", 125_000), until("n2", 135_000)]);
+        in_doubt.begin_after(Some(&third), 35_000);
+        assert_eq!(elsewhere(&in_doubt, &about, "n3"), doubt("n1", SECOND * 90));
+        tokio::time::advance(SECOND * 90).await;
+        assert_eq!(elsewhere(&in_doubt, &about, "n3"), doubt("n2", SECOND * 10));
+        tokio::time::advance(SECOND * 10).await;
+        assert_eq!(elsewhere(&in_doubt, &about, "n3"), None);
+        // One that is elected again is none of those before, and what is over is forgotten.
+        let again = third.followed_by(node("n1"), 20_000);
+        assert_eq!(again.before, [until("n2", 135_000), until("n3", 140_000)]);
+        assert_eq!(third.followed_by(node("n4"), 999_000).before, [until("n3", 1_119_000)]);
+        // A clock that was set back does not keep a node for ever.
+        in_doubt.begin_after(Some(&second), 0);
+        assert_eq!(elsewhere(&in_doubt, &about, "n2"), doubt("n1", HOLD));
     }
 }

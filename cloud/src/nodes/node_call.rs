@@ -21,8 +21,9 @@ use tracing::info;
 
 use crate::error::Error;
 use crate::nodes::handle::Handle;
-use crate::nodes::in_doubt::{HOLD, InDoubt};
+use crate::nodes::in_doubt::InDoubt;
 use crate::nodes::links::Links;
+use crate::state::election::HOLD;
 use crate::telemetry::calls::{Running, Sent};
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;

@@ -26,9 +26,9 @@ use tracing::{debug, warn};
 
 use crate::csi::dispatch::MAX_CALLS;
 use crate::error::Error;
-use crate::nodes::in_doubt::HOLD;
 use crate::relay::last_answers::{LastAnswers, is_local};
 use crate::relay::server::{SendError, Server};
+use crate::state::election::HOLD;
 
 /// Memory for the requests of all calls in flight, in KiB.
 const MAX_KIB: usize = 64 * 1024;

@@ -10,7 +10,7 @@ use proto::names::NodeName;
 use crate::state::driver_info::DriverInfo;
 use crate::state::own_keys::{OwnKeys, Said};
 use crate::state::recent::{RecentChanges, Stale};
-use crate::state::record::{Home, Intent, LeaseRecord, NodeDriver, Profile};
+use crate::state::record::{Elected, Home, Intent, LeaseRecord, NodeDriver, Profile};
 use crate::state::segment_index::SegmentIndex;
 
 /// All records of one driver.
@@ -22,7 +22,7 @@ pub struct DriverState {
     at: BTreeMap<NodeName, NodeDriver>,
     /// Nodes that count for nothing: removed, or with another driver than an allowed one.
     excluded: HashSet<NodeName>,
-    elected: Option<NodeName>,
+    elected: Option<Elected>,
     profile: Option<Profile>,
     /// The leases of direct volumes.
     leases: BTreeMap<Id, LeaseRecord>,
@@ -128,6 +128,11 @@ impl DriverState {
 
     /// The elected node of a shared driver.
     pub fn elected(&self) -> Option<&NodeName> {
+        self.elected.as_ref().map(|elected| &elected.node)
+    }
+
+    /// The same, with the nodes elected before.
+    pub fn election(&self) -> Option<&Elected> {
         self.elected.as_ref()
     }
 
@@ -182,8 +187,8 @@ impl DriverState {
     }
 
     /// Notes the election.
-    pub(super) fn set_elected(&mut self, node: Option<NodeName>) {
-        self.elected = node;
+    pub(super) fn set_elected(&mut self, elected: Option<Elected>) {
+        self.elected = elected;
     }
 
     /// Notes that a call changed something without a home.

@@ -7,6 +7,9 @@ use std::time::Duration;
 
 use proto::names::NodeName;
 
+/// How long a call may begin after it was sent, if its caller has no deadline.
+pub const HOLD: Duration = Duration::from_secs(120);
+
 /// How a node is, for an election.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Standing {

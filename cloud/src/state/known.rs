@@ -177,8 +177,8 @@ impl State {
                 self.drivers.entry(driver.clone()).or_default().set_at(node.clone(), at);
                 self.recount(&driver, &node);
             }
-            Change::Elected(driver, node) => {
-                self.drivers.entry(driver).or_default().set_elected(node)
+            Change::Elected(driver, elected) => {
+                self.drivers.entry(driver).or_default().set_elected(elected)
             }
             Change::Profile(driver, profile) => {
                 self.drivers.entry(driver).or_default().set_profile(profile);

@@ -8,8 +8,11 @@ use proto::names::certificate::Subject;
 use proto::names::{DriverName, NodeName};
 use serde::{Deserialize, Serialize};
 
+use crate::state::clock::now;
 use crate::state::json;
-use crate::state::record::{Change, Home, Intent, LeaseRecord, Node, NodeDriver, Profile};
+use crate::state::record::{
+    Change, Earlier, Elected, Home, Intent, LeaseRecord, Node, NodeDriver, Profile,
+};
 use crate::state::trust::{Revocation, Secrets, Token, TokenId, TrustChange};
 
 /// The version of the format. It grows when an older csi-cloud could misread a line.
@@ -30,7 +33,12 @@ pub(super) enum Line {
     #[serde(rename = "at")]
     NodeDriver { driver: DriverName, node: NodeName, at: NodeDriver },
     /// The node that carries out the calls of a shared driver.
-    Elected { driver: DriverName, node: NodeName },
+    Elected {
+        driver: DriverName,
+        node: NodeName,
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        before: Vec<Earlier>,
+    },
     /// The profile of a driver.
     Profile { driver: DriverName, profile: Profile },
     /// A home.
@@ -80,7 +88,11 @@ impl TryFrom<Change> for Line {
             Change::Intent(driver, id, Some(intent)) => Self::Intent { driver, id, intent },
             Change::NodeDriver(driver, node, Some(at)) => Self::NodeDriver { driver, node, at },
             Change::Node(name, Some(node)) => Self::Node { name, node },
-            Change::Elected(driver, Some(node)) => Self::Elected { driver, node },
+            // What is over is left out: an older csi-cloud does not know the field.
+            Change::Elected(driver, Some(Elected { node, mut before })) => {
+                before.retain(|earlier| earlier.until > now());
+                Self::Elected { driver, node, before }
+            }
             Change::Lease(driver, id, Some(record)) => Self::Lease { driver, id, record },
             Change::Epoch(last) => Self::Epoch { last },
             Change::LeaderEpoch(epoch) => Self::Leader { epoch },
@@ -104,7 +116,9 @@ impl TryFrom<Line> for Change {
             Line::Intent { driver, id, intent } => Self::Intent(driver, id, Some(intent)),
             Line::NodeDriver { driver, node, at } => Self::NodeDriver(driver, node, Some(at)),
             Line::Node { name, node } => Self::Node(name, Some(node)),
-            Line::Elected { driver, node } => Self::Elected(driver, Some(node)),
+            Line::Elected { driver, node, before } => {
+                Self::Elected(driver, Some(Elected { node, before }))
+            }
             Line::Lease { driver, id, record } => Self::Lease(driver, id, Some(record)),
             Line::Epoch { last } => Self::Epoch(last),
             Line::Leader { epoch } => Self::LeaderEpoch(epoch),

@@ -11,6 +11,7 @@ use proto::csi::{Capabilities, Id, Local, Method, Segments, topology};
 use proto::names::{DriverName, NodeName};
 use serde::{Deserialize, Serialize};
 
+use crate::state::election::HOLD;
 use crate::state::json;
 use crate::state::trust::TrustChange;
 
@@ -221,6 +222,42 @@ impl LeaseRecord {
     }
 }
 
+/// The node that carries out the calls of a shared driver.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Elected {
+    /// The node.
+    pub node: NodeName,
+    /// The nodes elected before it, where calls may still begin.
+    pub before: Vec<Earlier>,
+}
+
+/// A node that was elected before another one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Earlier {
+    /// The node.
+    pub node: NodeName,
+    /// The end of the time in which calls may begin there, in ms since 1970.
+    pub until: u64,
+}
+
+impl Elected {
+    /// The first node that is elected.
+    pub fn first(node: NodeName) -> Self {
+        Self { node, before: Vec::new() }
+    }
+
+    /// Another node after this one. Calls that were sent to this one may begin for [`HOLD`].
+    pub fn followed_by(&self, node: NodeName, now: u64) -> Self {
+        let stays = |earlier: &&Earlier| earlier.until > now && earlier.node != node;
+        let mut before: Vec<_> = self.before.iter().filter(stays).cloned().collect();
+        if self.node != node {
+            let hold = u64::try_from(HOLD.as_millis()).unwrap_or(u64::MAX);
+            before.push(Earlier { node: self.node.clone(), until: now.saturating_add(hold) });
+        }
+        Self { node, before }
+    }
+}
+
 /// A change of the store; without a value the record is removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
@@ -233,7 +270,7 @@ pub enum Change {
     /// A node.
     Node(NodeName, Option<Node>),
     /// The elected node of a shared driver.
-    Elected(DriverName, Option<NodeName>),
+    Elected(DriverName, Option<Elected>),
     /// The profile of a driver.
     Profile(DriverName, Option<Profile>),
     /// The lease of a direct volume.

@@ -10,7 +10,7 @@ use proto::names::{DriverName, NodeName};
 
 use crate::state::known::State;
 use crate::state::quotas::{OverQuota, Quotas};
-use crate::state::record::{Change, Home, Intent, LeaseRecord, Node, NodeDriver, Profile};
+use crate::state::record::{Change, Elected, Home, Intent, LeaseRecord, Node, NodeDriver, Profile};
 use crate::state::trust::{Revocation, Secrets, Token, TokenId, TrustChange, TrustChanges};
 use crate::state::usage::{Share, Usage};
 
@@ -27,7 +27,7 @@ pub struct Txn<'a> {
     intents: OfDrivers<Id, Intent>,
     at: OfDrivers<NodeName, NodeDriver>,
     nodes: Over<NodeName, Node>,
-    elected: Over<DriverName, NodeName>,
+    elected: Over<DriverName, Elected>,
     profiles: Over<DriverName, Profile>,
     leases: OfDrivers<Id, LeaseRecord>,
     epoch: Option<u64>,
@@ -138,13 +138,22 @@ impl<'a> Txn<'a> {
     }
 
     /// The elected node of a shared driver.
-    pub fn elected(&self, driver: &DriverName) -> Option<&NodeName> {
-        over(&self.elected, driver, || self.state.driver(driver)?.elected())
+    pub fn elected(&self, driver: &DriverName) -> Option<&Elected> {
+        over(&self.elected, driver, || self.state.driver(driver)?.election())
     }
 
-    /// Sets the elected node of a shared driver.
-    pub fn elect(&mut self, driver: &DriverName, node: Option<NodeName>) {
-        self.elected.insert(driver.clone(), node);
+    /// Elects a node of a shared driver; `now` is in ms since 1970.
+    pub fn elect(&mut self, driver: &DriverName, node: NodeName, now: u64) {
+        let elected = match self.elected(driver) {
+            Some(before) => before.followed_by(node, now),
+            None => Elected::first(node),
+        };
+        self.set_elected(driver, Some(elected));
+    }
+
+    /// Sets or removes the elected node of a shared driver.
+    pub fn set_elected(&mut self, driver: &DriverName, elected: Option<Elected>) {
+        self.elected.insert(driver.clone(), elected);
     }
 
     /// The profile of a driver.
@@ -273,7 +282,8 @@ impl<'a> Txn<'a> {
         let at = self.at.into_changes(Change::NodeDriver);
         let leases = self.leases.into_changes(Change::Lease);
         let nodes = self.nodes.into_iter().map(|(name, node)| Change::Node(name, node));
-        let elected = self.elected.into_iter().map(|(driver, node)| Change::Elected(driver, node));
+        let elected = self.elected.into_iter();
+        let elected = elected.map(|(driver, elected)| Change::Elected(driver, elected));
         let profiles =
             self.profiles.into_iter().map(|(driver, profile)| Change::Profile(driver, profile));
         let epoch = self.epoch.map(Change::Epoch);

@@ -22,21 +22,22 @@ use super::model::client::GRACE;
 use super::pinned;
 use super::record::{Called, Ending, NUMBER, is_open};
 use super::replicas::RUN;
+use super::two_nodes;
 use drivers::testdriver::{Outcome, Received};
 
 /// How long a request may be on its way to a driver when no lane stands still.
 const TRANSIT: Duration = Duration::from_millis(300);
 
 /// One call at a driver.
-struct Run {
-    node: usize,
-    received: Received,
+pub(super) struct Run {
+    pub(super) node: usize,
+    pub(super) received: Received,
     /// The number of the caller's call.
-    number: Option<usize>,
+    pub(super) number: Option<usize>,
 }
 
 impl Run {
-    fn ended(&self) -> Option<Instant> {
+    pub(super) fn ended(&self) -> Option<Instant> {
         self.received.ended.map(|(at, _)| at)
     }
 
@@ -65,6 +66,9 @@ pub fn check(world: &World, stalls: bool) -> Seen {
     }
     run_once(&runs, world, stalls, &mut seen.wrong);
     run_to_its_end(&runs, world, &mut seen.wrong);
+    if world.fleet.shape().scope == Scope::Shared {
+        seen.wrong.extend(two_nodes::at_once(&runs, &world.record.all()));
+    }
     seen.wrong.extend(durable::written_first(world));
     seen.wrong.extend(deposed::stale(world));
     seen.wrong.extend(pinned::pinned(world));

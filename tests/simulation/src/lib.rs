@@ -29,6 +29,7 @@ pub mod record;
 mod replicas;
 pub mod shape;
 pub mod trace;
+mod two_nodes;
 mod waits;
 pub mod wire;
 

@@ -57,7 +57,7 @@ async fn a_purge_leaves_the_leases_that_guard_data_elsewhere() {
         let home = txn.home(&driver(), &volume("w")).cloned().unwrap();
         let conflicts = vec![node("n1")];
         txn.set_home(&driver(), &volume("w"), Some(Home { conflicts, ..home }));
-        txn.elect(&driver(), Some(node("n1")));
+        txn.elect(&driver(), node("n1"), 1);
     });
     written.await.unwrap();
     admin.remove_node(remove(true)).await.unwrap();

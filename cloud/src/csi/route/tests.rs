@@ -10,7 +10,7 @@ use proto::names::DriverName;
 use crate::csi::route::*;
 use crate::state::known::State;
 use crate::state::policy::Controllers;
-use crate::state::record::{Change, Home, NodeDriver};
+use crate::state::record::{Change, Elected, Home, NodeDriver};
 
 mod apart;
 mod health;
@@ -362,7 +362,7 @@ fn lists_are_of_all_nodes_and_capacity_is_where_the_topology_is() {
 
 #[test]
 fn a_shared_driver_is_called_where_it_was_elected() {
-    let mut world = World::with([Change::Elected(driver(), Some(node("n2")))]);
+    let mut world = World::with([Change::Elected(driver(), Some(Elected::first(node("n2"))))]);
     world.scope = Scope::Shared;
     for (method, key) in [
         (Method::ListVolumes, Key::All),

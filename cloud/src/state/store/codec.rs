@@ -13,7 +13,8 @@ use proto::control::leader::LeaderEpoch;
 use proto::names::{DriverName, IdentityError, NodeName};
 
 use crate::state::record::{
-    Attached, Broken, Change, Holder, Home, Intent, LeaseClaim, LeaseRecord, Node, Profile,
+    Attached, Broken, Change, Earlier, Elected, Holder, Home, Intent, LeaseClaim, LeaseRecord,
+    Node, Profile,
 };
 use crate::state::store::backend::StoreError;
 use crate::state::store::key;
@@ -22,8 +23,8 @@ use crate::state::store::table::Table;
 use crate::state::store::trust_codec;
 use crate::state::store::trust_codec::TrustCodecError;
 use crate::state::store::value::{
-    AttachedValue, BrokenValue, ElectedValue, EpochValue, HolderValue, HomeValue, IntentValue,
-    LeaseClaimValue, LeaseValue, NodeDriverValue, NodeValue, ProfileValue,
+    AttachedValue, BrokenValue, EarlierValue, ElectedValue, EpochValue, HolderValue, HomeValue,
+    IntentValue, LeaseClaimValue, LeaseValue, NodeDriverValue, NodeValue, ProfileValue,
 };
 
 /// A change as bytes; without a value the record is removed.
@@ -67,9 +68,8 @@ pub(super) fn encode(change: &Change) -> Row {
                 node.as_ref().map(|node| NodeValue { since: node.since, removed: node.removed });
             (name.as_str().into(), value.map(|value| value.encode_to_vec()))
         }
-        Change::Elected(driver, node) => {
-            let value =
-                node.as_ref().map(|node| ElectedValue { node: node.to_string() }.encode_to_vec());
+        Change::Elected(driver, elected) => {
+            let value = elected.as_ref().map(|elected| ElectedValue::from(elected).encode_to_vec());
             (driver.as_str().into(), value)
         }
         Change::Profile(driver, profile) => (
@@ -118,6 +118,14 @@ impl Decoder {
         key: &[u8],
     ) -> Result<Option<Change>, StoreError> {
         self.removed(table, key).map_err(|source| unreadable(table, key, source))
+    }
+
+    fn elected(&mut self, value: ElectedValue) -> Result<Elected, CodecError> {
+        let mut before = Vec::with_capacity(value.before.len());
+        for EarlierValue { node, until } in value.before {
+            before.push(Earlier { node: self.node(&node)?, until });
+        }
+        Ok(Elected { node: self.node(&value.node)?, before })
     }
 
     fn removed(&mut self, table: Table, key: &[u8]) -> Result<Option<Change>, CodecError> {
@@ -172,7 +180,7 @@ impl Decoder {
             }
             Table::Elected => {
                 let driver = named(&mut self.drivers, key::text(key)?)?;
-                Change::Elected(driver, Some(self.node(&ElectedValue::decode(value)?.node)?))
+                Change::Elected(driver, Some(self.elected(ElectedValue::decode(value)?)?))
             }
             Table::Profiles => {
                 let driver = named(&mut self.drivers, key::text(key)?)?;

@@ -11,8 +11,8 @@ use proto::names::certificate::{Serial, Subject};
 use proto::names::{DriverName, NodeName};
 
 use crate::state::record::{
-    Attached, Broken, Change, Claim, Holder, Home, Intent, LeaseClaim, LeaseRecord, Node,
-    NodeDriver, Profile,
+    Attached, Broken, Change, Claim, Earlier, Elected, Holder, Home, Intent, LeaseClaim,
+    LeaseRecord, Node, NodeDriver, Profile,
 };
 use crate::state::store::codec;
 use crate::state::store::table::Table;
@@ -225,7 +225,12 @@ pub(super) fn change() -> BoxedStrategy<Change> {
     let at = (driver(), node(), option::of(any_node_driver()))
         .prop_map(|(d, n, at)| Change::NodeDriver(d, n, at));
     let node_of = (node(), option::of(of_node)).prop_map(|(n, of)| Change::Node(n, of));
-    let elected = (driver(), option::of(node())).prop_map(|(d, n)| Change::Elected(d, n));
+    // An export leaves out what is over.
+    let earlier = (node(), any::<u32>());
+    let earlier = earlier.prop_map(|(node, ms)| Earlier { node, until: u64::MAX - u64::from(ms) });
+    let elected = (node(), vec(earlier, 0..3));
+    let elected = elected.prop_map(|(node, before)| Elected { node, before });
+    let elected = (driver(), option::of(elected)).prop_map(|(d, e)| Change::Elected(d, e));
     let profile = (driver(), option::of(any_profile())).prop_map(|(d, p)| Change::Profile(d, p));
     let owner = (driver(), id(), option::of(any_lease()))
         .prop_map(|(d, id, own)| Change::Lease(d, id, own));

@@ -9,7 +9,9 @@ use bytes::Bytes;
 use prost::Message;
 use proto::csi::Id;
 
-use crate::state::record::{Claim, Home, Intent, LeaseRecord, NodeDriver, Profile, Segment};
+use crate::state::record::{
+    Claim, Earlier, Elected, Home, Intent, LeaseRecord, NodeDriver, Profile, Segment,
+};
 use crate::state::store::key::parts;
 
 #[derive(Clone, PartialEq, Message)]
@@ -114,6 +116,16 @@ pub(super) struct NodeValue {
 pub(super) struct ElectedValue {
     #[prost(string, tag = "1")]
     pub(super) node: String,
+    #[prost(message, repeated, tag = "2")]
+    pub(super) before: Vec<EarlierValue>,
+}
+
+#[derive(Clone, PartialEq, Eq, Message)]
+pub(super) struct EarlierValue {
+    #[prost(string, tag = "1")]
+    pub(super) node: String,
+    #[prost(uint64, tag = "2")]
+    pub(super) until: u64,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -209,6 +221,16 @@ impl From<&LeaseRecord> for LeaseValue {
             since: claim.since,
         });
         Self { holder, attached, broken: broken.collect(), claims: claims.collect() }
+    }
+}
+
+impl From<&Elected> for ElectedValue {
+    fn from(elected: &Elected) -> Self {
+        let earlier = |of: &Earlier| EarlierValue { node: of.node.to_string(), until: of.until };
+        Self {
+            node: elected.node.to_string(),
+            before: elected.before.iter().map(earlier).collect(),
+        }
     }
 }
 

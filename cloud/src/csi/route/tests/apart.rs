@@ -65,7 +65,7 @@ fn only_controllers_carry_out_a_shared_drivers_calls() {
     let elected = |controllers| World {
         scope: Scope::Shared,
         controllers,
-        ..World::with([Change::Elected(driver(), Some(node("n3")))])
+        ..World::with([Change::Elected(driver(), Some(Elected::first(node("n3"))))])
     };
     let expand =
         |world: &World| world.route(Method::ControllerExpandVolume, &Key::Home(volume("v")));

@@ -165,7 +165,7 @@ fn make(txn: &mut Txn<'_>, change: &Change) {
         Change::Intent(driver, name, intent) => txn.set_intent(&driver, &name, intent),
         Change::NodeDriver(driver, node, at) => txn.set_at(&driver, &node, at),
         Change::Node(name, node) => txn.set_node(&name, node),
-        Change::Elected(driver, node) => txn.elect(&driver, node),
+        Change::Elected(driver, elected) => txn.set_elected(&driver, elected),
         Change::Lease(driver, id, own) => txn.set_lease(&driver, &id, own),
         Change::Epoch(last) => txn.set_epoch(last),
         // No transaction changes it.

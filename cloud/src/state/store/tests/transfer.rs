@@ -8,6 +8,7 @@ use proto::csi;
 
 use crate::cli::store::check;
 use crate::state::listed;
+use crate::state::record::Elected;
 use crate::state::store::tests::*;
 use crate::state::store::transfer;
 use crate::state::store::transfer::ExportedSecrets;
@@ -223,7 +224,8 @@ fn listed(id: &str) -> Home {
 
 #[test]
 fn what_does_not_agree_is_said() {
-    let elected = Change::Elected("d.example".parse().unwrap(), Some("n1".parse().unwrap()));
+    let elected =
+        Change::Elected("d.example".parse().unwrap(), Some(Elected::first("n1".parse().unwrap())));
     let conflicts = vec!["n2".parse().unwrap()];
     for (changes, said) in [
         (vec![intent(Method::CreateVolume, "v")], Some("has no home")),
