@@ -4,19 +4,17 @@
 //! A driver must report the configured name: calls for one driver must never reach another's
 //! storage. It may use `error` and `health`.
 
+mod questions;
+
 use std::collections::BTreeMap;
 use std::os::unix::fs::FileTypeExt;
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use backon::BackoffBuilder;
-use http::HeaderMap;
 use http::Response;
-use http::uri::{Authority, PathAndQuery};
-use prost::Message;
 use proto::control::health::Health;
 use proto::control::hello::Protobuf;
-use proto::csi;
 use proto::csi::frame;
 use proto::csi::method::Service;
 use proto::csi::{Capabilities, Local, Method};
@@ -27,14 +25,15 @@ use proto::http2::forward;
 use proto::http2::forward::Upstream;
 use proto::http2::forward::{Answer, Call};
 use proto::link::Connect;
-use proto::names::DriverName;
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::{Instant, sleep_until, timeout};
-use tonic::{Code, Status};
+use tonic::Code;
 use tracing::{info, warn};
 
 use crate::error::{DriverSocket, Error};
 use crate::health::{HealthTracker, is_failure};
+pub(crate) use questions::{BoxError, ask, check_name, headers, probe};
+use questions::{LOCALHOST, answers_with};
 
 /// How long a driver may take to introduce itself.
 const INTRODUCTION: Duration = Duration::from_secs(5);
@@ -45,12 +44,6 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const LATE: Duration = Duration::from_secs(30);
 /// How often a driver is asked whether it is ready.
 const PROBE_EVERY: Duration = Duration::from_secs(10);
-/// How long it may take to answer that.
-const PROBE: Duration = Duration::from_secs(5);
-/// The authority of requests; every driver's gRPC library accepts it.
-static LOCALHOST: LazyLock<Authority> = LazyLock::new(|| Authority::from_static("localhost"));
-
-pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// A driver's answers, by RPC.
 pub(crate) type Answers = BTreeMap<String, Protobuf>;
@@ -410,24 +403,6 @@ impl Connection {
     }
 }
 
-/// Asks whether the driver is ready. A driver without that method is.
-pub(crate) async fn probe(sender: &Upstream) -> Result<bool, String> {
-    let method = Method::answering(Local::Probe);
-    let asked = timeout(PROBE, ask(sender, method)).await;
-    let late = |_| format!("it does not answer Probe within {PROBE:?}");
-    let broke = |error: BoxError| format!("Probe failed: {}", chain(error.as_ref()));
-    let answer = asked.map_err(late)?.map_err(broke)?;
-    if let Some(message) = answer.message() {
-        // CSI: if `ready` is absent, the caller takes the plugin for ready.
-        let probe = csi::ProbeResponse::decode(message).map_err(|e| broke(e.into()))?;
-        return Ok(probe.ready.unwrap_or(true));
-    }
-    match answer.failure() {
-        Some(status) if status.code() != Code::Unimplemented => Err(answers_with(method, &status)),
-        _ => Ok(true),
-    }
-}
-
 /// Explains to people why there is no connection.
 pub(crate) fn why_away(socket: &str, error: std::io::Error) -> BoxError {
     match std::fs::metadata(socket) {
@@ -442,38 +417,6 @@ pub(crate) fn why_away(socket: &str, error: std::io::Error) -> BoxError {
         }
         _ => error.into(),
     }
-}
-
-/// Refuses a driver that calls itself otherwise than it is configured.
-pub(crate) fn check_name(info: &[u8], driver: &DriverName) -> Result<(), BoxError> {
-    let says = csi::GetPluginInfoResponse::decode(info)?.name;
-    if says == driver.as_str() {
-        return Ok(());
-    }
-    Err(format!("it calls itself {says:?}; correct the name or the socket").into())
-}
-
-/// Asks a driver something about itself.
-pub(crate) async fn ask(sender: &Upstream, method: Method) -> Result<Answer, BoxError> {
-    let path = PathAndQuery::from_static(method.path());
-    let call = Call { headers: headers(), path, body: frame::frame(&[]) };
-    let answered = forward::forward(sender, &call, &LOCALHOST, None).await;
-    let no_grpc = |error: BoxError| format!("it does not speak gRPC: {}", chain(error.as_ref()));
-    Answer::collect(answered.map_err(no_grpc)?).await
-}
-
-fn answers_with(method: Method, status: &Status) -> String {
-    let code = status.code();
-    let message = status.message();
-    format!("it answers {method} with {code:?} ({message:?})")
-}
-
-/// The headers of a call that csi-edge makes by itself.
-pub(crate) fn headers() -> HeaderMap {
-    let mut headers = HeaderMap::new();
-    headers.insert(http::header::CONTENT_TYPE, http::HeaderValue::from_static("application/grpc"));
-    headers.insert(http::header::TE, http::HeaderValue::from_static("trailers"));
-    headers
 }
 
 fn backoff() -> backon::ExponentialBackoff {
