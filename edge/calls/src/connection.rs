@@ -80,7 +80,7 @@ impl Serves {
 
 /// A connection to one socket of a driver.
 pub(crate) struct Connection {
-    pub(crate) at: Arc<DriverSocket>,
+    at: Mutex<Arc<DriverSocket>>,
     serves: Serves,
     state: watch::Sender<State>,
     health: Mutex<HealthTracker>,
@@ -126,7 +126,7 @@ impl Connection {
         connect: Connect,
     ) -> Self {
         Self {
-            at: Arc::new(at),
+            at: Mutex::new(Arc::new(at)),
             serves,
             state: watch::Sender::new(State::Away(Arc::new("not connected yet".into()))),
             health: Mutex::new(HealthTracker::new(Instant::now())),
@@ -134,6 +134,26 @@ impl Connection {
             changes,
             connect,
         }
+    }
+
+    /// Node, driver and socket, as errors name them.
+    pub(crate) fn at(&self) -> Arc<DriverSocket> {
+        self.lock_at().clone()
+    }
+
+    /// Goes on at another socket; returns whether it does. An open connection stays where it is:
+    /// calls may be in flight there. Calls that wait for the driver wait for it there.
+    pub(crate) fn relocate(&self, socket: String) -> bool {
+        let mut at = self.lock_at();
+        if self.is_open() {
+            return false;
+        }
+        let DriverSocket { node, driver, .. } = at.as_ref().clone();
+        *at = Arc::new(DriverSocket { node, driver, socket });
+        drop(at);
+        self.retry_now.notify_one();
+        self.changes.send_modify(|changes| *changes += 1);
+        true
     }
 
     /// Keeps the connection until told to stop.
@@ -144,7 +164,7 @@ impl Connection {
                 Ok((sender, closed)) => {
                     delays = backoff();
                     self.watch(&sender, closed).await;
-                    let DriverSocket { driver, socket, .. } = &*self.at;
+                    let DriverSocket { driver, socket, .. } = &*self.at();
                     info!(%driver, socket, "the driver closed its connection");
                     let why = "it closed the connection";
                     self.state.send_replace(State::Away(Arc::new(why.into())));
@@ -170,7 +190,7 @@ impl Connection {
             matches!(&*self.state.borrow(), State::Away(known) if known.to_string() == text);
         let error_chain = chain(error.as_ref());
         if !known {
-            let DriverSocket { driver, socket, .. } = &*self.at;
+            let DriverSocket { driver, socket, .. } = &*self.at();
             warn!(%driver, socket, error = error_chain, "cannot use the driver; trying again");
         }
         self.state.send_replace(State::Away(Arc::new(error)));
@@ -182,8 +202,9 @@ impl Connection {
 
     /// Connects, and asks who is there. The receiver ends with the connection.
     async fn connect(&self, tasks: &Tasks) -> Result<(Upstream, oneshot::Receiver<()>), NotUsable> {
-        let stream = (self.connect)(self.at.socket.clone()).await;
-        let away = |error| NotUsable { is_served: false, source: why_away(&self.at.socket, error) };
+        let at = self.at();
+        let stream = (self.connect)(at.socket.clone()).await;
+        let away = |error| NotUsable { is_served: false, source: why_away(&at.socket, error) };
         let stream = stream.map_err(away)?;
         let (sender, connection) = forward::connect(stream).await.map_err(NotUsable::unfit)?;
         let (ended, closed) = oneshot::channel();
@@ -195,10 +216,12 @@ impl Connection {
         let answered = timeout(INTRODUCTION, self.introduce(&sender)).await;
         let answers = answered.map_err(late).map_err(NotUsable::unfit)?;
         let answers = answers.map_err(NotUsable::unfit)?;
-        let DriverSocket { driver, socket, .. } = &*self.at;
-        info!(%driver, socket, "driver connected");
+        let here = State::Here(sender.clone(), Arc::new(answers));
         // Calls need not wait for the answer to Probe.
-        self.state.send_replace(State::Here(sender.clone(), Arc::new(answers)));
+        if !self.set_here(&at, here) {
+            return Err(NotUsable::unfit("it was announced at another socket meanwhile"));
+        }
+        info!(driver = %at.driver, socket = at.socket, "driver connected");
         let probed = probe(&sender).await;
         self.note(|health, now| {
             health.connected(now, *probed.as_ref().unwrap_or(&true));
@@ -208,6 +231,16 @@ impl Connection {
         });
         self.changes.send_modify(|changes| *changes += 1);
         Ok((sender, closed))
+    }
+
+    /// Has calls sent, unless the driver's socket is another one by now; returns whether it has.
+    fn set_here(&self, at: &Arc<DriverSocket>, here: State) -> bool {
+        let current = self.lock_at();
+        let is_current = Arc::ptr_eq(&current, at);
+        if is_current {
+            self.state.send_replace(here);
+        }
+        is_current
     }
 
     /// Watches the driver's health until the connection ends.
@@ -257,7 +290,7 @@ impl Connection {
             };
             let message = frame::message(body)?;
             if local == Local::Info {
-                check_name(&message, &self.at.driver)?;
+                check_name(&message, &self.at().driver)?;
             }
             answers.insert(method.name().into(), Protobuf(message));
         }
@@ -308,7 +341,7 @@ impl Connection {
     pub(crate) fn broke(&self, source: BoxError) -> Error {
         let why = format!("it broke a call off: {}", chain(source.as_ref()));
         self.note(|health, now| health.failed(now, &why));
-        Error::DriverBroke { at: self.at.clone(), source }
+        Error::DriverBroke { at: self.at(), source }
     }
 
     fn note_answer(&self, call: &Call, answer: &Answer) {
@@ -334,11 +367,13 @@ impl Connection {
             // Boxed: otherwise the future of every call would hold it.
             let _ = Box::pin(timeout(patience, state.wait_for(State::is_open))).await;
         }
-        match &*self.state.borrow() {
-            State::Here(sender, _) => Ok(sender.clone()),
+        // Not under the borrow: who sets the state holds the lock of the socket.
+        let state = self.state.borrow().clone();
+        match state {
+            State::Here(sender, _) => Ok(sender),
             State::Away(why) => {
                 let source = why.to_string().into();
-                Err(Error::DriverAway { at: self.at.clone(), source })
+                Err(Error::DriverAway { at: self.at(), source })
             }
         }
     }
@@ -348,7 +383,7 @@ impl Connection {
         let path = call.path.path();
         let is_info = Method::of_path(path).is_some_and(|method| method.local().is_some());
         let is_volumes = Service::of_path(path) == Some(Service::Node) && !is_info;
-        if !is_volumes || self.health().was_reached() {
+        if !is_volumes || self.was_reached() {
             return PATIENCE;
         }
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()) / 2);
@@ -372,7 +407,7 @@ impl Connection {
     pub(crate) fn told_health(&self) -> Health {
         let mut health = self.health().health(Instant::now());
         if !health.why.is_empty() {
-            health.why = format!("{}: {}", self.at.socket, health.why);
+            health.why = format!("{}: {}", self.at().socket, health.why);
         }
         health
     }
@@ -387,7 +422,7 @@ impl Connection {
         if before.told() == health.told() {
             return;
         }
-        let DriverSocket { driver, socket, .. } = &*self.at;
+        let DriverSocket { driver, socket, .. } = &*self.at();
         match state.is_down() {
             _ if was == state => {}
             true => warn!(%driver, socket, ?state, why, "the driver is down"),
@@ -395,6 +430,15 @@ impl Connection {
         }
         drop(health);
         self.changes.send_modify(|changes| *changes += 1);
+    }
+
+    /// Whether the driver was reached here at least once.
+    pub(crate) fn was_reached(&self) -> bool {
+        self.health().was_reached()
+    }
+
+    fn lock_at(&self) -> MutexGuard<'_, Arc<DriverSocket>> {
+        self.at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn health(&self) -> MutexGuard<'_, HealthTracker> {

@@ -1,11 +1,11 @@
 //! The vendors' drivers at this node: which they are, what each says of itself, and how it is.
 //!
-//! Drivers are added at any time, and none is forgotten before a restart: it may have volumes. A
-//! driver may serve its controller's half at a socket of its own. It may use `error` and
-//! `connection`.
+//! Drivers are added at any time, and none is forgotten before a restart: it may have volumes. One
+//! that was announced may move to another socket. A driver may serve its controller's half at a
+//! socket of its own. It may use `error` and `connection`.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
 use http::Response;
 use prost::Message;
@@ -74,19 +74,63 @@ pub struct TwoSockets {
     pub other: PathBuf,
 }
 
+/// Where a driver is reached, and how it became known.
+#[derive(Clone)]
+struct Place {
+    sockets: Sockets,
+    found_by: FoundBy,
+}
+
 /// One driver.
 pub struct Driver {
     /// Its CSI name.
     pub name: DriverName,
-    /// Where it is reached.
-    pub sockets: Sockets,
-    /// How it became known.
-    pub found_by: FoundBy,
+    place: Mutex<Place>,
     main: Arc<Connection>,
     controller: Option<Arc<Connection>>,
 }
 
 impl Driver {
+    /// Where it is reached.
+    pub fn sockets(&self) -> Sockets {
+        self.place().sockets.clone()
+    }
+
+    /// How it became known.
+    pub fn found_by(&self) -> FoundBy {
+        self.place().found_by.clone()
+    }
+
+    /// Takes a driver that was announced for one of this registrar.
+    pub fn set_registrar(&self, registrar: PathBuf) {
+        let mut place = self.place();
+        if let FoundBy::Registration(known) = &mut place.found_by {
+            *known = registrar;
+        }
+    }
+
+    /// Moves a driver that was announced to another registrar's socket; returns whether it did. A
+    /// driver with an open connection stays where it is, and so does one that is configured.
+    pub fn relocate(&self, socket: PathBuf, registrar: PathBuf) -> bool {
+        let mut place = self.place();
+        if place.found_by == FoundBy::Configuration
+            || !self.main.relocate(socket.display().to_string())
+        {
+            return false;
+        }
+        *place = Place { sockets: socket.into(), found_by: FoundBy::Registration(registrar) };
+        true
+    }
+
+    /// Whether it was reached since csi-edge started.
+    pub fn was_reached(&self) -> bool {
+        self.main.was_reached()
+    }
+
+    fn place(&self) -> MutexGuard<'_, Place> {
+        self.place.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The connection for a call of this path.
     fn connection(&self, path: &str) -> &Arc<Connection> {
         match &self.controller {
@@ -103,12 +147,12 @@ impl Driver {
 
     /// Node, driver and main socket, as errors name them.
     pub(crate) fn at(&self) -> Arc<DriverSocket> {
-        self.main.at.clone()
+        self.main.at()
     }
 
     /// Node, driver and socket of a call of this path, as errors name them.
     pub(crate) fn socket_of(&self, path: &str) -> Arc<DriverSocket> {
-        self.connection(path).at.clone()
+        self.connection(path).at()
     }
 
     /// The error of a call that the driver broke off.
@@ -170,7 +214,7 @@ impl Driver {
     }
 
     /// Whether there is a connection to each of the driver's sockets.
-    pub(crate) fn is_here(&self) -> bool {
+    pub fn is_here(&self) -> bool {
         self.connections().all(|connection| connection.is_open())
     }
 
@@ -273,7 +317,8 @@ impl Drivers {
         let controller = controller.map(|socket| connection(socket, Serves::Controller));
         let serves = if controller.is_some() { Serves::Node } else { Serves::All };
         let main = connection(&sockets.socket, serves);
-        Driver { name, sockets, found_by, main, controller }
+        let place = Mutex::new(Place { sockets, found_by });
+        Driver { name, place, main, controller }
     }
 
     /// Keeps the connections of all drivers, in `tasks`.
@@ -319,14 +364,14 @@ fn keep(driver: &Arc<Driver>, tasks: &Tasks) {
 
 /// The known driver, if this is its socket.
 fn same_socket(known: &Arc<Driver>, sockets: Sockets) -> Result<Arc<Driver>, TwoSockets> {
-    let used = &known.sockets.socket;
+    let used = known.sockets().socket;
     let resolved = |path: &Path| path.canonicalize().ok();
-    let same = *used == sockets.socket
-        || resolved(used).is_some_and(|used| Some(used) == resolved(&sockets.socket));
+    let same = used == sockets.socket
+        || resolved(&used).is_some_and(|used| Some(used) == resolved(&sockets.socket));
     if same {
         return Ok(known.clone());
     }
-    Err(TwoSockets { driver: known.name.clone(), used: used.clone(), other: sockets.socket })
+    Err(TwoSockets { driver: known.name.clone(), used, other: sockets.socket })
 }
 
 /// Connects to a driver by the path of its unix socket.

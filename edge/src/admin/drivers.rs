@@ -52,17 +52,18 @@ impl AdminState {
 
 fn used(driver: &Driver, announced: &[Registration]) -> DriverView {
     let health = driver.health();
-    let (found_by, announcement) = match &driver.found_by {
+    let sockets = driver.sockets();
+    let (found_by, announcement) = match driver.found_by() {
         FoundBy::Configuration => ("configuration".to_owned(), None),
         FoundBy::Registration(socket) => {
-            let registration = announced.iter().find(|of| of.socket == *socket);
+            let registration = announced.iter().find(|of| of.socket == socket);
             (socket.display().to_string(), registration.map(|of| of.standing))
         }
     };
     DriverView {
         name: driver.name.to_string(),
-        socket: driver.sockets.socket.clone(),
-        controller_socket: driver.sockets.controller.clone(),
+        socket: sockets.socket,
+        controller_socket: sockets.controller,
         health: Some(health.state),
         health_s: Some(health.seconds),
         why: health.why,

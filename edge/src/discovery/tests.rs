@@ -155,7 +155,7 @@ async fn a_driver_that_announces_itself_is_used_and_its_registrar_told() {
     assert_eq!(registrar.told().len(), 2);
     assert_eq!(scene.names(), [DRIVER]);
     let found_by = FoundBy::Registration(scene.at("ours/d-reg.sock"));
-    assert_eq!(scene.drivers.all()[0].found_by, found_by);
+    assert_eq!(scene.drivers.all()[0].found_by(), found_by);
 }
 
 #[tokio::test]
@@ -207,7 +207,7 @@ async fn two_sockets_of_one_name_are_an_error_that_names_both() {
     assert!(names_both, "{why}");
     assert_eq!(second.told(), [(false, why)]);
     assert_eq!(same.told(), [(true, String::new())]);
-    assert_eq!(scene.drivers.all()[0].sockets.socket, used);
+    assert_eq!(scene.drivers.all()[0].sockets().socket, used);
 }
 
 #[tokio::test]

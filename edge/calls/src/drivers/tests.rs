@@ -31,6 +31,8 @@ enum Does {
     Ok(fn() -> Vec<u8>),
     Fail(Code),
     Hang,
+    /// Answers that it does not have the method, after this time.
+    Late(Duration),
 }
 
 /// A process at some sockets.
@@ -106,6 +108,10 @@ impl Process {
             Some(Does::Ok(message)) => Answer::of(frame::frame(&message())).response(),
             Some(Does::Fail(code)) => Status::new(code, "the reason").into_http(),
             Some(Does::Hang) => std::future::pending().await,
+            Some(Does::Late(after)) => {
+                sleep(after).await;
+                Status::unimplemented(path).into_http()
+            }
             None => Status::unimplemented(path).into_http(),
         })
     }
@@ -121,12 +127,16 @@ struct Scene {
 
 impl Scene {
     fn new(sockets: impl Into<Sockets>) -> Self {
+        Self::found(sockets, FoundBy::Configuration)
+    }
+
+    fn found(sockets: impl Into<Sockets>, found_by: FoundBy) -> Self {
         let process = Process::default();
         let drivers = Drivers::new("n1".parse().unwrap(), process.connect());
         let tasks = Tasks::default();
         drivers.keep(&tasks);
         let name = NAME.parse().unwrap();
-        let driver = drivers.add(name, sockets, FoundBy::Configuration).unwrap();
+        let driver = drivers.add(name, sockets, found_by).unwrap();
         Self { process, drivers, driver, _tasks: tasks }
     }
 
@@ -332,4 +342,67 @@ async fn a_driver_is_added_once_and_by_one_socket() {
     let names: Vec<_> = scene.drivers.hello().into_iter().map(|d| d.name.to_string()).collect();
     assert_eq!(names, ["a.example", NAME]);
     assert!(scene.drivers.of_name("b.example").is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_driver_that_was_announced_moves_unless_it_is_served_where_it_is() {
+    let [first, second] = ["/r.sock", "/s.sock"].map(PathBuf::from);
+    let scene = Scene::found(PathBuf::from(MAIN), FoundBy::Registration(first.clone()));
+    let moves = |driver: &Driver| driver.relocate("/new.sock".into(), second.clone());
+    scene.process.starts(MAIN);
+    scene.until(HealthState::Up).await;
+    assert!(!moves(&scene.driver), "calls may be in flight there");
+    assert_eq!(scene.driver.found_by(), FoundBy::Registration(first));
+    scene.process.dies(MAIN);
+    scene.until(HealthState::Gone).await;
+    let mut told = scene.drivers.changes();
+    assert!(moves(&scene.driver));
+    assert!(told.has_changed().unwrap(), "the cloud is told");
+    assert_eq!(scene.driver.sockets(), "/new.sock".into());
+    assert_eq!(scene.driver.found_by(), FoundBy::Registration(second.clone()));
+    told.mark_unchanged();
+    // Whoever comes back there later gets no call.
+    scene.process.starts(MAIN);
+    scene.process.starts("/new.sock");
+    scene.until(HealthState::Up).await;
+    assert!(scene.call(CREATE).await.is_ok());
+    assert_eq!(scene.called(CREATE), ["/new.sock"]);
+    let configured = Scene::new(PathBuf::from(MAIN));
+    configured.until(HealthState::Gone).await;
+    assert!(!moves(&configured.driver));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_waits_for_a_late_driver_finds_it_where_it_moved() {
+    let found_by = FoundBy::Registration("/r.sock".into());
+    let scene = Scene::found(PathBuf::from(MAIN), found_by);
+    scene.process.starts("/new.sock");
+    let moving = async {
+        sleep(Duration::from_secs(10)).await;
+        assert!(!scene.driver.was_reached());
+        assert!(scene.driver.relocate("/new.sock".into(), "/r.sock".into()));
+    };
+    let (answered, ()) = tokio::join!(scene.call(PUBLISH), moving);
+    assert!(answered.is_ok());
+    assert_eq!(scene.called(PUBLISH), ["/new.sock"]);
+    assert!(scene.driver.was_reached());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_that_was_being_made_when_the_driver_moved_is_not_used() {
+    let found_by = FoundBy::Registration("/r.sock".into());
+    let scene = Scene::found(PathBuf::from(MAIN), found_by);
+    const INFO: &str = "/csi.v1.Node/NodeGetInfo";
+    scene.process.does(INFO, Does::Late(Duration::from_secs(1)));
+    scene.process.starts(MAIN);
+    while scene.called(INFO).is_empty() {
+        sleep(Duration::from_millis(10)).await;
+    }
+    assert!(scene.driver.relocate("/new.sock".into(), "/r.sock".into()));
+    scene.process.starts("/new.sock");
+    while !scene.driver.is_here() {
+        sleep(Duration::from_millis(10)).await;
+    }
+    scene.call(CREATE).await.unwrap();
+    assert_eq!(scene.called(CREATE), ["/new.sock"]);
 }
