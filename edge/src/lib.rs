@@ -70,11 +70,9 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
     let doors = Tasks::default();
     let work = Tasks::default();
     let watching = Tasks::default();
-    let drivers = Arc::new(Drivers::new(node.clone(), drivers::unix()));
-    for (name, sockets) in &config.drivers {
-        drivers.add(name.clone(), sockets.clone(), FoundBy::Configuration)?;
-    }
+    let drivers = configured(&config, &node)?;
     config.state.as_deref().map_or(Ok(()), state::look)?;
+    let discovery = discovery(&config, &drivers);
     let cloud = cloud(config.state.as_deref(), &node);
     let introductions = Arc::new(Introductions::open(config.state.as_deref(), node.clone()));
     let executor = executor(&config, &drivers, &cloud, &work);
@@ -89,7 +87,7 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
     }
     drivers.keep(&work);
     work.spawn_until_stop("introductions", introductions.follow(drivers.clone()));
-    let registrations = discover(&config, &drivers, &doors);
+    let registrations = discover(discovery, &doors);
     watch_certificates(&credentials, &config.tls, identity.is_some(), &work);
     let Common { grace, keep_alive, workers, .. } = config.common;
     if workers == 1 {
@@ -162,10 +160,25 @@ fn direct(config: &Config) -> Settings {
     }
 }
 
-/// Finds further drivers, if that is configured.
-fn discover(config: &Config, drivers: &Arc<Drivers>, tasks: &Tasks) -> Arc<Registrations> {
-    let Some(settings) = config.discovery.clone() else { return Arc::default() };
+/// The drivers that the configuration names.
+fn configured(config: &Config, node: &NodeName) -> anyhow::Result<Arc<Drivers>> {
+    let drivers = Drivers::new(node.clone(), drivers::unix());
+    for (name, sockets) in &config.drivers {
+        drivers.add(name.clone(), sockets.clone(), FoundBy::Configuration)?;
+    }
+    Ok(Arc::new(drivers))
+}
+
+/// What finds further drivers, if that is configured. Those that were found before are added.
+fn discovery(config: &Config, drivers: &Arc<Drivers>) -> Option<Discovery> {
+    let settings = config.discovery.clone()?;
     let discovery = Discovery::new(settings, config.fronts.clone(), drivers.clone());
+    Some(discovery.with_state(config.state.as_deref()))
+}
+
+/// Finds further drivers from now on.
+fn discover(discovery: Option<Discovery>, tasks: &Tasks) -> Arc<Registrations> {
+    let Some(discovery) = discovery else { return Arc::default() };
     let found = discovery.found();
     tasks.spawn_until_stop("discovery", discovery.keep());
     found

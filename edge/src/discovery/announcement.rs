@@ -34,6 +34,9 @@ pub(super) enum Unused {
     /// It cannot be right.
     #[error("{0}")]
     Wrong(String),
+    /// Its driver has another socket that stays in use for now.
+    #[error("{0}")]
+    TwoSockets(String),
     /// It may be right soon.
     #[error("{0}")]
     NotYet(String),
@@ -45,7 +48,7 @@ pub(super) struct OwnFronts(pub(super) Option<PathBuf>);
 
 impl OwnFronts {
     /// Whether this socket is in it, by its path or by the directory's device and inode.
-    fn contains(&self, socket: &Path) -> bool {
+    pub(super) fn contains(&self, socket: &Path) -> bool {
         let Some(own) = &self.0 else { return false };
         let Some(parent) = socket.parent() else { return false };
         let identity = |path: &Path| std::fs::metadata(path).ok().map(|m| (m.dev(), m.ino()));

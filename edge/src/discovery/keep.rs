@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
-use edge_calls::drivers::{Drivers, FoundBy};
+use edge_calls::drivers::{Driver, Drivers, FoundBy, TwoSockets};
 use futures_util::StreamExt;
 use futures_util::future::join_all;
 use inotify::{EventStream, Inotify, WatchMask};
+use proto::control::health::HealthState;
 use proto::host::chain;
 use proto::registration::PluginInfo;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -18,6 +19,7 @@ use tracing::{debug, info, warn};
 use super::announcement;
 use super::announcement::{Found, OwnFronts, Unused};
 use super::client;
+use super::file::{FoundFile, KeptDriver, MOST, Role};
 use super::scan;
 use super::scan::Socket;
 use super::settings::Settings;
@@ -27,19 +29,8 @@ use super::table::{Registration, Registrations, Standing};
 const RESCAN: Duration = Duration::from_secs(30);
 /// The time between two looks at least, so that nobody keeps csi-edge busy with files.
 const PAUSE: Duration = Duration::from_millis(100);
-/// The drivers of one node that csi-cloud takes, unless its operator says otherwise.
-const QUOTA: usize = 64;
 /// Room for the kernel's events; what they say is not read.
 const EVENTS: usize = 4096;
-
-/// What csi-edge is in a directory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Role {
-    /// It tells each registrar what became of its driver.
-    Kubelet,
-    /// A kubelet does that.
-    Observer,
-}
 
 /// A socket that was asked, or will be.
 struct Asked {
@@ -56,13 +47,57 @@ pub struct Discovery {
     drivers: Arc<Drivers>,
     found: Arc<Registrations>,
     asked: BTreeMap<PathBuf, Asked>,
+    file: FoundFile,
 }
 
 impl Discovery {
     /// Finds drivers and adds them to these. `fronts` is where csi-edge serves its own sockets.
     pub fn new(settings: Settings, fronts: Option<PathBuf>, drivers: Arc<Drivers>) -> Self {
-        let found = Arc::default();
-        Self { settings, fronts: OwnFronts(fronts), drivers, found, asked: BTreeMap::new() }
+        Self {
+            settings,
+            fronts: OwnFronts(fronts),
+            drivers,
+            found: Arc::default(),
+            asked: BTreeMap::new(),
+            file: FoundFile::default(),
+        }
+    }
+
+    /// Keeps what is found in this state directory, and adds what was found before and is still
+    /// allowed. A driver that is known already stays as it is.
+    #[must_use]
+    pub fn with_state(mut self, directory: Option<&Path>) -> Self {
+        let (file, kept) = FoundFile::open(directory, self.drivers.node().clone());
+        self.file = file;
+        for kept in kept {
+            let KeptDriver { driver, socket, registrar, .. } = &kept;
+            if !self.is_allowed(&kept) {
+                info!(%driver, "a driver that was found before is not allowed any more");
+                self.file.set_due();
+                continue;
+            }
+            let found_by = FoundBy::Registration(registrar.clone());
+            let added = self.drivers.add(driver.clone(), socket.clone(), found_by.clone());
+            if added.is_ok_and(|added| added.found_by() == found_by) {
+                self.found.note(Registration {
+                    socket: registrar.clone(),
+                    driver: driver.to_string(),
+                    endpoint: socket.display().to_string(),
+                    standing: Standing::Gone,
+                    why: "it was found before csi-edge started; its registrar was not seen".into(),
+                });
+                self.file.take(kept);
+            }
+        }
+        self
+    }
+
+    /// Whether a driver of an earlier start may be used.
+    fn is_allowed(&self, kept: &KeptDriver) -> bool {
+        self.settings.allows(&kept.driver)
+            && self.directories().any(|(_, role)| role == kept.role)
+            && kept.socket.is_absolute()
+            && !self.fronts.contains(&kept.socket)
     }
 
     /// What was found, for an operator.
@@ -124,19 +159,26 @@ impl Discovery {
         let mut told = Vec::new();
         for ((socket, role), answer) in due.into_iter().zip(answers) {
             let path = socket.path.clone();
-            let outcome = self.take(socket, answer);
+            let outcome = self.take(socket, role, answer);
             if role == Role::Kubelet && !matches!(outcome, Err(Unused::NotYet(_))) {
                 told.push(tell(path, outcome));
             }
         }
+        // A registrar that was told may count on it.
+        self.file.keep().await;
         join_all(told).await;
     }
 
     /// Takes what a registrar announces.
-    fn take(&mut self, socket: Socket, answer: anyhow::Result<PluginInfo>) -> Result<(), Unused> {
+    fn take(
+        &mut self,
+        socket: Socket,
+        role: Role,
+        answer: anyhow::Result<PluginInfo>,
+    ) -> Result<(), Unused> {
         let Socket { path, version } = socket;
         let outcome = match &answer {
-            Ok(info) => self.add(&path, info),
+            Ok(info) => self.add(&path, role, info),
             Err(error) => {
                 let error = chain(error.as_ref());
                 Err(Unused::NotYet(format!("its registrar cannot be asked: {error}")))
@@ -147,25 +189,76 @@ impl Discovery {
         let mut asked = known.unwrap_or_else(|| Asked { version, due: None, delays: delays() });
         asked.due = match &outcome {
             Err(Unused::NotYet(_)) => Some(Instant::now() + asked.delays.next().unwrap_or(RESCAN)),
+            // The other one may have gone by then.
+            Err(Unused::TwoSockets(_)) => Some(Instant::now() + RESCAN),
             Ok(()) | Err(_) => None,
         };
         self.asked.insert(path, asked);
         outcome
     }
 
-    fn add(&self, path: &Path, info: &PluginInfo) -> Result<(), Unused> {
+    fn add(&mut self, path: &Path, role: Role, info: &PluginInfo) -> Result<(), Unused> {
         let Found { driver, socket } = announcement::read(info, &self.settings, &self.fronts)?;
         let found_by = FoundBy::Registration(path.to_owned());
-        let added = self.drivers.add(driver, socket, found_by);
-        added.map_err(|error| Unused::Wrong(error.to_string()))?;
+        let driver = match self.drivers.add(driver, socket.clone(), found_by) {
+            Ok(driver) => driver,
+            Err(two) => self.relocate(two, path)?,
+        };
+        self.keep_found(&driver, path, role);
         let count = self.drivers.all().len();
-        if count > QUOTA {
+        if count > MOST {
             warn!(
                 count,
-                "csi-cloud takes {QUOTA} drivers of a node, unless it is told to take more"
+                "csi-cloud takes {MOST} drivers of a node, unless it is told to take more"
             );
         }
         Ok(())
+    }
+
+    /// Moves a driver that was announced to this registrar's socket, if the one in use is left.
+    ///
+    /// The registrar of the one in use may replace it by itself, unless the driver is there.
+    /// Another one may if that registrar has left too, and the driver is known to be gone.
+    fn relocate(&mut self, two: TwoSockets, path: &Path) -> Result<Arc<Driver>, Unused> {
+        let refused = Unused::TwoSockets(two.to_string());
+        let Some(driver) = self.drivers.of_name(two.driver.as_str()) else { return Err(refused) };
+        let FoundBy::Registration(registrar) = driver.found_by() else { return Err(refused) };
+        let is_its_own = registrar == path;
+        if driver.is_here() {
+            return Err(refused);
+        }
+        if !is_its_own && self.found.is_used(&registrar) {
+            // The socket of a registrar that was killed stays, so that one is asked again.
+            if let Some(asked) = self.asked.get_mut(&registrar) {
+                asked.due = Some(Instant::now());
+            }
+            return Err(refused);
+        }
+        let is_gone = driver.health().state == HealthState::Gone;
+        if !is_gone && (!is_its_own || driver.was_reached()) {
+            return Err(Unused::NotYet(two.to_string()));
+        }
+        if !driver.relocate(two.other.clone(), path.to_owned()) {
+            return Err(refused);
+        }
+        let TwoSockets { driver: name, used, other } = two;
+        let (used, other) = (used.display(), other.display());
+        info!(driver = %name, %used, %other, "a driver that was gone has another socket");
+        Ok(driver)
+    }
+
+    /// Keeps a driver for the next start, unless the configuration names it.
+    fn keep_found(&mut self, driver: &Driver, path: &Path, role: Role) {
+        let FoundBy::Registration(registrar) = driver.found_by() else { return };
+        if registrar != path {
+            if self.found.is_used(&registrar) {
+                return;
+            }
+            driver.set_registrar(path.to_owned());
+        }
+        let socket = driver.sockets().socket;
+        let registrar = path.to_owned();
+        self.file.take(KeptDriver { driver: driver.name.clone(), socket, registrar, role });
     }
 
     /// Shows how an announcement stands, and logs it once.
@@ -174,7 +267,7 @@ impl Discovery {
             Ok(()) => Standing::Used,
             Err(Unused::NoCsiDriver(_) | Unused::OwnFront) => Standing::Ignored,
             Err(Unused::NotAllowed) => Standing::NotAllowed,
-            Err(Unused::Wrong(_)) => Standing::Refused,
+            Err(Unused::Wrong(_) | Unused::TwoSockets(_)) => Standing::Refused,
             Err(Unused::NotYet(_)) => Standing::Waiting,
         };
         let why = outcome.as_ref().err().map(ToString::to_string).unwrap_or_default();

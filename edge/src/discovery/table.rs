@@ -52,6 +52,11 @@ impl Registrations {
         self.lock().values().cloned().collect()
     }
 
+    /// Whether the registrar at this socket is there, and its driver used.
+    pub(super) fn is_used(&self, socket: &Path) -> bool {
+        self.lock().get(socket).is_some_and(|known| known.standing == Standing::Used)
+    }
+
     /// Notes how one stands; whether that is new.
     pub(super) fn note(&self, registration: Registration) -> bool {
         let socket = registration.socket.clone();

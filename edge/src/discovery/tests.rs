@@ -1,5 +1,7 @@
 //! Registrars at real sockets, as a vendor's would be.
 
+mod kept;
+
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -10,6 +12,7 @@ use edge_calls::drivers::{Drivers, FoundBy};
 use http::{Request, Response};
 use hyper::body::Incoming;
 use prost::Message;
+use proto::control::health::HealthState;
 use proto::csi::frame;
 use proto::host::socket::Socket;
 use proto::host::tasks::Tasks;
@@ -80,6 +83,14 @@ impl Registrar {
     }
 }
 
+fn settings(dir: &Path) -> Settings {
+    Settings {
+        directory: Some(dir.join("ours")),
+        kubelet: Some(dir.join("kubelet")),
+        allow: vec!["*.example".parse().unwrap()],
+    }
+}
+
 /// A node with a directory of ours, a kubelet's, and one of fronts.
 struct Scene {
     dir: TempDir,
@@ -95,11 +106,7 @@ impl Scene {
         for name in ["ours", "kubelet", "fronts"] {
             std::fs::create_dir(at(name)).unwrap();
         }
-        let settings = Settings {
-            directory: Some(at("ours")),
-            kubelet: Some(at("kubelet")),
-            allow: vec!["*.example".parse().unwrap()],
-        };
+        let settings = settings(dir.path());
         let drivers = Arc::new(Drivers::new("n1".parse().unwrap(), drivers::unix()));
         let discovery = Discovery::new(settings, Some(at("fronts")), drivers.clone());
         Self { dir, drivers, discovery, _tasks: Vec::new() }

@@ -7,14 +7,15 @@ use std::sync::{Arc, Mutex};
 use anyhow::{Context, anyhow, ensure};
 use drivers::testdriver::TestDriver;
 use harness::process::Process;
-use harness::raw::RawClient;
-use harness::requests::{controller, create, created};
+use harness::raw::{RawAnswer, RawClient};
+use harness::requests::{capability, controller, create, created};
 use harness::stand::{Cloud, Stand};
-use harness::wait::{START, until};
+use harness::wait::{START, STOP, until};
 use harness::world::{DRIVER, NODE, TRANSPORTS, ready};
 use http::{Request, Response};
 use hyper::body::Incoming;
 use prost::Message;
+use proto::csi;
 use proto::csi::frame;
 use proto::host::publish::{Existing, publish};
 use proto::host::socket::Socket;
@@ -23,6 +24,7 @@ use proto::http2::body::Body;
 use proto::http2::forward::Answer;
 use proto::http2::serve;
 use proto::registration::{PluginInfo, RegistrationStatus};
+use rustix::process::Signal;
 use serde_json::Value;
 use tonic::{Code, Status};
 
@@ -81,8 +83,8 @@ impl Registrar {
 /// A csi-cloud and a csi-edge without a driver, which looks for some.
 struct Scene {
     stand: Stand,
-    _cloud: Cloud,
-    _edge: Process,
+    cloud: Cloud,
+    edge: Process,
 }
 
 impl Scene {
@@ -95,11 +97,32 @@ impl Scene {
             format!("[discovery]\ndirectory = \"{registry}\"\nallow = [\"*.edge-csi.io\"]\n");
         publish(config.as_ref(), text.as_bytes(), 0o600, Existing::Keep)?;
         let cloud = stand.cloud(&[TRANSPORTS[0]], &[DRIVER], &[]).await?;
-        let url = cloud.urls.first().context("no listener")?.clone();
-        let more = ["--cloud", &url, "--config", &config];
-        let mut edge = stand.edge_with(NODE, &[], &more).await?;
+        let mut edge = Self::edge(&mut stand, &cloud).await?;
         edge.line_starting("linked ", START).await?;
-        Ok(Self { stand, _cloud: cloud, _edge: edge })
+        Ok(Self { stand, cloud, edge })
+    }
+
+    async fn edge(stand: &mut Stand, cloud: &Cloud) -> anyhow::Result<Process> {
+        let url = cloud.urls.first().context("no listener")?.clone();
+        let [config, state] = ["edge.toml", "state"].map(|name| stand.at(name));
+        let more = ["--cloud", &url, "--config", &config, "--state", &state];
+        stand.edge_with(NODE, &[], &more).await
+    }
+
+    /// Kills csi-cloud and csi-edge, and starts csi-edge again.
+    async fn power_cut(&mut self) -> anyhow::Result<()> {
+        self.cloud.process.signal(Signal::KILL)?;
+        self.cloud.process.ended(STOP).await?;
+        self.edge.signal(Signal::KILL)?;
+        self.edge.ended(STOP).await?;
+        self.edge = Self::edge(&mut self.stand, &self.cloud).await?;
+        Ok(())
+    }
+
+    /// Asks at the node's own front.
+    async fn ask(&self, method: &str, request: &[u8]) -> anyhow::Result<RawAnswer> {
+        let front = RawClient::connect(&self.stand.edge_front(NODE, DRIVER)).await?;
+        front.call(&format!("/csi.v1.{method}"), request).await
     }
 
     /// What `csi-edge COMMAND -o json` shows.
@@ -136,8 +159,7 @@ async fn a_driver_that_announces_itself_gets_volumes_and_is_watched() -> anyhow:
     until("the cloud learns of the driver", || ready(&front)).await?;
     created(&front.call(&controller("CreateVolume"), &create("v")).await?)?;
     let front_of_node = || async {
-        let front = RawClient::connect(&stand.edge_front(NODE, DRIVER)).await?;
-        let answer = front.call("/csi.v1.Identity/GetPluginInfo", &[]).await?;
+        let answer = scene.ask("Identity/GetPluginInfo", &[]).await?;
         ensure!(answer.code() == Code::Ok, "{}", answer.status());
         Ok(())
     };
@@ -173,5 +195,63 @@ async fn a_driver_that_is_not_allowed_is_shown_and_not_used() -> anyhow::Result<
     let status = scene.shows("status").await?;
     ensure!(status["drivers"] == 0 && status["cloud"].is_string(), "{status}");
     ensure!(driver.calls_of("GetPluginInfo").is_empty(), "it was called");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_driver_that_was_found_is_served_after_a_power_cut_without_registrar_and_cloud()
+-> anyhow::Result<()> {
+    let mut scene = Scene::new().await?;
+    let driver = TestDriver::new(DRIVER, NODE);
+    let [socket, registry] = ["driver.sock", "registry/d.sock"].map(|name| scene.stand.at(name));
+    let serving = driver.serve(Path::new(&socket))?;
+    let (registrar, tasks) = Registrar::announce(DRIVER, &socket, &registry)?;
+    ensure!(registrar.told().await?.plugin_registered);
+    let info = async |scene: &Scene| {
+        let answer = scene.ask("Node/NodeGetInfo", &[]).await?;
+        let message = answer.message().with_context(|| answer.status().to_string())?;
+        anyhow::Ok(csi::NodeGetInfoResponse::decode(message)?.node_id)
+    };
+    let kept = scene.stand.at("state/introductions.json");
+    until("what the driver said is kept", || async {
+        ensure!(Path::new(&kept).exists() && info(&scene).await? == NODE);
+        Ok(())
+    })
+    .await?;
+    serving.stop().await;
+    tasks.give_up();
+    until("the registrar has left", || async {
+        ensure!(!Path::new(&registry).exists());
+        Ok(())
+    })
+    .await?;
+    scene.power_cut().await?;
+
+    // What the kubelet asks at start, before the driver is up.
+    until("the node's own front", || async { info(&scene).await.map(drop) }).await?;
+    ensure!(info(&scene).await? == NODE);
+    let shown = scene.shows("drivers").await?;
+    ensure!(shown[0]["name"] == DRIVER && shown[0]["announcement"] == "gone", "{shown}");
+    let _serving = driver.serve(Path::new(&socket))?;
+    let stage = csi::NodeStageVolumeRequest {
+        volume_id: "v".into(),
+        staging_target_path: "/staging".into(),
+        volume_capability: Some(capability()),
+        ..Default::default()
+    };
+    let publish = csi::NodePublishVolumeRequest {
+        volume_id: "v".into(),
+        staging_target_path: "/staging".into(),
+        target_path: "/target".into(),
+        volume_capability: Some(capability()),
+        ..Default::default()
+    };
+    for (method, request) in
+        [("NodeStageVolume", stage.encode_to_vec()), ("NodePublishVolume", publish.encode_to_vec())]
+    {
+        let answer = scene.ask(&format!("Node/{method}"), &request).await?;
+        ensure!(answer.code() == Code::Ok, "{method}: {}", answer.status());
+    }
+    ensure!(driver.calls_of("NodePublishVolume").len() == 1, "it did not reach the driver");
     Ok(())
 }
