@@ -195,6 +195,7 @@ fn admin_state(config: &Config, dial: &Dial, registrations: Arc<Registrations>) 
         credentials: Some(dial.credentials.clone()),
         state: config.state.clone(),
         roots: config.runtimes.clone(),
+        kubelets: config.targets.clone(),
         metadata: dial.metadata.clone(),
         not_taken: dial.not_taken.clone(),
         began: Instant::now(),

@@ -7,6 +7,7 @@
 pub mod calls;
 pub mod drivers;
 mod metrics;
+mod ordinary;
 pub mod server;
 pub mod state;
 pub mod status;

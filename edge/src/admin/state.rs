@@ -35,6 +35,8 @@ pub struct AdminState {
     pub state: Option<PathBuf>,
     /// Where runtimes look for direct volumes.
     pub roots: Roots,
+    /// The directories of the node's kubelets.
+    pub kubelets: Vec<PathBuf>,
     /// The pods of this node, as csi-cloud sent them.
     pub metadata: Arc<Metadata>,
     /// The direct volumes that no runtime took; none until they were looked at.

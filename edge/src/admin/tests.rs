@@ -11,6 +11,7 @@ use proto::admin::client::{Client, ClientError};
 use proto::admin::http1;
 use proto::control::health::HealthState;
 use proto::control::metadata::{Key, Kind, Object, Part, Pod, Position, Volume};
+use proto::host::publish::{Existing, publish};
 use proto::host::socket::Socket;
 use proto::host::tasks::Tasks;
 use serde_json::json;
@@ -41,6 +42,7 @@ fn node(dir: Option<PathBuf>) -> (AdminState, watch::Sender<Option<Linked>>) {
         credentials: None,
         state: dir,
         roots: Roots { entries: "/nowhere".into(), ..Roots::default() },
+        kubelets: Vec::new(),
         metadata: Arc::default(),
         not_taken: watch::channel(None).1,
         began: Instant::now(),
@@ -169,4 +171,17 @@ async fn a_volume_is_named_and_left_over_when_its_pod_is_gone() {
     state.metadata.take(&mut receiving, part).await;
     let named = state.named(view(), "uid");
     assert_eq!((named.pod.as_deref(), named.left_over), (Some("shop/db-0"), true));
+    // An ordinary volume that its kubelet has not taken away.
+    let kubelet = tempfile::tempdir().unwrap();
+    let volume = kubelet.path().join("pods/uid/volumes/kubernetes.io~csi/pv");
+    std::fs::create_dir_all(&volume).unwrap();
+    let note = br#"{"driverName":"d.example","volumeHandle":"vol-1"}"#;
+    publish(&volume.join("vol_data.json"), note, 0o600, Existing::Keep).unwrap();
+    let state = AdminState { kubelets: vec![kubelet.path().to_owned()], ..state };
+    let volumes = state.volumes().await.unwrap();
+    let [shown] = volumes.as_slice() else { panic!("{volumes:?}") };
+    assert_eq!((shown.kind.as_str(), shown.volume.as_str()), ("ordinary", "vol-1"));
+    assert_ne!(shown.standing, "mounted");
+    assert_eq!((shown.pod.as_deref(), shown.left_over), (Some("shop/db-0"), true));
+    assert_eq!(shown.claim.as_deref(), Some("shop/db"));
 }

@@ -1,7 +1,7 @@
 //! `csi-edge volumes`: what this node knows of its volumes.
 //!
-//! Volumes that a driver has mounted are the driver's and the kubelet's. csi-edge keeps records of
-//! direct volumes, and of those that are yet to grow here.
+//! csi-edge keeps records of direct volumes, and of those that are yet to grow here. Volumes that a
+//! driver has mounted are the kubelet's: its own notes tell of them. It may use `ordinary`.
 
 use std::path::{Path, PathBuf};
 
@@ -11,6 +11,8 @@ use edge_direct::admin::volumes::{DirectVolume, pod_in};
 use edge_direct::runtimes::{PATIENCE, Runtimes};
 use serde::{Deserialize, Serialize};
 
+use super::ordinary;
+use super::ordinary::{Note, OrdinaryVolume};
 use super::state::AdminState;
 
 /// The path of the command.
@@ -19,13 +21,15 @@ pub const PATH: &str = "/volumes";
 /// A volume.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VolumeView {
-    /// `direct`, or `expansion` for a volume that has grown at its driver's controller only.
+    /// `direct`; `expansion` for a volume that has grown at its driver's controller only; or
+    /// `ordinary` for one in a pod's directory.
     pub kind: String,
     /// Its id; empty if it is not known.
     pub volume: String,
     /// Its driver's name; empty with the id.
     pub driver: String,
-    /// How it stands, as in `csi-edge direct list`; `due` for an expansion.
+    /// How it stands, as in `csi-edge direct list`; `due` for an expansion. For an ordinary
+    /// one `mounted`, `not mounted`, `unknown` (the host's mounts are not seen) or `damaged`.
     pub standing: String,
     /// What a runtime is given.
     pub device: PathBuf,
@@ -47,16 +51,24 @@ pub struct VolumeView {
 }
 
 impl AdminState {
-    /// The volumes by target.
+    /// The direct volumes by target, then what is yet to grow, then the ordinary volumes.
     ///
     /// # Errors
     /// The records cannot be read.
     pub(super) async fn volumes(&self) -> anyhow::Result<Vec<VolumeView>> {
-        let Some(state) = &self.state else { return Ok(Vec::new()) };
-        let runtimes = Runtimes::new(self.roots.clone(), PATIENCE);
-        let volumes = volumes::all(state, &runtimes).await?;
+        let direct = match &self.state {
+            Some(state) => {
+                let runtimes = Runtimes::new(self.roots.clone(), PATIENCE);
+                volumes::all(state, &runtimes).await?
+            }
+            None => Vec::new(),
+        };
+        let ordinary = self.ordinary().await?.into_iter();
+        let ordinary =
+            ordinary.filter(|volume| !direct.iter().any(|direct| is_same(direct, volume)));
+        let ordinary: Vec<_> = ordinary.map(|volume| self.ordinary_view(volume)).collect();
         let due = self.executor.due_expansions();
-        let direct = volumes.into_iter().map(|volume| {
+        let direct = direct.into_iter().map(|volume| {
             let pod = volume.pod_uid.clone();
             self.named(view(volume), &pod)
         });
@@ -64,7 +76,44 @@ impl AdminState {
             let pod = volume.places.path().map(|path| pod_in(Path::new(path)));
             self.named(expansion(volume), &pod.unwrap_or_default())
         });
-        Ok(direct.chain(due).collect())
+        Ok(direct.chain(due).chain(ordinary).collect())
+    }
+
+    /// What a kubelet noted of the volumes of its pods.
+    async fn ordinary(&self) -> anyhow::Result<Vec<OrdinaryVolume>> {
+        let kubelets = self.kubelets.clone();
+        let looking = move || {
+            let mountinfo = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+            ordinary::all(&kubelets, &String::from_utf8_lossy(&mountinfo))
+        };
+        Ok(tokio::task::spawn_blocking(looking).await?)
+    }
+
+    fn ordinary_view(&self, volume: OrdinaryVolume) -> VolumeView {
+        let OrdinaryVolume { pod_uid, note, target, is_mounted } = volume;
+        let standing = match (&note, is_mounted) {
+            (Err(_), _) => "damaged",
+            (Ok(_), Some(true)) => "mounted",
+            (Ok(_), Some(false)) => "not mounted",
+            (Ok(_), None) => "unknown",
+        };
+        let why = note.as_ref().err().cloned().unwrap_or_default();
+        let (driver, volume) =
+            note.map(|Note { driver, volume }| (driver, volume)).unwrap_or_default();
+        let view = VolumeView {
+            kind: "ordinary".into(),
+            volume,
+            driver,
+            standing: standing.into(),
+            device: PathBuf::new(),
+            sandbox: None,
+            target,
+            why,
+            pod: None,
+            claim: None,
+            left_over: false,
+        };
+        self.named(view, &pod_uid)
     }
 
     /// The volume with the names of its pod and its claim, as csi-cloud sent them last.
@@ -77,6 +126,16 @@ impl AdminState {
             ..volume
         }
     }
+}
+
+/// Whether the volume in a pod's directory is this direct one.
+fn is_same(direct: &DirectVolume, volume: &OrdinaryVolume) -> bool {
+    let is_noted = |note: &Note| {
+        direct.pod_uid == volume.pod_uid
+            && direct.driver == note.driver
+            && direct.volume_id == note.volume
+    };
+    direct.target == volume.target || volume.note.as_ref().is_ok_and(is_noted)
 }
 
 fn expansion(volume: NodeVolume) -> VolumeView {
