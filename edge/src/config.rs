@@ -1,6 +1,7 @@
 //! The configuration of csi-edge: a TOML file, and flags that override it.
 //!
-//! All that is wrong is reported at once. It may use `identity` and `cli`.
+//! All that is wrong is reported at once. It may use `identity`, `cli`, `discovery`, `edge-calls`
+//! and `edge-direct`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;

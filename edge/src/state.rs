@@ -2,7 +2,7 @@
 //!
 //! csi-edge serves in any case but one: what cannot be known or kept is answered as such, call by
 //! call. A directory of a newer csi-edge is refused, because its records could be misread. It may
-//! use `link`.
+//! use `link` and `edge-calls`.
 
 pub mod first_link;
 

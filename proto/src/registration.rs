@@ -1,6 +1,7 @@
-//! The kubelet's registration of plugins, generated from `pluginregistration/v1/api.proto`.
+//! Messages and services of the kubelet's plugin registration (`pluginregistration/v1/api.proto`).
 //!
-//! A registrar serves it at a socket, and says which driver is at which other socket.
+//! A registrar serves a socket there and names the driver and the driver's own socket. All of it is
+//! generated: this room has no policy and does no I/O. May use: no other room.
 #![allow(missing_docs, unreachable_pub, unused_qualifications, reason = "generated")]
 #![allow(elided_lifetimes_in_paths, reason = "generated")]
 #![allow(clippy::all, clippy::pedantic, clippy::use_self, reason = "generated")]

@@ -2,7 +2,7 @@
 //!
 //! The store's task decides one step after another, so of two concurrent requests one is refused.
 //! `docs/direct-volumes.md` proves that no two nodes hold a volume at a time.
-//! May use: error, telemetry, state, rewrite, nodes.
+//! May use: error, state, nodes.
 
 pub mod answer;
 pub mod attach;

@@ -2,7 +2,7 @@
 //!
 //! A node sees its own Pods, and what these lead to, and nothing else. Kubernetes' watches fill the
 //! index; links send what has changed since the position that an edge stated. Nothing here asks
-//! Kubernetes. May use: error, state.
+//! Kubernetes. May use: state.
 
 pub mod decide;
 pub mod handlers;

@@ -1,7 +1,7 @@
 //! The nodes: admission of their edges, the links, and calls to one node.
 //!
 //! A call survives the loss of its link. No edge is served before it is admitted and authenticated.
-//! May use: error, telemetry, state, pki, rewrite, metadata.
+//! May use: error, telemetry, state, pki, metadata.
 
 pub mod accept;
 pub mod admission;

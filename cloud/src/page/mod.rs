@@ -3,7 +3,7 @@
 //! It only reads, and shows what the admin commands and `explain` show. Nobody sees any of it
 //! without a token or a client certificate. A look at everything is made once for all who watch,
 //! and at most once a second.
-//! May use: telemetry, state, nodes, kubernetes, explain, admin.
+//! May use: telemetry, state, nodes, relay, explain, admin.
 
 mod answer;
 mod asset;

@@ -1,9 +1,9 @@
-//! The calls of one driver. Each runs to its end, whoever still waits. A request that comes again
-//! shares the run in flight, or gets the recent answer.
+//! Runs the calls of one driver. A repeated request shares the run in flight, or gets the recent
+//! answer.
 //!
-//! CSI: there should be no more than one call in flight for a volume. A different request for the
-//! subject of a run is ABORTED: an operation is pending. They are bounded, as each holds its
-//! request and its answer in memory.
+//! Each run goes on to its end, even without a caller. CSI: there should be no more than one call
+//! in flight for a volume, so a different request for the same subject is ABORTED. Numbers and
+//! bytes are bounded. It may use `error`, `drivers` and `expansions`.
 
 use std::collections::VecDeque;
 use std::pin::Pin;

@@ -2,7 +2,7 @@
 //!
 //! Each command is one file with its path, its JSON and its work, and one line in `server`'s table.
 //! Field names are a promise to scripts (`docs/operations.md`): they do not change.
-//! It may use `edge-calls`, `edge-direct`, `discovery` and `link`.
+//! It may use `edge-calls`, `edge-direct`, `discovery`, `link` and `state`.
 
 pub mod calls;
 pub mod drivers;

@@ -1,6 +1,6 @@
 //! The command line of csi-edge: what its commands take, and what `csi-edge direct` does.
 //!
-//! It may use `identity` and `edge-direct`.
+//! It may use `identity`, `edge-calls` and `edge-direct`.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

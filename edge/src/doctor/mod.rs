@@ -2,7 +2,7 @@
 //!
 //! It runs in a process of its own, reads what `csi-edge serve` reads, and changes nothing. So it
 //! works while csi-edge does not run or cannot link. What a fact means is decided by pure
-//! functions. It may use `identity`, `cli`, `config` and `admin`.
+//! functions. It may use `edge-calls`, `edge-direct`, `cli`, `config` and `admin`.
 
 mod bound;
 mod clock;

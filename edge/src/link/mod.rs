@@ -2,7 +2,7 @@
 //!
 //! Promises: the first endpoint that links is used, and the preferred one is tried again; a new
 //! link is up before the older one is let go; a link ends only after its calls; the certificate is
-//! renewed on the link. It may use `edge-calls` and `proto`.
+//! renewed on the link. It may use `identity` and `edge-calls`.
 
 pub mod backoff;
 pub mod dial;

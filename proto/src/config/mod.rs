@@ -1,7 +1,7 @@
 //! Reads configuration files, and the flags and settings that both programs have.
 //!
 //! Unknown keys are refused, and every problem is reported at once: an operator who corrects one
-//! line at a time restarts a daemon ten times. May use: names, host, admin, link.
+//! line at a time restarts a daemon ten times. May use: admin, link.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

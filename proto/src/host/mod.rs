@@ -1,7 +1,7 @@
 //! The process and its machine: tracked tasks, unix sockets, files that appear whole, text that is
 //! safe to show, start and end.
 //!
-//! Every task has a name and an owner, and every wait for one ends. May use: names.
+//! Every task has a name and an owner, and every wait for one ends. May use: no other room.
 
 pub mod chain;
 pub mod clock;

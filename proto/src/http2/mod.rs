@@ -1,6 +1,6 @@
 //! HTTP/2 over any byte stream: serving, calling, and copying an exchange from one to the other.
 //!
-//! A copied exchange keeps each byte of message, metadata and trailers. May use: names, host, csi.
+//! A copied exchange keeps each byte of message, metadata and trailers. May use: host, csi.
 
 pub mod body;
 pub mod busy_poll;

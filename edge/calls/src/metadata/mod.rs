@@ -1,7 +1,8 @@
-//! The metadata of this node's volumes that the cloud sent: its Pods, and what these lead to.
+//! The metadata of this node's volumes that the cloud sent: its Pods and the objects behind them.
 //!
-//! A transfer counts when it is whole, and is durable before it is answered. So what is known here
-//! is true offline as of its position, and an edge that was cut off goes on from there.
+//! A transfer counts when it is whole, and is durable before it is answered. So this copy is true
+//! offline as of its position, and an edge that was cut off goes on from there. It uses no other
+//! room.
 
 mod file;
 mod known;

@@ -1,7 +1,8 @@
-//! What an operator sees of this node's direct volumes, and does about them.
+//! Shows this node's direct volumes to an operator, and carries out the operator's commands on
+//! them.
 //!
 //! It reads records and entries from the disk, so it works whether csi-edge runs or not. It may use
-//! every room.
+//! `records`, `device`, `runtimes`, `volume`, `lease` and `service`.
 
 pub mod reconcile;
 pub mod show;

@@ -2,7 +2,8 @@
 //! volumes without calls.
 //!
 //! Promises: one operation at a time on a volume, run to its end; all that is wrong with a request
-//! is said before anything is done. It may use every room but `admin`, `cdi` and `nri`.
+//! is said before anything is done. It may use `error`, `records`, `device`, `runtimes`, `volume`
+//! and `lease`.
 
 pub(crate) mod direct;
 mod driver_call;
