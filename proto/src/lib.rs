@@ -1,4 +1,4 @@
-//! What the two ends of an Edge CSI link agree on. No policy lives here.
+//! The protocol between csi-cloud and csi-edge, and what both programs share. No policy lives here.
 
 pub mod admin;
 pub mod config;

@@ -1,12 +1,12 @@
-//! Which of several csi-clouds leads, as its edges are told.
+//! The epoch of the leading csi-cloud, as edges are told it.
 
 use http::HeaderValue;
 use serde::{Deserialize, Serialize};
 
 /// The epoch of a leading csi-cloud. A later leader has a greater one.
 ///
-/// An edge carries out no call of an epoch lower than the greatest it was told. A csi-cloud with a
-/// store of its own has no epoch.
+/// An edge refuses calls of a lower epoch than the greatest it was told. A csi-cloud has no epoch
+/// if its store was never shared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct LeaderEpoch(pub u64);

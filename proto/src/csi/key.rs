@@ -1,4 +1,4 @@
-//! What a call is about: read once from its request, it is all that routing needs.
+//! The subject of a call, read once from its request. Routing needs nothing else.
 //!
 //! Bytes from outside become a key or an error, never a panic.
 
@@ -34,7 +34,7 @@ impl Id {
         }
     }
 
-    /// What it is the id of; for a name, what its method makes.
+    /// The kind of the resource; for a name, the kind that its method creates.
     pub fn kind(&self) -> Option<Resource> {
         match self {
             Self::Volume(_) => Some(Resource::Volume),
@@ -59,7 +59,7 @@ impl Resource {
 /// A topology: its segments by key. Sorted, so that equal topologies compare as equal.
 pub type Segments = BTreeMap<String, String>;
 
-/// What a call is about.
+/// The subject of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Key {
     /// Answered by the front itself, from what it has learned.
@@ -77,8 +77,8 @@ pub enum Key {
     },
     /// A call on something that exists.
     Home(Id),
-    /// Ends something. CSI: the answer is OK where that thing is not, so a guess at the node is
-    /// wrong.
+    /// Deletes or detaches something. CSI: a driver without the thing answers OK, so the node must
+    /// not be guessed.
     Delete(Id),
     /// Makes a snapshot of these volumes, which must share one home.
     Snapshot {
@@ -91,7 +91,7 @@ pub enum Key {
     All,
     /// The capacity at a topology, or everywhere.
     Capacity(Option<Segments>),
-    /// A call that only makes sense on a node, and the volume that it is about.
+    /// A node call, and its volume.
     Node(Option<Id>),
 }
 

@@ -1,4 +1,4 @@
-//! What an answer of OK teaches about volumes, snapshots and groups.
+//! The effects of a successful call on volumes, snapshots and groups.
 
 use bytes::Bytes;
 use prost::{DecodeError, Message};
@@ -8,7 +8,7 @@ use super::method::Method;
 use super::table::table;
 use super::types;
 
-/// What an answer of OK teaches.
+/// The effect of a successful call.
 #[derive(Clone, Copy)]
 pub enum Learn {
     /// Nothing.
@@ -38,12 +38,12 @@ pub struct Made {
 }
 
 impl Method {
-    /// What an answer of OK teaches.
+    /// The effect of a successful call.
     pub fn learn(self) -> Learn {
         LEARN[self as usize]
     }
 
-    /// Whether the call detaches a volume. A node that is gone for good has detached all of them.
+    /// True if the call detaches a volume. A node that is gone for good holds no attachments.
     pub fn detaches(self) -> bool {
         matches!(self.learn(), Learn::Detached(_))
     }
@@ -60,8 +60,8 @@ macro_rules! learn {
 }
 table!(learn);
 
-/// The part of a ControllerPublishVolumeRequest that says which node. A
-/// ControllerUnpublishVolumeRequest has it under the same number.
+/// The node id of a ControllerPublishVolumeRequest. A ControllerUnpublishVolumeRequest has it
+/// under the same number.
 #[derive(Clone, PartialEq, Eq, Message)]
 struct AtNode {
     #[prost(string, tag = "2")]

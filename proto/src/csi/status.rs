@@ -1,4 +1,4 @@
-//! How failures of our own become gRPC statuses.
+//! Turns Edge CSI's own failures into gRPC statuses.
 //!
 //! The codes are promises to the sidecars (`docs/errors.md`). If an operation may still run, or the
 //! cause may pass by itself, the code is UNAVAILABLE, DEADLINE_EXCEEDED or ABORTED, never a final
@@ -12,9 +12,9 @@ use super::frame::FrameError;
 use super::wire::Malformed;
 use crate::host::chain::chain;
 
-/// A failure that callers get as a gRPC status.
+/// A failure that becomes a gRPC status.
 pub trait ToStatus: Error + Sized + 'static {
-    /// The gRPC code that this failure is answered with; `docs/errors.md` explains each.
+    /// The gRPC code for this failure; `docs/errors.md` explains each.
     fn code(&self) -> Code;
 
     /// The failure and all its causes, in one line.
@@ -28,8 +28,8 @@ pub trait ToStatus: Error + Sized + 'static {
     }
 }
 
-/// True if a driver that answers with this code says that it did nothing. With any other code it
-/// may have begun, or may still run.
+/// True if the code proves that the driver did nothing. With any other code the operation may have
+/// begun, or may still run.
 pub fn is_nothing_done(code: Code) -> bool {
     match code {
         Code::InvalidArgument
@@ -81,7 +81,7 @@ macro_rules! codes {
     };
 }
 
-/// What makes a request unreadable.
+/// The reason why a request cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum BadRequest {
     /// It is not one gRPC message.

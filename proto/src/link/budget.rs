@@ -1,10 +1,10 @@
-//! How many messages a peer may send that were not asked for.
+//! Limits the rate of control messages from a peer.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// What a peer may send.
+/// The allowed rate of messages.
 #[derive(Clone, Copy, Debug)]
 pub struct MessageRate {
     /// The messages of each second.
@@ -19,15 +19,15 @@ impl Default for MessageRate {
     }
 }
 
-/// The messages that one peer may send.
+/// The remaining messages of one peer.
 #[derive(Default)]
 pub struct Budget {
-    /// When all that was sent is paid for; none before the first message.
+    /// The time at which the budget is full again; none before the first message.
     paid: Option<Instant>,
 }
 
 impl Budget {
-    /// Takes one message; false if that is more than the peer may send.
+    /// Takes one message; false if the peer is over its rate.
     pub fn take(&mut self, rate: MessageRate) -> bool {
         let every = Duration::from_secs(1) / rate.per_second.max(1);
         let now = Instant::now();
@@ -39,7 +39,7 @@ impl Budget {
         true
     }
 
-    /// Whether all that was sent is paid for.
+    /// True if the peer may send a whole burst again.
     pub fn is_full(&self) -> bool {
         self.paid.is_none_or(|paid| paid <= Instant::now())
     }

@@ -1,4 +1,4 @@
-//! What a transport makes: one end of a link, its byte streams and its events.
+//! One end of a link, its byte streams and its events: the interface of a transport.
 
 use std::future::Future;
 use std::io;
@@ -23,7 +23,7 @@ pub type Io = Box<dyn ByteStream>;
 /// Connects to an address: the system's way, or through a simulated network.
 pub type Connect = Arc<dyn Fn(String) -> BoxFuture<'static, io::Result<Io>> + Send + Sync>;
 
-/// What a byte stream carries. Two kinds, so that a large answer does not delay a small call.
+/// The kind of a byte stream. There are two, so that a large answer does not delay a small call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamKind {
     /// Small calls.
@@ -32,7 +32,7 @@ pub enum StreamKind {
     Bulk,
 }
 
-/// What happens on a link.
+/// An event on a link.
 pub enum Event {
     /// The other side sent a control message.
     Message(Message),

@@ -1,4 +1,4 @@
-//! Where the cloud listens and edges dial: `wss://host:port` or `quic://host:port`.
+//! Endpoints of the cloud, which edges dial: `wss://host:port` or `quic://host:port`.
 //!
 //! There is no plaintext mode: an address that asks for one has an error of its own.
 
@@ -42,7 +42,7 @@ pub struct Endpoint {
     pub port: u16,
 }
 
-/// Why a text is not an endpoint.
+/// The reason why a text is not an endpoint.
 #[derive(Debug, thiserror::Error)]
 pub enum EndpointError {
     /// It asks for a link without TLS.

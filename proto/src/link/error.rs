@@ -1,4 +1,4 @@
-//! Why there is no link, or none any more, and the time limit of handshakes.
+//! Failures of a link, and the time limits of its handshake.
 
 use std::io;
 use std::sync::{Arc, OnceLock};
@@ -8,20 +8,20 @@ use crate::control::hello::MessageError;
 use crate::control::join::JoinError;
 use crate::names::{IdentityError, NodeName};
 
-/// How long dialing and authenticating may take.
+/// The time limit for dialing and authenticating.
 pub const HANDSHAKE: Duration = Duration::from_secs(10);
 
-/// How long a connection may take to send its whole TLS ClientHello.
+/// The time limit for the whole TLS ClientHello of a connection.
 pub const GREETING: Duration = Duration::from_secs(2);
 
-/// How long the other side may take to accept a control message.
+/// The time limit for the peer to accept a control message.
 pub const WRITE: Duration = Duration::from_secs(10);
 
-/// How long an authenticated connection may take to ask for a link. Shorter than
-/// [`HANDSHAKE`], because a node that is removed meanwhile keeps it open until then.
+/// The time limit for an authenticated connection to ask for a link. It is shorter than
+/// [`HANDSHAKE`], because a node that was removed meanwhile keeps the connection open until then.
 pub const ASKING: Duration = Duration::from_secs(4);
 
-/// Why there is no link, or none any more.
+/// The reason why a link failed or ended.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
     /// The name or address cannot be reached.
@@ -68,7 +68,7 @@ pub enum LinkError {
     Closed(String),
 }
 
-/// Why a link ended; the first reason counts. Its clones share it.
+/// The reason why a link ended; the first one counts. Clones share it.
 #[derive(Clone, Default)]
 pub(super) struct Reason(Arc<OnceLock<String>>);
 

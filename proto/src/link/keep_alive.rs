@@ -1,18 +1,18 @@
-//! How the liveness of a link is watched, the same on both sides.
+//! The keep-alive settings of a link, the same on both sides.
 
 use std::time::Duration;
 
-/// When signs of life are sent, and when they are missed.
+/// The interval of keep-alive messages, and the time after which a peer counts as dead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeepAlive {
-    /// A sign of life is sent this often.
+    /// The interval between keep-alive messages.
     pub every: Duration,
-    /// Without one for this long, the other side counts as dead.
+    /// Without a message for this long, the peer counts as dead.
     pub dead_after: Duration,
 }
 
 impl KeepAlive {
-    /// The other side counts as dead after this long; signs of life are sent three times as often.
+    /// The peer counts as dead after this time. Keep-alive messages are three times as frequent.
     pub fn dead_after(time: Duration) -> Self {
         Self { every: time / 3, dead_after: time }
     }

@@ -1,4 +1,4 @@
-//! How far a look at an endpoint came, and how long each step took.
+//! The steps of a trial dial to an endpoint, and the time that each took.
 
 use std::time::{Duration, SystemTime};
 
@@ -25,7 +25,7 @@ pub struct Steps {
     pub failed: Option<LinkError>,
 }
 
-/// Takes a step within this time, and notes how long it took.
+/// Runs a step within this time limit, and notes its duration.
 pub(super) async fn step<T>(
     patience: Duration,
     took: &mut Option<Duration>,

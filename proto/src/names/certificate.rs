@@ -1,4 +1,4 @@
-//! Who a certificate names, and for how long: the identity of an authenticated peer.
+//! The identity of an authenticated peer: the name, serial number and validity of its certificate.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -14,7 +14,7 @@ use x509_parser::time::ASN1Time;
 
 use super::{FrontName, IdentityError, NodeName, front_of, node_of};
 
-/// How long after its end a node's certificate may still renew itself, and do nothing else.
+/// The time after its end in which a node's certificate may still renew itself, and nothing else.
 pub const RENEWABLE: Duration = Duration::from_secs(90 * 86_400);
 
 /// The serial number of a certificate: its bytes in hexadecimal, lower case, without leading zeros.
@@ -73,7 +73,7 @@ impl IssuerKey {
     }
 }
 
-/// Whom a certificate names.
+/// The owner that a certificate names.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Subject {
@@ -132,10 +132,10 @@ impl Validity {
     }
 }
 
-/// What a certificate says of its owner. It counts only if TLS has verified the certificate.
+/// The contents of a certificate. They count only if TLS has verified it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity<N = Subject> {
-    /// Whom it names.
+    /// The owner that it names.
     pub name: N,
     /// Its serial number.
     pub serial: Serial,

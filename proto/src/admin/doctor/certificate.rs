@@ -1,4 +1,4 @@
-//! Whether a certificate is valid now, and for how long.
+//! Judges the validity of a certificate, and this clock by another one.
 
 use std::time::{Duration, SystemTime};
 
@@ -6,7 +6,7 @@ use super::finding::Finding;
 use crate::admin::cells::age;
 use crate::names::certificate::Validity;
 
-/// The part of its life that a certificate has left when it should have been renewed.
+/// With less than this part of its life left, a certificate is overdue for renewal.
 const LAST_PART: u32 = 4;
 
 /// Judges the validity of a certificate; `advice` says how to get another one.
@@ -47,9 +47,9 @@ pub fn certificate(
     Finding::ok(check, about, found)
 }
 
-/// The largest difference between two clocks that does not matter.
+/// Two clocks agree up to this difference.
 const SKEW: Duration = Duration::from_secs(10);
-/// The difference from which on certificates that were issued just now are refused.
+/// Beyond this difference, the other side refuses a certificate that was just issued.
 const FAR: Duration = Duration::from_secs(300);
 
 /// Judges this clock by the time at another place.

@@ -1,10 +1,10 @@
-//! What a doctor says of one thing.
+//! The finding of a doctor about one object: a verdict, what was found, and what to do.
 
 use serde::{Deserialize, Serialize};
 
 use crate::host::plain;
 
-/// How one thing is.
+/// The verdict about one object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
@@ -30,14 +30,14 @@ impl Verdict {
     }
 }
 
-/// One thing that was looked at.
+/// The result of one check of one object.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
-    /// What was checked: a word that does not change.
+    /// The name of the check; it never changes.
     pub check: String,
     /// The object: `ClusterRole cloudcore`.
     pub about: String,
-    /// How it is.
+    /// The verdict.
     pub verdict: Verdict,
     /// What was found.
     pub found: String,

@@ -1,6 +1,7 @@
-//! What the doctors of both programs say: a finding for each thing that was looked at, and a table.
+//! Findings of the doctors of both programs: a verdict for each check, and the table that shows
+//! them.
 //!
-//! Looking changes nothing. Deciding what a fact means is pure; `place` alone asks the system.
+//! Looking changes nothing. Judging a fact is pure; `place` alone asks the system.
 
 pub mod certificate;
 pub mod finding;

@@ -1,4 +1,4 @@
-//! Whether a directory is there, may be written, and has room. Nothing is written to find out.
+//! Checks a directory: it must exist, be writable, and have room. The check writes nothing.
 
 use std::io;
 use std::path::Path;
@@ -11,10 +11,10 @@ use super::finding::Finding;
 const SCARCE: u64 = 10;
 /// A disk with less of them free is full, in percent.
 const FULL: u64 = 1;
-/// What is kept needs this many bytes at least.
+/// A state directory needs at least this many free bytes.
 pub const ROOM: u64 = 64 << 20;
 
-/// How a directory is.
+/// The state of a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
     /// It cannot be looked at: `NotFound`, or the system's error.
@@ -74,7 +74,7 @@ fn look_closely(path: &Path) -> io::Result<Place> {
     Ok(Place::There { writable, room })
 }
 
-/// What a directory is for, and what is to be done when it is not right.
+/// The purpose of a directory, and advice for when it fails the check.
 #[derive(Clone, Copy, Debug)]
 pub struct Use<'a> {
     /// The word of the check.

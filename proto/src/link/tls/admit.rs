@@ -1,7 +1,7 @@
-//! Which clients' certificates the cloud takes: those of its CA, unless they are refused by name.
+//! Verifies clients' certificates: those of the cloud's CA, unless they are refused by name.
 //!
-//! A node's certificate that has ended is taken for a time, because it may renew itself. Whoever
-//! accepts the link looks at [`Identity::validity`] and lets it do nothing else.
+//! A node's certificate that has ended is accepted for a time, because it may renew itself. The
+//! listener looks at [`Identity::validity`] and allows such a node nothing else.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use tracing::warn;
 use super::provider::{provider, signatures};
 use crate::names::certificate::{Identity, Subject};
 
-/// Why the owner of a valid certificate is refused.
+/// The reason to refuse the owner of a valid certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Denied {
     /// Its certificate was revoked.
@@ -69,7 +69,7 @@ impl Clients {
         let verifier =
             WebPkiClientVerifier::builder_with_provider((self.roots)(), provider().clone());
         let verifier = verifier.build().map_err(|e| rustls::Error::General(e.to_string()))?;
-        // Who names nobody is refused by whoever accepts the link, with the reason.
+        // The listener refuses a certificate that names nobody, and says why.
         let identity = Identity::of(certificate).ok();
         let at = identity.as_ref().and_then(|identity| renewable(identity, now)).unwrap_or(now);
         let verified = verifier.verify_client_cert(certificate, intermediates, at)?;
