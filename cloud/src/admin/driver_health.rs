@@ -1,23 +1,23 @@
-//! How a driver is at one node, as the commands show it.
+//! The health of a driver at one node, as the commands show it.
 
 use proto::names::{DriverName, NodeName};
 use serde::{Deserialize, Serialize};
 
 use crate::admin::admin_state::AdminState;
 
-/// How a driver is at a linked node, by the node's word.
+/// The health of a driver at a linked node, as its edge reports it.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HealthView {
     /// `up`, `starting`, `gone` or `failing`.
     pub state: String,
-    /// How long it has been so, in s.
+    /// The time in this state, in s.
     pub for_s: u64,
-    /// Why it is not up; empty if it is.
+    /// The reason why it is not up; empty if it is.
     pub why: String,
 }
 
 impl AdminState {
-    /// How a driver is at a node; none without a link.
+    /// The health of a driver at a node; none without a link.
     pub(super) fn health(&self, node: &NodeName, driver: &DriverName) -> Option<HealthView> {
         let health = self.links.driver_health(node, driver)?;
         Some(HealthView {
@@ -29,7 +29,7 @@ impl AdminState {
 }
 
 impl HealthView {
-    /// Whether new volumes may go to it.
+    /// True if new volumes may go to it.
     pub fn is_up(&self) -> bool {
         self.state == "up"
     }

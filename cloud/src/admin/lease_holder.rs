@@ -1,11 +1,11 @@
-//! Who has a direct volume: the node, its pod, and where the volume is attached.
+//! The holder of a direct volume: its node, its pod, and the node to which it is attached.
 
 use proto::names::NodeName;
 use serde::{Deserialize, Serialize};
 
 use crate::state::record::LeaseRecord;
 
-/// Who has a volume's exclusive lease, or where the volume is attached; all none if nobody has it.
+/// The holder of a volume's exclusive lease, or its attachment; all none if there is neither.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaseHolder {
     /// The node.
@@ -14,7 +14,7 @@ pub struct LeaseHolder {
     /// The pod's UID; none if the volume is only attached, empty if the pod is unknown.
     #[serde(default)]
     pub holder_pod: Option<String>,
-    /// Whether the volume is attached to the node (ControllerPublishVolume).
+    /// True if the volume is attached to the node (ControllerPublishVolume).
     #[serde(default)]
     pub holder_attached: Option<bool>,
     /// The driver's id of the node to which it is attached.
@@ -23,10 +23,10 @@ pub struct LeaseHolder {
     /// The lease's epoch, which grows with each new holder; none if the volume is only attached.
     #[serde(default)]
     pub holder_epoch: Option<u64>,
-    /// True if the node has the lease by its own word, which no MAC proved.
+    /// True if only the node itself claims the lease, without a MAC that proves it.
     #[serde(default)]
     pub holder_unproven: Option<bool>,
-    /// Since when the pod has the volume, or it is attached, in ms since 1970.
+    /// The begin of the lease or of the attachment, in ms since 1970.
     #[serde(default)]
     pub holder_since_ms: Option<u64>,
 }
@@ -50,18 +50,18 @@ impl From<&LeaseRecord> for LeaseHolder {
     }
 }
 
-/// What a node has of a direct volume.
+/// A node's relation to a direct volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Hold {
-    /// This pod has it there; empty if the pod is unknown.
+    /// This pod holds it; empty if the pod is unknown.
     Pod(Box<str>),
-    /// The node says that it has it, and the record does not.
+    /// The node claims it, and the record names another holder or none.
     Claimed,
-    /// It is attached there, and no pod has it.
+    /// It is attached there, and no pod holds it.
     Attached,
 }
 
-/// What this node has of a direct volume, if anything.
+/// The node's relation to a direct volume, if there is one.
 pub(super) fn hold(lease: &LeaseRecord, node: &NodeName) -> Option<Hold> {
     if let Some(owner) = lease.holder.as_ref().filter(|owner| owner.node == *node) {
         return Some(Hold::Pod(owner.pod.clone()));

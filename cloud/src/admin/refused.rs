@@ -1,10 +1,10 @@
-//! Why the admin socket refuses a command.
+//! Refusals of admin commands, each with its HTTP status.
 
 use proto::host::chain;
 
 use crate::state::store::backend::StoreError;
 
-/// Why nothing was shown or changed.
+/// The reason why a command had no effect.
 #[derive(Debug)]
 pub(crate) struct CommandError {
     /// The HTTP status code.

@@ -1,5 +1,6 @@
-//! What the configuration of csi-cloud names: certificates, the CA, the store, directories. It can
-//! be looked at whether csi-cloud runs or not.
+//! Checks what the configuration of csi-cloud names: certificates, the CA, the store, directories.
+//!
+//! The checks work whether csi-cloud runs or not.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -22,23 +23,23 @@ use crate::pki::issuers::{CaSettings, Issuers};
 use crate::state::store::etcd_at::EtcdAt;
 use crate::state::store::url::StoreAt;
 
-/// How long a disk may take to answer.
+/// The time limit for a file system.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The configuration, as far as it can be looked at.
+/// The part of the configuration that can be checked.
 #[derive(Clone, Debug)]
 pub struct Installation {
-    /// Where edges dial.
+    /// The endpoints on which csi-cloud listens for edges.
     pub listen: Vec<Endpoint>,
-    /// Where edges reach csi-cloud from outside.
+    /// The endpoint by which edges reach csi-cloud from outside.
     pub advertise: Option<Endpoint>,
     /// The drivers that have a front.
     pub drivers: Vec<DriverName>,
     /// The directory of the fronts.
     pub fronts: Option<PathBuf>,
-    /// Whether socket relays bring calls.
+    /// True if socket relays bring calls.
     pub is_relayed: bool,
-    /// Where all records are kept.
+    /// The store of all records.
     pub store: StoreAt,
     /// Certificates.
     pub tls: Files,
@@ -47,7 +48,7 @@ pub struct Installation {
 }
 
 impl Installation {
-    /// Looks at all of it.
+    /// Runs all checks.
     pub async fn look(&self, now: SystemTime) -> Vec<Finding> {
         let own = self.clone();
         let looking = spawn_blocking(move || {
@@ -93,7 +94,7 @@ impl Installation {
         findings
     }
 
-    /// The names by which edges may dial, and whether the one that is told to them is among them.
+    /// Checks that the certificate has the advertised host name.
     fn names(&self, path: &str, shown: &CertificateDer<'_>) -> Finding {
         const CHECK: &str = "names";
         let hosts = hosts_of(shown).unwrap_or_default();
@@ -111,7 +112,7 @@ impl Installation {
         }
     }
 
-    /// The CA that issues certificates to nodes.
+    /// Checks the CA that issues certificates to nodes.
     fn issuer(&self, now: SystemTime) -> Vec<Finding> {
         const CHECK: &str = "issuer";
         let Some(ca) = &self.ca else { return Vec::new() };
