@@ -1,4 +1,4 @@
-//! How errors, Events and logs name the source of a volume and a requested topology.
+//! Texts for a volume's source and a requested topology, in errors, Events and logs.
 
 use std::collections::BTreeSet;
 

@@ -1,6 +1,6 @@
-//! What nodes list before all nodes have been listed: ids without a home, which wait here.
+//! Keeps the ids without a home that nodes list before all nodes have been listed.
 //!
-//! A node's word is not enough for a home, because a liar could list another node's volume first.
+//! One node's list is not enough for a home, because a liar could list another node's volume first.
 //! So an id is kept only if each other node is known not to have it. Such a node was listed
 //! completely before, or its list is here without the id. [`crate::state::home_claims`] has the
 //! same rule for questions.
@@ -38,10 +38,10 @@ struct Lists {
     without: Vec<NodeName>,
 }
 
-/// Why an id that a node lists is not kept.
+/// The reason why a listed id gets no home.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Held {
-    /// Nothing is known yet of these nodes.
+    /// These nodes were not listed yet.
     Unknown(Vec<NodeName>),
     /// These nodes list the id too.
     Disputed(Vec<NodeName>),
@@ -52,7 +52,7 @@ impl FirstLists {
         self.lists.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The nodes of which nothing is known yet, but for this one.
+    /// The other nodes that were not listed yet.
     pub(super) fn unknown(
         &self,
         state: &State,
@@ -117,7 +117,7 @@ impl FirstLists {
         self.added.notify_waiters();
     }
 
-    /// Forgets what a node listed.
+    /// Forgets the lists of a node.
     pub(super) fn forget(&self, node: &NodeName) {
         let mut lists = self.lists();
         lists.remove(node, ListKind::Volumes);
@@ -125,8 +125,8 @@ impl FirstLists {
         lists.without.retain(|without| without != node);
     }
 
-    /// Waits until `is_met`, which is asked again after each list. Returns false if it is not in
-    /// time.
+    /// Waits until `is_met`, which is asked again after each list. Returns false if the time runs
+    /// out.
     pub(super) async fn wait_until(&self, end: Instant, is_met: impl Fn() -> bool) -> bool {
         loop {
             let mut added = pin!(self.added.notified());

@@ -1,5 +1,6 @@
-//! How far a node's list has been read. A list that never ends is ended by its size, by the number
-//! of its pages, or because its page tokens go in a circle.
+//! Tracks the pages of a list that is being read, and stops a list that never ends.
+//!
+//! It stops by the size of the list, by the number of pages, or if the page tokens go in a circle.
 
 use std::collections::HashSet;
 
@@ -14,7 +15,7 @@ pub(super) struct Progress {
     tokens: HashSet<String>,
 }
 
-/// Why a list is not read on.
+/// The reason to stop reading a list.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Endless {
     /// The answers are larger than the quota.

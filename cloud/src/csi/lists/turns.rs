@@ -1,4 +1,4 @@
-//! When each linked node is listed again without a caller. Pure.
+//! Schedules the background lists of linked nodes. Pure.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -6,10 +6,10 @@ use std::time::Duration;
 use proto::names::NodeName;
 use tokio::time::Instant;
 
-/// The time after which a node is listed again, so that what it has lost is known.
+/// The interval between two lists of a node, which reveal lost volumes.
 const AGAIN: Duration = Duration::from_secs(600);
 
-/// When each node has its next turn.
+/// The next turn of each node.
 #[derive(Default)]
 pub(super) struct Turns(HashMap<NodeName, Instant>);
 
