@@ -1,8 +1,9 @@
-//! Whose topology csi-cloud alone publishes, so that the node's own front can leave it out.
+//! Lists the drivers whose topology csi-cloud alone publishes, so that the node's front may omit
+//! it.
 //!
 //! Pure. A kubelet writes its own entry at each registration, and nobody can change an entry. So
-//! the front leaves topology out only where no kubelet has a part of the CSINode. A kubelet makes
-//! its CSINode before it registers a driver, so it is seen in time.
+//! the front omits topology only where no kubelet owns a part of the CSINode. A kubelet makes its
+//! CSINode before it registers a driver, so it is seen in time.
 
 use std::collections::BTreeSet;
 
@@ -13,12 +14,12 @@ use crate::kubernetes::mirror::{KnownCsiNode, KnownNode};
 /// The label that KubeEdge sets on its nodes, whose kubelet publishes nothing.
 pub(super) const EDGE_ROLE: &str = "node-role.kubernetes.io/edge";
 
-/// Whether no kubelet of this node ever publishes an entry, so that none is waited for.
+/// True if the node's kubelet never publishes an entry, so that csi-cloud need not wait for one.
 pub(super) fn is_edge(node: &KnownNode) -> bool {
     node.labels.contains_key(EDGE_ROLE)
 }
 
-/// The drivers of a node whose entry is ours, if the whole CSINode is.
+/// The drivers of a node, if csi-cloud owns the whole CSINode.
 pub(super) fn published(csinode: &KnownCsiNode) -> BTreeSet<DriverName> {
     if csinode.other.is_some() {
         return BTreeSet::new();
@@ -27,7 +28,7 @@ pub(super) fn published(csinode: &KnownCsiNode) -> BTreeSet<DriverName> {
     ours.filter_map(|(driver, _)| driver.parse().ok()).collect()
 }
 
-/// The drivers of all nodes, of which Kubernetes must still have the Node.
+/// The drivers of each node that still has its Node object.
 pub(super) fn all<'a>(
     csinodes: impl Iterator<Item = (&'a String, &'a KnownCsiNode)>,
     has_node: impl Fn(&str) -> bool,

@@ -1,7 +1,7 @@
-//! Which of a driver's segments may become labels of its node.
+//! Decides which segments of a driver may become labels of its node.
 //!
-//! A label decides where pods go and who may read what. So an edge may set no label that the
-//! NodeRestriction admission forbids a kubelet for its own node.
+//! A label steers scheduling and access. So an edge may set no label that the NodeRestriction
+//! admission forbids a kubelet for its own node.
 
 /// Labels of Kubernetes' own domains that NodeRestriction lets a kubelet set.
 const KUBELETS: [&str; 9] = [
@@ -22,7 +22,7 @@ const PREFIX: usize = 253;
 /// The longest name of a key and the longest value, in bytes.
 const NAME: usize = 63;
 
-/// Why a segment may not become a label of its node; none if it may.
+/// The reason why a segment may not become a label of its node; none if it may.
 pub(super) fn refused(key: &str, value: &str) -> Option<&'static str> {
     let (prefix, name) =
         key.rsplit_once('/').map_or((None, key), |(prefix, name)| (Some(prefix), name));

@@ -1,4 +1,4 @@
-//! When objects that wait for nodes may be looked for again. Pure.
+//! Limits how often objects that wait for nodes are looked up. Pure.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -8,15 +8,15 @@ use tokio::time::Instant;
 
 /// The nodes whose pods are listed in one round.
 const NODES: usize = 5;
-/// The shortest time between two looks at the same objects.
+/// The shortest time between two lookups of the same objects.
 const PAUSE: Duration = Duration::from_secs(60);
-/// A look is followed by a pause of at least this many times its duration.
+/// The pause after a lookup is at least this many times its duration.
 const SHARE: u32 = 20;
 
-/// How long each node has been away.
+/// The time since each node's link was lost.
 pub(super) type NodesAway = BTreeMap<NodeName, Duration>;
 
-/// When objects may be looked at again.
+/// The times of the next lookups.
 #[derive(Default)]
 pub(super) struct Looks {
     /// The pods of each node.
@@ -26,7 +26,7 @@ pub(super) struct Looks {
 }
 
 impl Looks {
-    /// The nodes whose turn it is, the one that has waited longest first. They have had it then.
+    /// Takes the nodes whose turn it is, the longest wait first, and schedules their next turn.
     pub(super) fn turns(&mut self, away: &NodesAway, now: Instant) -> Vec<NodeName> {
         self.pods.retain(|node, _| away.contains_key(node));
         let next = |node: &NodeName| self.pods.get(node).copied();
@@ -42,12 +42,12 @@ impl Looks {
         due
     }
 
-    /// Whether attachments and snapshots may be looked at.
+    /// True if attachments and snapshots may be looked up.
     pub(super) fn is_due(&self, now: Instant) -> bool {
         self.others.is_none_or(|at| at <= now)
     }
 
-    /// Attachments and snapshots were looked at.
+    /// Notes a lookup of attachments and snapshots.
     pub(super) fn looked(&mut self, begun: Instant, end: Instant) {
         let pause = PAUSE.max(end.saturating_duration_since(begun) * SHARE);
         self.others = Some(end + pause);

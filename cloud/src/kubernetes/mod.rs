@@ -1,4 +1,4 @@
-//! What csi-cloud publishes in Kubernetes: CSIDriver objects, entries and labels of nodes, Events.
+//! Publishes in Kubernetes: CSIDriver objects, CSINode entries and labels of nodes, Events.
 //!
 //! No call waits for it, and without Kubernetes everything else works. It changes only fields that
 //! it applied itself. Watches keep a copy of the API's objects, pure functions decide, and one task

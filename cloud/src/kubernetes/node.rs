@@ -1,4 +1,5 @@
-//! What is published of a node in place of its kubelet: labels, the annotation with ids, entries.
+//! Plans what to publish of a node in place of its kubelet: labels, the annotation with ids,
+//! entries.
 //!
 //! Pure. Fields of other managers never change. Labels come before the entries that name their
 //! keys, and go after them: external-provisioner reads keys from entries and values from labels.
@@ -48,11 +49,11 @@ pub(super) struct Collision {
     pub(super) driver: DriverName,
     pub(super) key: String,
     pub(super) value: String,
-    /// Why it cannot.
+    /// The reason.
     pub(super) why: String,
 }
 
-/// What to do about a node.
+/// The plan for a node.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Plan {
     pub(super) step: Option<Step>,
@@ -61,7 +62,7 @@ pub(super) struct Plan {
     pub(super) missing: Vec<DriverName>,
 }
 
-/// What to publish of a driver at a node; none if the driver reports no id of the node.
+/// The entry to publish for a driver at a node; none if the driver reports no node id.
 pub(super) fn wanted(
     driver: &DriverName,
     node: &NodeName,

@@ -1,4 +1,4 @@
-//! What was told already: the same trouble is told once an hour while it lasts.
+//! Limits repeated Events: the same trouble is published once an hour while it lasts.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use crate::kubernetes::events::{About, Notice};
 
 /// The time after which lasting trouble is told again.
 pub(super) const AGAIN: Duration = Duration::from_secs(3600);
-/// Told notices that are remembered. Further ones wait until there is room.
+/// The number of remembered notices. Further ones wait until there is room.
 pub(super) const MEMORY: usize = 10_000;
 /// The shortest time between two prunings of the remembered notices.
 const PRUNE: Duration = Duration::from_secs(60);
@@ -22,7 +22,7 @@ pub(super) struct Told {
 }
 
 impl Told {
-    /// Whether a notice is to be published now.
+    /// True if a notice is due now.
     pub(super) fn is_news(&mut self, notice: &Notice, now: Instant) -> bool {
         let key = (notice.about.clone(), notice.reason);
         if let Some(until) = self.until.get(&key) {

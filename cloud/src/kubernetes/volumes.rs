@@ -1,8 +1,8 @@
-//! What Kubernetes says of a volume in its PersistentVolume: where it may be used, and whether its
-//! expansion on a node takes a secret.
+//! Reads PersistentVolumes: the node affinity of a volume, and if its node expansion takes a
+//! secret.
 //!
 //! No index of the API server has the ids of volumes, so all PersistentVolumes are read, page by
-//! page. What was read is used for a minute, since whoever asks for one asks for many.
+//! page. The result is used for a minute, since callers ask for many volumes in a row.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,13 +23,13 @@ use crate::nodes::links::AskKubernetes;
 use crate::state::affinity::{Affinity, Age, VolumeAnswer, VolumeFacts};
 use crate::telemetry::calls::Calls;
 
-/// How long what was read is used.
+/// The lifetime of a reading.
 const FRESH: Duration = Duration::from_secs(60);
 
-/// How long what was read is used for a volume that it does not have, if that matters.
+/// The lifetime of a reading that lacks the volume, if the caller asks again then.
 const JUST_READ: Duration = Duration::from_secs(1);
 
-/// What is known of volumes, by driver and volume id.
+/// The known volumes, by driver and volume id.
 type ByVolume = HashMap<(String, String), VolumeFacts>;
 
 /// Looks up volumes in Kubernetes.
@@ -46,7 +46,7 @@ struct Reading {
     volumes: watch::Receiver<Option<ByVolume>>,
 }
 
-/// The way to look up a volume. Whoever asks waits until all volumes are read.
+/// A function that looks up a volume. Callers wait until all volumes are read.
 ///
 /// # Errors
 /// The kubeconfig or the pod's environment cannot be read or used.

@@ -1,11 +1,11 @@
-//! Whether the volumes of each driver are attached: edged waits for that, whatever the driver
-//! needs.
+//! Checks that each driver's CSIDriver object requires attachments. edged waits for an attachment
+//! in any case.
 
 use k8s_openapi::api::storage::v1::CSIDriver;
 use proto::admin::doctor::Finding;
 use proto::names::DriverName;
 
-/// Whether a driver's CSIDriver object asks for attachments.
+/// Checks that a driver's CSIDriver object requires attachments.
 pub(super) fn required(driver: &DriverName, live: Option<&CSIDriver>) -> Finding {
     const CHECK: &str = "attach-required";
     let about = format!("CSIDriver {driver}");

@@ -1,4 +1,5 @@
-//! What the cluster must have once: a right of CloudCore, and the policy about its ObjectSyncs.
+//! Checks the objects that KubeEdge needs once in a cluster: a right of CloudCore, and the
+//! admission policy about its ObjectSyncs.
 
 use k8s_openapi::api::admissionregistration::v1::{
     ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
@@ -17,7 +18,7 @@ pub(super) const OBJECT_SYNCS: (&str, &str) = ("reliablesyncs.kubeedge.io", "obj
 
 const COMPONENT: &str = "apply deploy/kustomize/components/kubeedge (in the chart: kubeedge: true)";
 
-/// Whether CloudCore may read VolumeAttachments for its nodes.
+/// Checks that CloudCore may read VolumeAttachments for its nodes.
 pub(super) fn rights(role: &Looked<ClusterRole>) -> Finding {
     const CHECK: &str = "cloudcore-rights";
     let about = format!("ClusterRole {CLOUDCORE}");
@@ -58,7 +59,7 @@ fn allows(rule: &PolicyRule, verb: &str) -> bool {
         && rule.verbs.iter().any(|entry| entry == verb || entry == "*")
 }
 
-/// Whether CloudCore is kept from deleting the nodes' copies of VolumeAttachments.
+/// Checks that a policy keeps CloudCore from deleting the nodes' copies of VolumeAttachments.
 pub(super) fn policy(
     policy: &Looked<ValidatingAdmissionPolicy>,
     binding: &Looked<ValidatingAdmissionPolicyBinding>,

@@ -1,4 +1,5 @@
-//! What `csi-cloud doctor` asks of the API server: its time, our rights, kinds, and sidecars.
+//! Checks the API server for `csi-cloud doctor`: its time, csi-cloud's rights, the kinds, the
+//! sidecars.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
@@ -26,7 +27,7 @@ use crate::kubernetes::doctor::rights::{Part, Right};
 use crate::kubernetes::doctor::{rights, sidecars, snapshots};
 use crate::state::capabilities::capability_names;
 
-/// How long each question may take.
+/// The time limit of each question.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The capability of a driver that makes snapshots.
 const SNAPSHOTS: &str = "CREATE_DELETE_SNAPSHOT";
@@ -35,7 +36,7 @@ const SNAPSHOTS: &str = "CREATE_DELETE_SNAPSHOT";
 const LATE: &str = "no answer within 5 s";
 
 impl Doctor {
-    /// What csi-cloud itself needs in Kubernetes, and how it is.
+    /// Checks what csi-cloud itself needs in Kubernetes.
     pub async fn installation(&self) -> Vec<Finding> {
         let server = match timeout(PATIENCE, self.server_time()).await {
             Ok(Ok(time)) => time,

@@ -1,11 +1,11 @@
-//! What looking for an object of Kubernetes gave.
+//! The result of looking up an object of Kubernetes.
 
 use proto::admin::doctor::Finding;
 use proto::host::chain;
 
 use crate::kubernetes::api::ApiError;
 
-/// What looking for an object gave.
+/// The result of looking up an object.
 pub(super) enum Looked<T> {
     /// It is there.
     Found(T),
@@ -25,7 +25,7 @@ impl<T> From<Result<T, ApiError>> for Looked<T> {
     }
 }
 
-/// What is said of an object that the API server does not show.
+/// The finding about an object that the API server does not show.
 pub(super) fn hidden(check: &str, about: &str, why: &str) -> Finding {
     Finding::unknown(
         check,
