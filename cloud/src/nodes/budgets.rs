@@ -1,6 +1,6 @@
-//! How many control messages each node may still send, over all its links.
+//! Limits the control messages of each node over all its links.
 //!
-//! Kept by node, so that a new link brings no new burst.
+//! The budget is kept by node, so a new link brings no new burst.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -18,7 +18,7 @@ impl Budgets {
     /// Takes one message of the node.
     ///
     /// # Errors
-    /// That is more than it may send.
+    /// The node is over its rate.
     pub(super) fn take(&self, node: &NodeName, quotas: &Quotas) -> Result<(), OverQuota> {
         let at_once = quotas.control_messages_at_once;
         let per_second = quotas.control_messages_per_s;
@@ -30,7 +30,7 @@ impl Budgets {
         quotas.check(Quota::ControlMessages, at_once.saturating_add(1), what)
     }
 
-    /// Forgets the nodes for which all that they sent is paid, and returns them.
+    /// Forgets the nodes whose budget is full again, and returns them.
     pub(super) fn forget_full(&self) -> Vec<NodeName> {
         self.lock().extract_if(|_, budget| budget.is_full()).map(|(node, _)| node).collect()
     }

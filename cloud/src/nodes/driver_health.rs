@@ -1,4 +1,4 @@
-//! How the drivers at a node are, by the word of that node's edge.
+//! The health of the drivers at a node, as the node's edge reports it.
 //!
 //! It is in memory and ends with the link. It counts for that node alone, so a liar harms itself.
 
@@ -16,16 +16,16 @@ const STARTING: Duration = Duration::from_secs(60);
 /// The longest reason that is kept of a driver, in bytes.
 const LONGEST: usize = 256;
 
-/// How a driver is at one node.
+/// The health of a driver at one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DriverHealth {
     /// The edge's word.
     pub state: HealthState,
-    /// Why it is not up, for an operator; empty if it is up.
+    /// The reason why it is not up, for an operator; empty if it is up.
     pub why: Box<str>,
-    /// How long it had been so when the edge said it.
+    /// The time in this state before the report.
     before: Duration,
-    /// When the edge said it.
+    /// The time of the report.
     heard: Instant,
 }
 
@@ -46,12 +46,12 @@ impl DriverHealth {
         Self { state, why, before, heard: Instant::now() }
     }
 
-    /// What an edge says just now.
+    /// The health that an edge reports now.
     pub(crate) fn told(health: &Health) -> Self {
         Self::new(health.state, &health.why, Duration::from_secs(health.seconds))
     }
 
-    /// What an edge says of a driver. An older one tells no health: a driver that answers is up.
+    /// The health in an edge's report. An older edge reports none: a driver that answers is up.
     fn of(driver: &Driver, last: Option<&Self>) -> Self {
         if let Some(health) = &driver.health {
             return Self::told(health);
@@ -69,17 +69,17 @@ impl DriverHealth {
         Self { heard, ..Self::new(HealthState::Gone, why, Duration::ZERO) }
     }
 
-    /// Whether new volumes may go to it.
+    /// True if new volumes may go to it.
     pub fn is_up(&self) -> bool {
         self.state.is_up()
     }
 
-    /// How long it has been in this state.
+    /// The time in this state.
     pub fn lasts(&self) -> Duration {
         self.before.saturating_add(self.heard.elapsed())
     }
 
-    /// How long it has been down; none if it is not.
+    /// The time for which it has been down; none if it is not.
     pub fn down(&self) -> Option<Duration> {
         match self.state {
             HealthState::Up => None,

@@ -1,7 +1,7 @@
-//! What an edge reported of its drivers, kept while its node's labels decide which of them count.
+//! Keeps an edge's last driver report, and replays it when the node's labels allow other drivers.
 //!
 //! Nothing is recorded of a driver that the node may not have. When its labels change so that it
-//! may, the report is recorded as if the edge had sent it then.
+//! may, the report is recorded as if the edge had just sent it.
 
 use std::future::pending;
 
@@ -22,7 +22,7 @@ struct Report {
     authority: Authority,
     node: NodeName,
     drivers: Vec<Driver>,
-    /// Which of the drivers the node may have, as it was decided last.
+    /// For each driver, true if the node was last allowed to have it.
     allowed: Vec<bool>,
     changes: watch::Receiver<Option<Labels>>,
 }

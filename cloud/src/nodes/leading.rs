@@ -1,7 +1,7 @@
-//! Whether this csi-cloud leads, and since when. Each call, answer and link asks.
+//! The leadership of this csi-cloud. Each call, answer and link asks it.
 //!
-//! Nothing is answered and no link is welcomed before [`Leading::begin`]. What is computed from the
-//! store must be computed from all that the leader before has written.
+//! Nothing is answered and no link is welcomed before [`Leading::begin`]: decisions must see
+//! everything that the leader before has written to the store.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -14,11 +14,11 @@ use crate::error::NotLeading;
 use crate::state::store::leadership::{Leadership, Role};
 use crate::state::store::replicated::Cluster;
 
-/// How long an edge may wait here for a leader. It waits 10 s for its welcome, and dials elsewhere
-/// when it is refused.
+/// The time for which an edge may wait here for a leader. It waits 10 s for its welcome, and dials
+/// elsewhere when it is refused.
 const WAIT: Duration = Duration::from_secs(5);
 
-/// The part of this csi-cloud in carrying calls out.
+/// The leadership of this csi-cloud, and its begin.
 pub(crate) struct Leading {
     leadership: Leadership,
     /// The replicas, if there are several.
@@ -47,8 +47,8 @@ impl Leading {
         leading
     }
 
-    /// Calls are carried out and links are welcomed from now on. It leads, and all that depends on
-    /// the store has been computed since.
+    /// Allows calls and links from now on. Call it as the leader, after everything that depends on
+    /// the store was computed anew.
     pub(crate) fn begin(&self) {
         let epoch = self.leadership.epoch().map(|epoch| epoch.header());
         // It leads once only, so nothing changes the second time.
@@ -56,7 +56,7 @@ impl Leading {
         self.beginning.send_replace(());
     }
 
-    /// Whether it has begun.
+    /// True if it has begun.
     pub(crate) fn has_begun(&self) -> bool {
         self.begun.get().is_some()
     }
@@ -71,7 +71,7 @@ impl Leading {
         self.begun.get()?.epoch.as_ref()
     }
 
-    /// Whether this csi-cloud may carry a call out, and whether an answer of it may be final.
+    /// Checks that this csi-cloud may carry out a call and give a final answer.
     ///
     /// # Errors
     /// Why not.

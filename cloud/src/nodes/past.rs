@@ -1,7 +1,6 @@
-//! What the links of a node have shown before now: since when it has none, and what is wrong with
-//! its certificate.
+//! The history of each node's links: the loss of the last link, and faults of the certificate.
 //!
-//! In memory only, and a few words for each node to which the CA gave a certificate.
+//! It is in memory only, and small: it has only nodes to which the CA gave a certificate.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -14,15 +13,15 @@ use tokio::time::Instant;
 
 use crate::nodes::handle::Peer;
 
-/// For so long a certificate counts as shared after an edge came back in the place of another.
+/// A certificate counts as shared for this time after an edge has replaced its own successor.
 const SHARED: Duration = Duration::from_secs(60);
 
-/// What is wrong with the certificate of a node.
+/// A fault of a node's certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum CertificateFault {
-    /// It has ended at this time, and an edge tried to link with it.
+    /// It ended at this time, and an edge tried to link with it.
     Ended(SystemTime),
-    /// Two edges that run now have it, at these addresses.
+    /// Two running edges share it, at these addresses.
     Shared([Option<SocketAddr>; 2]),
 }
 
@@ -37,9 +36,9 @@ struct NodePast {
     ended: Option<SystemTime>,
     /// The edge that linked last.
     last: Option<Edge>,
-    /// The edge in whose place that one came.
+    /// The edge before that one.
     before: Option<Edge>,
-    /// When an edge came back last in the place of the one that had replaced it.
+    /// The last time at which an edge replaced the one that had replaced it.
     returned: Option<Instant>,
 }
 

@@ -1,15 +1,15 @@
-//! Where connections come from: the parts of the address space that count as one, and those that
-//! have linked before.
+//! Sources of connections: address ranges that share a limit, and the ranges that have linked
+//! before.
 //!
-//! A host has a /64 of IPv6, and a site has a /48. So who has one or the other has no more shares
-//! than who has an address of IPv4.
+//! A host has a /64 of IPv6, and a site has a /48. So a /64 has the limit of one IPv4 address, and
+//! a /48 has a few times as much.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
 
 /// The sources that are remembered; about 100 bytes each.
 const REMEMBERED: usize = 32_768;
-/// A /48 of IPv6 may have as much as so many addresses.
+/// A /48 of IPv6 has the limit of this many addresses.
 const SITE: usize = 4;
 
 /// An IPv4 address, or a /64 or a /48 of IPv6.
@@ -34,7 +34,7 @@ impl Source {
         Self { network, prefix }
     }
 
-    /// How many addresses' limits it has.
+    /// Its limit, as a number of addresses.
     pub(super) fn weight(self) -> usize {
         if self.prefix == 48 { SITE } else { 1 }
     }
@@ -50,7 +50,7 @@ pub(super) struct Linked {
 }
 
 impl Linked {
-    /// Whether it has linked before.
+    /// True if it has linked before.
     pub(super) fn contains(&self, source: Source) -> bool {
         self.numbers.contains_key(&source)
     }

@@ -1,4 +1,5 @@
-//! What all edges are told, at most once a second: each telling is a message on every link.
+//! Broadcasts settings to all edges, at most once a second: each broadcast is a message on every
+//! link.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,14 +18,14 @@ use crate::state::store::writer::Store;
 /// The least time between two tellings.
 const APART: Duration = Duration::from_secs(1);
 
-/// What all edges are told, and told again when it changes.
+/// The settings for all edges. A change is broadcast.
 #[derive(Default)]
 pub(super) struct Told {
     /// Grows with the largest number of links seen.
     pub(super) backoff_cap: Duration,
     /// The scopes of all drivers. Each edge is told those of its own drivers.
     scopes: BTreeMap<DriverName, Scope>,
-    /// The CAs. Each edge is told whether it shall renew its certificate.
+    /// The CAs. An edge is told to renew a certificate of another CA.
     ca: Option<CaTag>,
 }
 
@@ -37,7 +38,7 @@ pub(super) struct Telling {
     turn: Mutex<Turn>,
 }
 
-/// When edges may be told again, and of which backoff.
+/// The next broadcast.
 #[derive(Default)]
 struct Turn {
     backoff_cap: Duration,
@@ -53,7 +54,7 @@ impl Telling {
         Self { told: watch::Sender::new(told), scopes, store, tasks, turn: Mutex::new(turn) }
     }
 
-    /// The scopes as the operator and the drivers say.
+    /// The scopes of all drivers, from the operator and the drivers.
     pub(super) fn scopes(&self) -> &Scopes {
         &self.scopes
     }
@@ -63,7 +64,7 @@ impl Telling {
         self.told.borrow().backoff_cap
     }
 
-    /// Changes whenever edges have to be told something new.
+    /// The settings to send, and each change of them.
     pub(super) fn told(&self) -> watch::Receiver<Told> {
         self.told.subscribe()
     }
