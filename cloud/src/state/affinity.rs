@@ -1,8 +1,7 @@
-//! What a PersistentVolume says of a volume, first of all its node affinity: where Kubernetes lets
-//! the volume be used.
+//! The node affinity of a PersistentVolume: the nodes on which Kubernetes lets the volume be used.
 //!
-//! The provisioner wrote it when the volume was made, and it cannot be changed. So it is the word
-//! of somebody else than the nodes about whose a volume is.
+//! The provisioner wrote it when the volume was made, and it cannot be changed. So it is evidence
+//! of the volume's home that no node can forge later.
 
 use proto::csi::Segments;
 use proto::names::NodeName;
@@ -14,25 +13,25 @@ use crate::state::policy::{KeyKind, Policy};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Affinity(Vec<Segments>);
 
-/// What Kubernetes says of a volume, in its PersistentVolume.
+/// The facts about a volume in its PersistentVolume.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VolumeFacts {
-    /// Where it may be used; none if anywhere.
+    /// The nodes on which it may be used; none if on any.
     pub affinity: Option<Affinity>,
-    /// Whether its expansion on a node takes a secret (`nodeExpandSecretRef`).
+    /// True if its expansion on a node takes a secret (`nodeExpandSecretRef`).
     pub expands_with_secret: bool,
 }
 
-/// How old an answer of Kubernetes may be.
+/// The largest age of an answer of Kubernetes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Age {
     /// A minute.
     Minute,
-    /// The same, if it has the volume; otherwise Kubernetes is asked again.
+    /// A minute if the answer has the volume; otherwise Kubernetes is asked again.
     MinuteIfKnown,
 }
 
-/// What Kubernetes answers about a volume.
+/// An answer of Kubernetes about a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum VolumeAnswer {
     /// It has the volume.
@@ -49,7 +48,7 @@ impl Affinity {
         Self(terms)
     }
 
-    /// Whether each term names this node: the value of a topology key is the node's name. Keys that
+    /// True if each term names this node: the value of a topology key is the node's name. Keys that
     /// the operator declares as `any` name no node.
     pub fn names(&self, node: &NodeName, policy: Option<&Policy>) -> bool {
         let is_any = |key: &str| {

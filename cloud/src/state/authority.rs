@@ -1,6 +1,6 @@
-//! Who may have which driver: the operator's word, from the drivers' sections.
+//! Decides which node may have which driver, by the operator's settings for each driver.
 //!
-//! A certificate says which node speaks. Only this says of which drivers it may.
+//! A certificate proves the node's name, and nothing about its drivers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,11 +21,11 @@ use crate::state::store::writer::Store;
 /// The policies of all drivers that have a front. Clones share them.
 #[derive(Clone, Default)]
 pub struct Authority {
-    /// None where no operator has spoken: then every driver of every node counts.
+    /// None without an operator's settings: then every driver of every node counts.
     policies: Option<Arc<BTreeMap<DriverName, Policy>>>,
 }
 
-/// A driver that a node names and that has no front. Shown, never stored.
+/// A driver without a front, as a node reports it. It is shown, never stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unserved {
     /// Its name.
@@ -36,7 +36,7 @@ pub struct Unserved {
 }
 
 impl Unserved {
-    /// What a node says of such a driver.
+    /// Reads a node's report of such a driver.
     pub(super) fn of(driver: Driver) -> Self {
         let method = Method::answering(Local::Capabilities(Capabilities::Plugin)).name();
         let said = driver.answers.get(method).map(|Protobuf(answer)| answer);
@@ -46,17 +46,17 @@ impl Unserved {
 }
 
 impl Authority {
-    /// The operator's word about these drivers. No other driver has a front.
+    /// The operator's settings for these drivers. No other driver has a front.
     pub fn new(policies: BTreeMap<DriverName, Policy>) -> Self {
         Self { policies: Some(Arc::new(policies)) }
     }
 
-    /// Whether a driver has a front.
+    /// True if a driver has a front.
     pub fn serves(&self, driver: &DriverName) -> bool {
         self.policies.as_ref().is_none_or(|policies| policies.contains_key(driver))
     }
 
-    /// Whether a node may have a driver.
+    /// True if a node may have a driver.
     pub fn allows(&self, driver: &DriverName, node: &NodeName) -> bool {
         self.policy(driver).is_none_or(|policy| policy.allows(node))
     }

@@ -1,8 +1,8 @@
-//! Whose topology segment is whose. Pure.
+//! Resolves conflicting claims to topology segments. Pure.
 //!
 //! Creates go where a segment is, so a node that claims another's gets its volumes and secrets. The
-//! first node that says a value keeps it. For a key that tells nodes apart, a node's own name beats
-//! every other claim to it.
+//! first node that claims a value keeps it. For a key that identifies nodes, a node's own name
+//! beats every other claim to it.
 
 use proto::csi::Segments;
 use proto::csi::topology::NODE_SEGMENT;
@@ -13,10 +13,10 @@ use crate::state::known::State;
 use crate::state::own_keys::id_of;
 use crate::state::policy::{KeyKind, Policy};
 
-/// The nodes that must have a key before it counts as one that tells nodes apart.
+/// The number of nodes that must have a key before it counts as identifying nodes.
 const ENOUGH: usize = 2;
-/// The nodes that must have different values of a key that are neither names nor ids. Fewer may be
-/// in different zones by chance.
+/// The number of nodes that must have different values, if these are neither names nor ids. Fewer
+/// may be in different zones by chance.
 const MANY: usize = 8;
 
 /// A segment that two nodes claim.
@@ -38,13 +38,13 @@ pub struct Claimant<'a> {
     pub node: &'a NodeName,
     /// The node's id at the driver; empty if it is not known.
     pub node_id: &'a str,
-    /// What the node's driver says.
+    /// The segments that the node's driver reports.
     pub segments: &'a Segments,
-    /// Whether segments that are recorded of the node count as claimed just now.
+    /// True if the node's recorded segments count as claimed just now.
     pub is_new: bool,
 }
 
-/// The segments that a node claims and another one has, or the other way round.
+/// The conflicts between this claimant and all other nodes.
 pub fn contested(
     state: &State,
     driver: &DriverName,
@@ -66,15 +66,15 @@ pub fn contested(
     contested
 }
 
-/// Whether a key has told nodes apart so far: every other node says its own name or id, or many
-/// nodes say values that differ.
+/// True if a key has identified nodes so far: every other node reports its own name or id, or many
+/// nodes report different values.
 fn tells_nodes_apart(of: &DriverState, key: &str, node: &NodeName) -> bool {
     let others = of.said_by_others(key, node);
     let is_of_names = others.by >= ENOUGH && others.own == others.by;
     is_of_names || (others.by >= MANY && of.values_of_others(key, node) == others.by)
 }
 
-/// The conflicting claims to one segment whose key tells nodes apart.
+/// The conflicting claims to one segment whose key identifies nodes.
 fn rivals(
     state: &State,
     of: &DriverState,

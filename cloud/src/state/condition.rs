@@ -1,4 +1,4 @@
-//! How a home and a node are, in one word. The lists, `explain` and the Events have it from here.
+//! The condition of a home and of a node, in one word, for the lists, `explain` and the Events.
 
 use proto::names::NodeName;
 use proto::names::certificate::Subject;
@@ -6,7 +6,7 @@ use proto::names::certificate::Subject;
 use crate::state::known::State;
 use crate::state::record::Home;
 
-/// How a volume, snapshot or group is.
+/// The condition of a volume, snapshot or group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HomeCondition {
     /// Nothing is known to be wrong.
@@ -20,7 +20,7 @@ pub enum HomeCondition {
 }
 
 impl HomeCondition {
-    /// The worst that is known of a home.
+    /// The worst known condition of a home.
     pub fn of(state: &State, home: &Home) -> Self {
         if home.lost || state.is_removed(&home.node) {
             Self::Lost
@@ -44,7 +44,7 @@ impl HomeCondition {
     }
 }
 
-/// How a node is.
+/// The condition of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeCondition {
     /// It has a link.
@@ -60,7 +60,7 @@ pub enum NodeCondition {
 }
 
 impl NodeCondition {
-    /// How a node is, which has a link or not.
+    /// The condition of a node with or without a link.
     pub fn of(state: &State, node: &NodeName, is_linked: bool) -> Self {
         let revocation = state.trust().revocation(&Subject::Node(node.clone()));
         if state.is_removed(node) {

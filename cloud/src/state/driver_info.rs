@@ -1,6 +1,6 @@
-//! What a front reports about its driver: capabilities and scope.
+//! The answers of a front about its driver: capabilities and scope.
 //!
-//! It is computed from the answers of the driver's nodes, and cached until one of them changes.
+//! They are computed from the answers of the driver's nodes, and cached until one of them changes.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,7 +1,7 @@
-//! What edges report of direct volumes that no runtime took as a device, and whose pods were told.
+//! Reports of direct volumes that no runtime took as a device, and the pods that were told of them.
 //!
 //! In memory only, since a node reports again on its next link. It is bounded: one report for each
-//! node that was admitted. A pod whose container is started again and again is told once.
+//! admitted node. A pod whose container is started again and again is told once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -23,7 +23,7 @@ pub struct NotTakenReports {
 #[derive(Default)]
 struct Reported {
     report: NotTaken,
-    /// The volumes of a pod that it was told of.
+    /// For each pod, the volumes that an Event told it of.
     told: BTreeMap<Pod, BTreeSet<String>>,
 }
 

@@ -1,7 +1,7 @@
-//! Which topology keys have told all nodes of a driver apart so far.
+//! Finds the topology keys that have identified all nodes of a driver so far.
 //!
-//! A key does if every node says its own name or node id. The nodes are counted, since the question
-//! comes with each node that links.
+//! A key identifies nodes if every node reports its own name or node id as its value. The nodes are
+//! counted, because each node that links asks again.
 
 use std::collections::HashMap;
 
@@ -12,7 +12,7 @@ use proto::names::NodeName;
 
 use crate::state::record::NodeDriver;
 
-/// How many nodes say a key, and how many of these say their own name or id.
+/// The number of nodes that report a key, and of those that report their own name or id.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Said {
     pub(super) by: usize,
@@ -20,7 +20,7 @@ pub(super) struct Said {
 }
 
 impl Said {
-    /// What this node says of the key.
+    /// The count of this node alone.
     pub(super) fn by(node: &NodeName, at: &NodeDriver, key: &str) -> Self {
         let said = at.segments.iter().find(|segment| segment.0 == key);
         said.map_or_else(Self::default, |segment| Self::segment(node, at, &segment.1))
@@ -31,7 +31,7 @@ impl Said {
         Self { by: 1, own: usize::from(is_own) }
     }
 
-    /// The same without the words of others.
+    /// The counts without these.
     pub(super) fn without(self, others: Self) -> Self {
         Self { by: self.by - others.by, own: self.own - others.own }
     }
@@ -42,7 +42,7 @@ impl Said {
 pub(super) struct OwnKeys(HashMap<String, Said>);
 
 impl OwnKeys {
-    /// What all nodes say of a key.
+    /// The counts of a key over all nodes.
     pub(super) fn of(&self, key: &str) -> Said {
         self.0.get(key).copied().unwrap_or_default()
     }

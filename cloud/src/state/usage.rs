@@ -1,4 +1,4 @@
-//! What is kept of each node: the number of things and the size of their records.
+//! Counts the things of each node and the size of their records, for quotas.
 //!
 //! Leases are not counted here: their number for one node and the size of each are bounded where
 //! they are granted.
@@ -14,7 +14,7 @@ use crate::state::record::{Change, Claim, Home, Intent, NodeDriver};
 /// The bytes of a record beside its texts, as an estimate.
 const RECORD: usize = 64;
 
-/// What is kept of a node, or the difference between two such figures.
+/// The usage of a node, or the difference between two usages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Volumes, snapshots and groups, with those that are being made.
@@ -26,7 +26,7 @@ pub struct Usage {
 /// A record's share, and the node that it counts for.
 pub(super) type Share = (NodeName, Usage);
 
-/// What is kept of all nodes.
+/// The usages of all nodes.
 #[derive(Default)]
 pub(super) struct Usages {
     nodes: HashMap<NodeName, Usage>,
@@ -39,7 +39,7 @@ impl Usage {
         Self { things, bytes: i64::try_from(bytes).unwrap_or(i64::MAX) }
     }
 
-    /// This, and one thing of which nothing is known yet.
+    /// This usage and one more thing, of which nothing is known yet.
     #[must_use]
     pub fn plus_one(self) -> Self {
         self + Self::of(1, [])
@@ -75,7 +75,7 @@ impl Usage {
 }
 
 impl Change {
-    /// The share of the record that it makes; none if that counts for no node.
+    /// The share of the record that the change writes; none if it counts for no node.
     pub(super) fn share(&self) -> Option<Share> {
         match self {
             Self::Home(driver, id, home) => {
@@ -132,7 +132,7 @@ impl Usages {
         self.nodes.get(node).copied().unwrap_or_default()
     }
 
-    /// What is kept of all nodes.
+    /// The usage of all nodes together.
     pub(super) fn all(&self) -> Usage {
         self.all
     }

@@ -1,7 +1,7 @@
-//! Whether this csi-cloud may change the store: alone, or as the leader of several.
+//! The role of this csi-cloud: alone, leader or follower. Only the first two may change the store.
 //!
-//! Of several csi-clouds with one store, one leads at a time, as long as it holds its lease. What
-//! this file says is a local bound: it ends before the lease can. Each commit and each call proves
+//! Of several csi-clouds with one store, one leads at a time, as long as it holds its lease. This
+//! file's answer is a local bound: it ends before the lease can. Each commit and each call proves
 //! the same again, at the store and at the edge.
 
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// Which part this csi-cloud has.
+/// The role of this csi-cloud.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Role {
     /// No other csi-cloud can use the store. It has an epoch if the store once had several
@@ -24,18 +24,18 @@ pub enum Role {
     Leading(LeaderEpoch),
     /// Another one leads, or none does.
     Following(Option<Leader>),
-    /// It has led, and another one may lead now. It never leads again before a restart.
+    /// It led, and another one may lead now. It never leads again before a restart.
     Deposed,
 }
 
-/// A csi-cloud that leads, as it says of itself in the store.
+/// The leading csi-cloud, as it registers in the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Leader {
     /// The name of its replica.
     pub name: Arc<str>,
     /// Its epoch.
     pub epoch: LeaderEpoch,
-    /// Where edges reach it.
+    /// Its endpoints for edges.
     pub endpoints: Arc<[Endpoint]>,
 }
 
@@ -46,9 +46,9 @@ pub struct Leadership(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     role: watch::Sender<Role>,
-    /// What `until` is counted from.
+    /// The origin of `until`.
     began: Instant,
-    /// How long the lease is certainly valid, in ms since `began`.
+    /// The time until which the lease is certainly valid, in ms since `began`.
     until: AtomicU64,
     resign: CancellationToken,
 }

@@ -1,4 +1,4 @@
-//! What a csi-cloud is among several with one store: a name, and where edges reach it.
+//! A replica: one of several csi-clouds with one store, with its name and its endpoints for edges.
 
 use std::str::FromStr;
 
@@ -10,7 +10,7 @@ use proto::names::NodeName;
 pub struct Replica {
     /// Its name; no other one has it.
     pub name: String,
-    /// Where edges reach it.
+    /// Its endpoints for edges.
     pub endpoints: Vec<Endpoint>,
 }
 

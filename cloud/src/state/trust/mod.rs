@@ -1,6 +1,6 @@
-//! What csi-cloud keeps to know whom it trusts: its own secret keys, tokens and revocations.
+//! The trust records of csi-cloud: its own secret keys, tokens and revocations.
 //!
-//! The records are here, and [`Trust`] is all of them in memory. None belongs to a driver.
+//! [`Trust`] has all of them in memory. None belongs to a driver.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -51,7 +51,7 @@ impl Trust {
         self.revocations.get(subject)
     }
 
-    /// Whether a certificate is revoked.
+    /// True if a certificate is revoked.
     pub fn is_revoked(&self, subject: &Subject, serial: &Serial) -> bool {
         self.revocation(subject).is_some_and(|revocation| revocation.refuses(serial))
     }

@@ -1,6 +1,6 @@
-//! What all parts of a replica share: the client, the keys, and how the replica is.
+//! The shared context of a replica's tasks: the client, the keys, the role, and troubles with etcd.
 //!
-//! Operators ask it too: who is there, who shall lead, and who shall not.
+//! Operators use it too: they list the replicas, promote one, or drain one.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,9 +25,9 @@ use crate::state::store::backend::StoreError;
 use crate::state::store::leadership::Leadership;
 use crate::telemetry::metrics::Commits;
 
-/// How long an order to promote a replica counts, in seconds.
+/// The lifetime of an order to promote a replica, in seconds.
 const PROMOTE: i64 = 60;
-/// How long the state may be without word of etcd before that is said.
+/// The time without an answer of etcd after which that is reported.
 const SILENCE: Duration = Duration::from_secs(3);
 
 /// One of several csi-clouds with one store.
@@ -36,18 +36,18 @@ pub struct Cluster {
     pub(super) keys: Keys,
     /// The URL of the store, without a password.
     pub(super) url: String,
-    /// What this replica says of itself.
+    /// This replica, as it registers in etcd.
     pub(super) me: Member,
     pub(super) leadership: Leadership,
     /// The number of the last commit in the state here.
     pub(super) commit: watch::Sender<u64>,
-    /// What commits report to; none for a command.
+    /// The metrics of commits; none for a command.
     pub(super) commits: Option<Commits>,
     read_backs: AtomicU64,
     troubles: Mutex<BTreeMap<Work, Trouble>>,
 }
 
-/// What etcd is used for.
+/// A use of etcd.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Work {
     /// Reading all records, and following their changes.
@@ -60,13 +60,13 @@ pub(super) enum Work {
     Commit,
 }
 
-/// Why etcd cannot be used for something.
+/// The reason why a use of etcd fails.
 struct Trouble {
     why: Arc<str>,
     since: Instant,
 }
 
-/// Why an order was not given.
+/// The reason why an order was not given.
 #[derive(Debug, thiserror::Error)]
 pub enum OrderError {
     /// No such replica runs.

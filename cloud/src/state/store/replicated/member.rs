@@ -1,4 +1,4 @@
-//! What a replica says of itself in etcd, as JSON that people can read too.
+//! The entry of a replica in etcd, as JSON that people can read too.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ pub(super) struct Member {
     pub(super) name: Arc<str>,
     /// The version of its csi-cloud.
     pub(super) version: String,
-    /// Where edges reach it.
+    /// Its endpoints for edges.
     pub(super) endpoints: Vec<String>,
     /// The last commit that it has; a leader's key has none.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -23,7 +23,7 @@ pub(super) struct Member {
 }
 
 impl Member {
-    /// What a value says; one that is none says nothing.
+    /// Reads a value; an unreadable one gives an empty entry.
     pub(super) fn of(found: &KeyValue) -> Self {
         serde_json::from_slice(&found.value).unwrap_or_default()
     }
@@ -40,7 +40,7 @@ impl Member {
     }
 }
 
-/// The replica that leads, as its key says it.
+/// The leader's key: its entry, the key's revision and its lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct LeaderKey {
     pub(super) member: Member,
@@ -49,7 +49,7 @@ pub(super) struct LeaderKey {
 }
 
 impl LeaderKey {
-    /// What the key says.
+    /// Reads the key.
     pub(super) fn of(found: &KeyValue) -> Self {
         let member = Member::of(found);
         Self { member, created: found.create_revision, lease: found.lease }

@@ -1,4 +1,4 @@
-//! What operators want: which replica shall lead, and which shall not.
+//! Orders of operators: which replica shall lead, and which shall not.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

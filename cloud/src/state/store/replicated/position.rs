@@ -1,6 +1,6 @@
-//! How far the store is: the number of its last commit, and its format.
+//! The position of the store: the number of its last commit, and its format.
 //!
-//! A commit proves that it follows the one that was seen last, by the bytes of this value.
+//! A commit proves that it follows the commit seen last, by comparing the bytes of this value.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::etcd::request;
 use crate::state::store::backend::StoreError;
 use crate::state::store::format::{NEWEST, OLDEST};
 
-/// The format of a store into which an import goes: no csi-cloud knows it.
+/// The format of a store during an import: no csi-cloud knows it.
 pub(super) const IMPORTING: u64 = u64::MAX;
 
 /// The value of the key `commit`.
@@ -32,7 +32,7 @@ pub(super) struct Position {
     bytes: Option<Vec<u8>>,
 }
 
-/// Why the value is none.
+/// The reason why the value is no position.
 #[derive(Debug, thiserror::Error)]
 enum PositionError {
     #[error("its key commit holds no JSON of csi-cloud")]
@@ -59,7 +59,7 @@ impl Position {
             .map_err(|why| StoreError::Open { store: at.to_owned(), why: Arc::new(why) })
     }
 
-    /// The position of a store into which an import goes, if it is one. Its records do not count.
+    /// The position of a store during an import, if there is one. Its records do not count.
     pub(super) fn of_import(found: Option<&KeyValue>) -> Option<Self> {
         let bytes = &found?.value;
         let Written { number, format } = serde_json::from_slice(bytes).ok()?;
