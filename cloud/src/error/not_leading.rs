@@ -1,8 +1,9 @@
-//! Why a csi-cloud that is one of several does not carry a call out, nor answer for it.
+//! The error of a csi-cloud that is one of several and does not lead.
 //!
-//! Each may pass, so callers send the call again; a socket relay sends it to the next csi-cloud.
+//! Each case may pass, so callers send the call again. A socket relay sends it to the next
+//! csi-cloud.
 
-/// Another csi-cloud leads, or none does, or maybe another one.
+/// This csi-cloud does not lead, so it neither carries out nor answers the call.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotLeading {
     /// It follows this one.
@@ -18,13 +19,13 @@ pub enum NotLeading {
          call again. If this lasts, `csi-cloud replicas` says which ones reach the store"
     )]
     NoLeader,
-    /// It follows, and does not know whom.
+    /// It cannot use etcd, so it does not know the leader.
     #[error(
         "this csi-cloud cannot use etcd, so it does not know who leads; nothing was done, send the \
          call again. etcd: {0}"
     )]
     NoEtcd(String),
-    /// It has led.
+    /// It led before, and another one may lead now.
     #[error(
         "this csi-cloud led, and another one may lead by now, so it answers nothing more; the \
          outcome is not known here, send the call again"

@@ -1,4 +1,4 @@
-//! What may still carry out a call that was not: an edge that links, or another csi-cloud.
+//! Decides if a new link or another csi-cloud may still carry out a call that failed.
 
 use proto::csi::status::ToStatus;
 use tonic::Code;
@@ -6,7 +6,7 @@ use tonic::Code;
 use super::Error;
 
 impl Error {
-    /// Whether an edge that links may end it: nothing was begun for want of a link.
+    /// True if a new link may end the failure: nothing was begun, because a link was missing.
     pub fn awaits_link(&self) -> bool {
         matches!(
             self,
@@ -21,8 +21,7 @@ impl Error {
         )
     }
 
-    /// Whether the next csi-cloud may carry out a call that this one could not, which leads and
-    /// stops, or does not lead.
+    /// True if the next csi-cloud may carry out the call: this one stops, or does not lead.
     pub(crate) fn is_for_the_next(&self, is_stopping: bool) -> bool {
         let may_pass = self.code() == Code::Unavailable || self.awaits_link();
         matches!(self, Self::NotLeading(_)) || (is_stopping && may_pass)

@@ -1,4 +1,4 @@
-//! What an error of etcd means: whether the request may have been carried out.
+//! Failures of requests to etcd: each says if the request may have been carried out.
 //!
 //! Only an answer of etcd itself proves that nothing was changed. All else leaves that open.
 
@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use tonic::{Code, Status};
 
-/// How etcd begins the text of each error of its own.
+/// The prefix of etcd's own error messages.
 const OWN: &str = "etcdserver: ";
 
-/// Why a request has no answer.
+/// The reason why a request has no answer.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum EtcdError {
     /// etcd refused the request, and did nothing of it.
@@ -25,7 +25,7 @@ pub enum EtcdError {
     /// The revision was compacted away.
     #[error("etcd does not have this revision any more: {0}")]
     Compacted(String),
-    /// It refused the user, the password or what the user may do; nothing was done.
+    /// It refused the user, the password or the user's rights; nothing was done.
     #[error(
         "etcd refuses this user: {0}; look at user and password_file in [etcd], and at the role \
          of the user"
@@ -37,10 +37,10 @@ pub enum EtcdError {
     /// The answer is larger than this client takes.
     #[error("the answer of etcd is too large: {0}")]
     TooLarge(String),
-    /// There is no answer in time. The request may have been done, or may be done yet.
+    /// There was no answer in time. The request may have been carried out, or may still be.
     #[error("etcd gave no answer within {0:?}; has it a quorum, and can it be reached?")]
     Timeout(Duration),
-    /// It ended in a way that leaves open whether it was done.
+    /// The request ended without an answer. It may have been carried out.
     #[error("etcd gave no answer; has it a quorum, and can it be reached?")]
     Lost(#[source] Arc<Status>),
 }

@@ -1,4 +1,4 @@
-//! How to reach etcd beside its addresses: certificates, user and password.
+//! Settings of the connection to etcd beside its addresses: certificates, user and password.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,9 +12,9 @@ use crate::etcd::login::Login;
 
 /// The time for a connection.
 const CONNECT: Duration = Duration::from_secs(2);
-/// How often a connection must show life, and how long it may then take.
+/// The interval of keep-alive pings, and the time limit for their answers.
 const ALIVE: Duration = Duration::from_secs(3);
-/// The bytes on their way that a stream, and a connection, may have.
+/// The flow-control window of a stream and of a connection, in bytes.
 const WINDOW: u32 = 4 << 20;
 
 /// The settings of the section `[etcd]`.
@@ -28,7 +28,7 @@ pub struct EtcdSettings {
     pub user: Option<(String, PathBuf)>,
 }
 
-/// Why there can be no client.
+/// The reason why no client can be made.
 #[derive(Debug, thiserror::Error)]
 pub enum SettingsError {
     /// A file cannot be read.
@@ -57,7 +57,7 @@ pub enum SettingsError {
     Password(PathBuf),
 }
 
-/// What contradicts itself in the settings.
+/// A contradiction in the settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Contradiction {
     /// One of a pair is missing.

@@ -1,4 +1,4 @@
-//! Which handlers of RuntimeClasses take direct volumes, by the operator's word.
+//! RuntimeClass handlers whose guests take direct volumes, as the operator configures them.
 
 use glob::Pattern;
 
@@ -21,7 +21,7 @@ impl Handlers {
         Self(patterns)
     }
 
-    /// Whether containers of this handler run in a guest that takes direct volumes.
+    /// True if containers of this handler run in a guest that takes direct volumes.
     pub fn takes_direct(&self, handler: &str) -> bool {
         self.0.iter().any(|pattern| pattern.matches(handler))
     }

@@ -1,6 +1,6 @@
-//! What one node may see, with the revision of each object, and what went lately.
+//! The objects that one node may see, each with its revision, and the recent deletions.
 //!
-//! Pure. Only so many deletions are kept: an edge that is further behind gets everything anew.
+//! Pure. Only the last deletions are kept: an edge that is further behind gets everything anew.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -55,7 +55,7 @@ impl View {
         (self.latest != before).then_some(self.latest)
     }
 
-    /// What an edge lacks that has this position; none if it lacks nothing.
+    /// The transfer from this position to the latest one; none if there is no change.
     pub fn since(&self, epoch: u64, position: Position) -> Option<Transfer> {
         let to = Position { epoch, revision: self.latest };
         if position == to {

@@ -1,7 +1,7 @@
-//! How often an address may fail to join, and a node may renew.
+//! Limits failed joins of an address, and renewals of a node.
 //!
-//! A token's secret cannot be guessed; the limit of failures keeps the log and the CPU free. Both
-//! maps are bounded.
+//! A token's secret cannot be guessed; the limit of failures spares the log and the CPU. Both maps
+//! are bounded.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -22,7 +22,7 @@ const ENTRIES: usize = 4096;
 pub(super) struct Failures(HashMap<IpAddr, (u32, Instant)>);
 
 impl Failures {
-    /// Whether an address has failed too often.
+    /// True if an address has failed too often.
     pub(super) fn is_full(&self, from: IpAddr) -> bool {
         let of = self.0.get(&counted(from));
         of.is_some_and(|(count, begun)| *count >= FAILURES && begun.elapsed() < WINDOW)
@@ -57,7 +57,7 @@ impl Renewals {
     }
 }
 
-/// Removes what is over from a full map; if nothing is, all of it.
+/// Removes the entries of ended windows from a full map; if there are none, all entries.
 fn bound<K: Hash + Eq, V>(map: &mut HashMap<K, V>, is_current: impl Fn(&V) -> bool) {
     if map.len() >= ENTRIES {
         map.retain(|_, value| is_current(value));

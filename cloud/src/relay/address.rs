@@ -1,4 +1,5 @@
-//! Where a socket relay and csi-cloud meet: `unix:PATH` or `https://HOST:PORT`.
+//! Addresses at which csi-cloud takes the calls of socket relays: `unix:PATH` or
+//! `https://HOST:PORT`.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -7,7 +8,7 @@ use std::str::FromStr;
 use http::Uri;
 use http::uri::Authority;
 
-/// Where csi-cloud takes the calls of socket relays.
+/// An address at which csi-cloud takes the calls of socket relays.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
     /// On the same host, at this path.

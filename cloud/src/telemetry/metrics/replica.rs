@@ -1,4 +1,4 @@
-//! What this csi-cloud is among several with one store.
+//! Metrics of this csi-cloud as one of several with one store.
 
 use std::sync::atomic::Ordering;
 
@@ -6,7 +6,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-/// The gauges of a replica. One whose store is its own leads, and has no more to say.
+/// The gauges of a replica. A csi-cloud that shares no store always leads.
 #[derive(Default)]
 pub(super) struct ReplicaGauges {
     leads: Gauge,
@@ -19,13 +19,13 @@ pub(super) struct ReplicaGauges {
 /// Their values at a scrape.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReplicaNow {
-    /// Whether it leads.
+    /// True if it leads.
     pub leads: bool,
     /// The epoch of the last leader; 0 if there was none.
     pub epoch: u64,
     /// The last commit that its state has.
     pub commit: u64,
-    /// Whether etcd cannot be used.
+    /// True if etcd cannot be used.
     pub trouble: bool,
     /// Commits whose answer was lost.
     pub read_backs: u64,
