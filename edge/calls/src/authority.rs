@@ -1,8 +1,8 @@
-//! What a csi-cloud may ask of this node: the calls that csi-cloud sends, and no others.
+//! Limits what a csi-cloud may call at this node: the calls that csi-cloud sends, and no others.
 //!
-//! Node calls come from the kubelet, by the node's own front. The node's operator may deny some of
-//! the rest. Only a boot of the machine surely ends a run at a driver. So a file says which methods
-//! each csi-edge of this boot has denied. It may use `error`.
+//! Node calls come from the kubelet, by the node's own front. The node's operator may deny more
+//! methods. A denied call may still run at a driver, since only a reboot surely ends it. So a file
+//! keeps the methods that each csi-edge of this boot has denied. It may use `error`.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -22,11 +22,11 @@ use crate::error::Error;
 /// The file's name in the state directory.
 const FILE: &str = "denied.json";
 
-/// A method that csi-cloud sends, and that an operator may deny.
+/// A method that csi-cloud sends and an operator may deny.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Deniable(Method);
 
-/// Why a method cannot be denied.
+/// The reason why a method cannot be denied.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is no method that csi-cloud sends, such as \"ControllerExpandVolume\"")]
 pub struct NotDeniable(String);
@@ -44,12 +44,12 @@ impl FromStr for Deniable {
 #[derive(Default)]
 pub struct Authority {
     denied: BTreeSet<Deniable>,
-    /// Those of them that no csi-edge has passed on since the machine was started.
+    /// The denied methods that no csi-edge has passed on since this boot.
     never_run: Mutex<BTreeSet<Deniable>>,
     file: Option<PathBuf>,
 }
 
-/// What the file holds.
+/// The content of the file.
 #[derive(Serialize, Deserialize)]
 struct DenialRecord {
     /// The boot in which it was written.

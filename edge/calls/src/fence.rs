@@ -1,7 +1,7 @@
-//! Which csi-cloud may call this node: of several, the one with the greatest epoch.
+//! Admits calls of one csi-cloud only: of several, the one with the greatest epoch.
 //!
-//! An epoch is durable before a call of it goes to a driver. After an epoch was told, no call of a
-//! lower one does. So a leader that was paused cannot undo what its successor did. It uses no other
+//! An epoch is durable before a call of it goes to a driver. After that, calls of a lower epoch are
+//! refused. So a leader that was paused cannot undo the work of its successor. It uses no other
 //! room.
 
 use std::io;
@@ -26,19 +26,19 @@ pub struct Fence {
     node: NodeName,
     /// The greatest one.
     told: AtomicU64,
-    /// The greatest one that a restart does not forget.
+    /// The greatest one in the file.
     durable: AtomicU64,
     file: Option<PathBuf>,
     writing: tokio::sync::Mutex<()>,
 }
 
-/// What the file holds.
+/// The content of the file.
 #[derive(Serialize, Deserialize)]
 struct Kept {
     epoch: LeaderEpoch,
 }
 
-/// Why a csi-cloud may not call here.
+/// The reason why a csi-cloud may not call here.
 #[derive(Debug, thiserror::Error)]
 pub enum FenceError {
     /// It led before another one.

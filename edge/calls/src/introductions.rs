@@ -1,4 +1,4 @@
-//! What each driver said of itself last, kept for the node's own callers while the driver is away.
+//! Keeps the last introduction of each driver for the node's own callers, while the driver is away.
 //!
 //! A kubelet and its registrar ask when the node starts, often before the driver has. A file keeps
 //! the answers, with the node's name: a copy of the file answers nothing at another node. It may
@@ -35,13 +35,13 @@ const LARGEST: usize = 64 * 1024;
 #[derive(Default)]
 pub struct Introductions {
     known: Mutex<ByName>,
-    /// Where they are kept, and at which node.
+    /// The file, and the node that it belongs to.
     file: Option<(PathBuf, NodeName)>,
 }
 
 type ByName = BTreeMap<DriverName, Arc<hello::Driver>>;
 
-/// What the file holds.
+/// The content of the file.
 #[derive(Serialize, Deserialize)]
 struct Kept {
     node: NodeName,
@@ -57,11 +57,11 @@ impl Introductions {
         Self { known: Mutex::new(known), file }
     }
 
-    /// What a driver answered this call when it introduced itself; none if it never did, or does
-    /// not implement it.
+    /// A driver's last answer to this call; none if it never introduced itself, or does not
+    /// implement the call.
     ///
-    /// CSI lets Probe say `ready: false`, and callers ask again then. An older answer would not be
-    /// true.
+    /// Probe is answered `ready: false`, because an older answer may be false by now. CSI allows
+    /// that, and callers ask again.
     pub(crate) fn answer(&self, driver: &DriverName, local: Local) -> Option<Bytes> {
         let known = self.of(driver)?;
         match local {
@@ -73,12 +73,12 @@ impl Introductions {
         }
     }
 
-    /// Whether a driver had its own topology; none if it never introduced itself.
+    /// True if a driver had its own topology; none if it never introduced itself.
     pub(crate) fn has_own_topology(&self, driver: &DriverName) -> Option<bool> {
         self.of(driver).map(|known| drivers::has_own_topology(&known))
     }
 
-    /// Keeps what drivers say of themselves, until dropped.
+    /// Keeps the introductions of drivers, until dropped.
     pub async fn follow(self: Arc<Self>, drivers: Arc<Drivers>) {
         let mut changes = drivers.changes();
         changes.mark_changed();

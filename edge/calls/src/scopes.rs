@@ -1,8 +1,8 @@
-//! What the cloud told this node about its drivers: how far their volumes reach, and whose topology
-//! the cloud publishes itself.
+//! The cloud's settings for this node's drivers: their scopes, and whose topology the cloud
+//! publishes.
 //!
-//! A file keeps it, so a node that starts without the cloud answers its kubelet as before. A word
-//! holds until the cloud tells another. It uses no other room.
+//! A file keeps them, so a node that starts without the cloud answers its kubelet as before. A
+//! setting holds until the cloud sends another. It uses no other room.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -21,28 +21,28 @@ use tracing::{error, info, warn};
 /// The file's name in the state directory.
 const FILE: &str = "scopes.json";
 
-/// What the cloud told about drivers.
+/// The cloud's settings for drivers.
 #[derive(Default)]
 pub struct Scopes {
     known: Mutex<Words>,
-    /// Told by the cloud, and not in force yet.
+    /// Received from the cloud, and not in force yet.
     told: Mutex<Words>,
     file: Option<PathBuf>,
     /// The file's content; held while writing.
     kept: tokio::sync::Mutex<Words>,
 }
 
-/// What the file holds.
+/// The content of the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Words {
     scopes: BTreeMap<DriverName, Scope>,
-    /// The drivers whose topology the cloud publishes; none if it never said.
+    /// The drivers whose topology the cloud publishes; none if it never told.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     publishes_topology: Option<BTreeSet<DriverName>>,
 }
 
 impl Words {
-    /// These words, and over them those that were told later.
+    /// These settings, overridden by later ones.
     fn and(mut self, told: Self) -> Self {
         self.scopes.extend(told.scopes);
         self.publishes_topology = told.publishes_topology.or(self.publishes_topology);
@@ -59,8 +59,8 @@ impl Words {
 }
 
 impl Scopes {
-    /// Reads the words in this state directory. A file that is damaged or cannot be read counts as
-    /// empty, because the cloud tells them again.
+    /// Reads the settings in this state directory. A file that is damaged or cannot be read counts
+    /// as empty, because the cloud sends them again.
     pub fn open(directory: &Path) -> Self {
         let file = directory.join(FILE);
         let words = read(&file).unwrap_or_else(|error| {
@@ -78,7 +78,7 @@ impl Scopes {
         self.known().scopes.get(driver).copied()
     }
 
-    /// Whether the cloud publishes the topology of a driver at this node, and no kubelet does.
+    /// True if the cloud publishes the topology of a driver at this node, and no kubelet does.
     pub fn publishes_topology(&self, driver: &DriverName) -> bool {
         self.known().publishes(driver)
     }

@@ -1,4 +1,4 @@
-//! What is known of this node's Pods and their volumes. Pure.
+//! The known Pods of this node and their volumes. Pure.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::receiving::Transfer;
 
-/// The Pods that are remembered when they are gone.
+/// The number of Pods that are remembered after they are gone.
 pub(super) const GONE: usize = 512;
 
 /// A Pod of this node.
@@ -19,11 +19,11 @@ pub struct KnownPod {
     pub name: String,
     /// Its RuntimeClass, if it has one.
     pub runtime_class: Option<String>,
-    /// Whether that takes direct volumes; none if the RuntimeClass is not known.
+    /// True if the RuntimeClass takes direct volumes; none if it is not known.
     pub direct: Option<bool>,
 }
 
-/// A Pod that was at this node, and that Kubernetes has no more.
+/// A Pod of this node that Kubernetes does not have any more.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GonePod {
     /// Its uid.
@@ -70,8 +70,8 @@ impl Known {
         Self { position, objects, gone, uids, handles }
     }
 
-    /// What is known after a transfer, and the keys that are gone with it. None if the transfer
-    /// begins elsewhere.
+    /// The objects after a transfer, and the keys that it removed. None if the transfer begins at
+    /// another position.
     pub(super) fn after(&self, transfer: &Transfer) -> Option<(Self, Vec<Key>)> {
         let mut objects = match transfer.from {
             None => BTreeMap::new(),
