@@ -1,4 +1,4 @@
-//! How the containers of a pod use its direct volumes: for reading only, or not.
+//! Tracks the containers that use a direct volume, read-only or not, and refuses to mix the two.
 //!
 //! Kata's runtime-rs adds `ro` to the device's mount for a container with `readOnly`. The agent of
 //! a guest that has the device mounted otherwise answers EBUSY, and that container never starts.
@@ -56,7 +56,7 @@ impl Uses {
     }
 }
 
-/// The volumes of a container, and whether it only reads them.
+/// The volumes of a container; true if it only reads one.
 fn wanted<'a>(
     container: &Container,
     published: &'a [Published],

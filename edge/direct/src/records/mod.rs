@@ -1,4 +1,4 @@
-//! What is kept on disk of the direct volumes of this node, below its state directory.
+//! Records of this node's direct volumes on disk, below its state directory.
 //!
 //! Promises: a record appears and goes whole and is durable before it counts; a damaged record
 //! hinders its own volume only. It uses no other room.

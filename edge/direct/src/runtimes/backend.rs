@@ -1,4 +1,4 @@
-//! What each kind of runtime is sent, and what its answers mean.
+//! The trait of a kind of runtime: the requests for its shims, and the meaning of their answers.
 //!
 //! A backend does no I/O: it builds requests for a shim and reads the replies.
 
@@ -10,7 +10,7 @@ use super::http::Reply;
 use super::sandbox::Sandbox;
 use super::stats::{Stats, StatsError};
 
-/// How much of a shim's text is shown, in characters.
+/// The longest text of a shim that is shown, in characters.
 const MAX_TEXT: usize = 200;
 
 /// A request to a shim.
@@ -38,7 +38,7 @@ pub enum Reject {
         /// The beginning of its text.
         text: String,
     },
-    /// The answer is not certainly about the volume.
+    /// The answer may not be about the volume.
     #[error(transparent)]
     Nonsense(StatsError),
 }
@@ -61,12 +61,13 @@ pub trait Runtime: Send + Sync {
     fn read_stats(&self, reply: &Reply, size: u64) -> Result<Stats, Reject>;
     /// Asks to grow the file system on this device to `bytes`.
     fn resize(&self, device: &str, bytes: u64) -> ShimRequest;
-    /// Reads whether the file system was grown.
+    /// Reads the reply to a resize.
     ///
     /// # Errors
-    /// It was not.
+    /// The file system was not grown.
     fn read_resize(&self, reply: &Reply) -> Result<(), Reject>;
-    /// What it means if a live shim closes a connection without an answer; none if that is a fault.
+    /// The meaning of a connection that a live shim closes without an answer; none if that is a
+    /// fault.
     fn without_a_word(&self) -> Option<&'static str>;
 }
 

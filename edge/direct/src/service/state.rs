@@ -1,4 +1,4 @@
-//! What all operations on direct volumes share.
+//! The shared context of all operations on direct volumes.
 
 use std::sync::Arc;
 
@@ -22,6 +22,6 @@ pub(super) struct Service {
     pub(super) locks: VolumeLocks,
     /// The volumes that no runtime took; none until they were looked at.
     pub(super) not_taken: watch::Sender<Option<NotTaken>>,
-    /// What was begun runs here to its end.
+    /// Operations that were begun run here to their end.
     pub(super) tasks: Tasks,
 }
