@@ -1,22 +1,22 @@
-//! When a certificate is renewed, and how soon again after a failure.
+//! Schedules the renewal of a certificate, and the attempts after a failure.
 
 use std::time::{Duration, SystemTime};
 
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use proto::names::certificate::Validity;
 
-/// The clock is looked at so often: it may be set, and it runs while a machine sleeps.
+/// The interval at which the clock is read: it may be set, and it runs while a machine sleeps.
 const LOOK: Duration = Duration::from_secs(60);
 
-/// The time to renew at: from a half to two thirds of the certificate's life, by `dice` from 0 to
-/// 1. A fleet that joined together does not renew together.
+/// The time of renewal: from a half to two thirds of the certificate's life, by `dice` from 0 to
+/// 1. So a fleet that joined together does not renew together.
 pub fn renew_at(validity: &Validity, dice: f64) -> SystemTime {
     let share = 0.5 + dice.clamp(0.0, 1.0) / 6.0;
     validity.not_before + validity.life().mul_f64(share)
 }
 
-/// The delays after attempts without a certificate: 5 min, doubling to 1 h. They are less for a
-/// certificate of a short life, so that it is tried often before its end.
+/// The delays after failed attempts: 5 min, doubling to 1 h. A certificate with a short life has
+/// shorter ones, so that many attempts come before its end.
 pub fn delays(life: Duration) -> ExponentialBackoff {
     let first = (life / 60).clamp(Duration::from_secs(1), Duration::from_secs(300));
     let last = (life / 12).clamp(Duration::from_secs(2), Duration::from_secs(3600));

@@ -1,4 +1,4 @@
-//! When to dial again: full jitter, so that edges that lost the cloud together do not come back
+//! Delays between dials, with full jitter: edges that lost the cloud together do not come back
 //! together.
 //!
 //! The longest delay doubles with each failure, up to the cloud's cap. Simulated edges use this
@@ -17,7 +17,7 @@ const FIRST: Duration = Duration::from_millis(500);
 const FOLLOWER: Duration = Duration::from_secs(2);
 /// The longest delay, if the cloud sets no other.
 const LAST: Duration = Duration::from_secs(30);
-/// A link that has lasted so long is stable: the next one is dialed without much delay.
+/// A link that lasted this long was stable: the next one is dialed without much delay.
 pub const STABLE: Duration = Duration::from_secs(30);
 
 /// The longest delay that the cloud allows, from 500 ms to 30 s; 30 s until it says so.

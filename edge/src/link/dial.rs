@@ -1,4 +1,4 @@
-//! What dialing the cloud needs.
+//! The inputs of a dial: endpoints, credentials, the node's drivers, and the receivers of messages.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +24,7 @@ use crate::identity::directory::NodeIdentity;
 pub struct Linked {
     /// The endpoint of the cloud.
     pub cloud: String,
-    /// Since when it is up.
+    /// The time at which it came up.
     pub since: Instant,
 }
 
@@ -34,7 +34,7 @@ pub struct Dial {
     pub cloud: Vec<Endpoint>,
     /// The first delay before a preferred endpoint is tried again; later delays are longer.
     pub return_after: Duration,
-    /// Who this edge is, and whom it trusts.
+    /// This edge's certificate and key, and the CA that it trusts.
     pub credentials: Credentials,
     /// The identity behind them, if csi-edge renews it.
     pub identity: Option<NodeIdentity>,
@@ -52,13 +52,13 @@ pub struct Dial {
     pub metadata: Arc<Metadata>,
     /// The direct volumes that no runtime took, for the cloud; none until they were looked at.
     pub not_taken: watch::Receiver<Option<NotTaken>>,
-    /// Whether csi-edge expands volumes on this node in the place of the kubelet.
+    /// True if csi-edge expands volumes on this node in place of the kubelet.
     pub expands: bool,
-    /// Told of the link in use; none without a link.
+    /// Gets the link in use; none without a link.
     pub linked: watch::Sender<Option<Linked>>,
-    /// How liveness is watched.
+    /// The keep-alive settings.
     pub keep_alive: KeepAlive,
-    /// How the network is reached.
+    /// Connects to an address: the real network, or a simulated one.
     pub connect: Connect,
     /// This run of csi-edge.
     pub run: Run,

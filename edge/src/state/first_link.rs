@@ -1,7 +1,7 @@
-//! Whether this csi-edge has had a link: this version, with these endpoints.
+//! Records that this csi-edge has had a link: this version, with these endpoints.
 //!
-//! A node is served without a link by what it has kept. An update that cannot link must not pass
-//! for ready by that, or a rollout would go on to all nodes.
+//! A node without a link is served from kept state. An update that cannot link must not count as
+//! ready by that, or a rollout would go on to all nodes.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use tracing::warn;
 
 use crate::link::dial::Linked;
 
-/// Says who linked last.
+/// The file that names the version and endpoints of the last link.
 const FILE: &str = "linked";
 
-/// Whether there has been a link, also before a restart if that is kept.
+/// The memory of a first link, which a file keeps over restarts.
 #[derive(Debug, Default)]
 pub struct FirstLink {
     file: Option<PathBuf>,
@@ -28,7 +28,7 @@ pub struct FirstLink {
 }
 
 impl FirstLink {
-    /// Reads what is kept. A file that cannot be read says nothing.
+    /// Reads the file. One that cannot be read counts as no link.
     pub fn open(directory: Option<&Path>, endpoints: &[Endpoint]) -> Self {
         let endpoints: Vec<_> = endpoints.iter().map(ToString::to_string).collect();
         let own = format!("{} {}\n", env!("CARGO_PKG_VERSION"), endpoints.join(" "));
@@ -38,12 +38,12 @@ impl FirstLink {
         Self { file, own, was_made: was_made.into() }
     }
 
-    /// There has been a link.
+    /// True if there has been a link.
     pub fn was_made(&self) -> bool {
         self.was_made.load(Ordering::Relaxed)
     }
 
-    /// Waits for the first link, and keeps that it was made.
+    /// Waits for the first link, and records it.
     pub async fn follow(self: Arc<Self>, mut linked: watch::Receiver<Option<Linked>>) {
         if self.was_made() || linked.wait_for(Option::is_some).await.is_err() {
             return;
