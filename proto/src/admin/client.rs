@@ -17,9 +17,9 @@ use tokio::time::{sleep, timeout};
 
 use crate::host::tasks::Tasks;
 
-/// How long an answer from memory may take.
+/// The time limit for an answer from memory.
 const ANSWER: Duration = Duration::from_secs(4);
-/// How long the work of a command may take.
+/// The time limit for the work of a command.
 const PATIENCE: Duration = Duration::from_secs(600);
 
 /// The body of an answer that refuses a command.
@@ -29,7 +29,7 @@ pub struct ErrorBody {
     pub error: String,
 }
 
-/// Why a command has no answer.
+/// The reason why a command has no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// Nobody serves the socket.
@@ -51,7 +51,7 @@ pub enum ClientError {
     Broken {
         /// The program.
         program: &'static str,
-        /// What broke.
+        /// The failure.
         #[source]
         source: hyper::Error,
     },
@@ -65,7 +65,7 @@ pub enum ClientError {
         program: &'static str,
         /// The socket.
         path: PathBuf,
-        /// How long it had.
+        /// The time limit.
         limit: Duration,
     },
     /// The program refuses the command.

@@ -37,12 +37,12 @@ const METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-
 const TEXT: &str = "text/plain; charset=utf-8";
 const JSON: &str = "application/json";
 
-/// How long a request's headers may take.
+/// The time limit for a request's headers.
 const HEADERS: Duration = Duration::from_secs(10);
 /// The wait after a connection could not be accepted.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Where HTTP/1 is served.
+/// The socket on which HTTP/1 is served.
 pub enum Listener {
     /// At a unix socket.
     Unix(Socket),

@@ -52,8 +52,8 @@ pub struct Flags {
     pub dead_after: Option<u16>,
 }
 
-/// The admin socket of a running program: what the flag says, else what its configuration says.
-/// Other keys of that, and mistakes in them, do not matter.
+/// The admin socket of a running program: from the flag, else from the configuration. Mistakes in
+/// other keys of the configuration do not matter.
 pub fn admin_socket(flag: Option<PathBuf>, config: Option<&Path>) -> PathBuf {
     let configured = || {
         let mut file = Reader::open(config);
@@ -70,7 +70,7 @@ pub struct Common {
     pub workers: u16,
     /// The time for calls in flight when the program is told to stop.
     pub grace: Duration,
-    /// How the liveness of links is watched.
+    /// The keep-alive settings of links.
     pub keep_alive: KeepAlive,
 }
 

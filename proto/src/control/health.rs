@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::host::plain::plain_text;
 
-/// How a driver is.
+/// The health of a driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HealthState {
@@ -23,12 +23,12 @@ pub enum HealthState {
 }
 
 impl HealthState {
-    /// Whether new volumes may go to it.
+    /// True if new volumes may go to it.
     pub fn is_up(self) -> bool {
         self == Self::Up
     }
 
-    /// Whether it failed three times in a row.
+    /// True if it failed three times in a row.
     pub fn is_down(self) -> bool {
         matches!(self, Self::Gone | Self::Failing)
     }
@@ -37,12 +37,12 @@ impl HealthState {
 /// The health of a driver.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Health {
-    /// How it is.
+    /// Its health.
     pub state: HealthState,
     /// For how long it has been so when the message was sent, in seconds. The clocks of two
     /// machines differ, so no time of day is sent.
     pub seconds: u64,
-    /// Why it is not up, for an operator; empty if it is up.
+    /// The reason why it is not up, for an operator; empty if it is up.
     #[serde(default, skip_serializing_if = "String::is_empty", deserialize_with = "plain_text")]
     pub why: String,
 }

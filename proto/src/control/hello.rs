@@ -81,27 +81,27 @@ pub struct Hello {
     pub version: String,
     /// The drivers at this node.
     pub drivers: Vec<Driver>,
-    /// Whether it takes leases of direct volumes, with [`Message::Lease`].
+    /// True if it takes leases of direct volumes, with [`Message::Lease`].
     #[serde(rename = "owners", default, skip_serializing_if = "std::ops::Not::not")]
     pub leases: bool,
-    /// Whether it reports direct volumes that were not taken, with [`Message::NotTaken`].
+    /// True if it reports direct volumes that were not taken, with [`Message::NotTaken`].
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub not_taken: bool,
-    /// Whether it expands volumes on its node itself, in the place of the kubelet. It does not have
+    /// True if it expands volumes on its node itself, in the place of the kubelet. It does not have
     /// the secrets of that.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub expands: bool,
-    /// How far it has the metadata of its node; none from an edge that takes none.
+    /// Its position in the metadata of its node; none from an edge that takes no metadata.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<Position>,
     /// A hash of the CAs that it trusts. It is compared, and shown to nobody.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trust: Option<String>,
-    /// Whether it waits at a csi-cloud that follows until another one leads: it cannot use the
+    /// True if it waits at a csi-cloud that follows until another one leads: it cannot use the
     /// leader that it was told of.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub awaits_leader: bool,
-    /// Which run of csi-edge it is; none from an edge that does not tell.
+    /// The run of csi-edge; none from an edge that does not tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<Run>,
 }
@@ -142,19 +142,19 @@ pub struct Welcome {
     /// None if the cloud does not know it, or not yet; what it said last holds then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub publishes_topology: Option<BTreeSet<DriverName>>,
-    /// Whether the cloud grants leases of direct volumes, and reads [`Message::Lease`].
+    /// True if the cloud grants leases of direct volumes, and reads [`Message::Lease`].
     #[serde(rename = "owners", default, skip_serializing_if = "std::ops::Not::not")]
     pub leases: bool,
-    /// Whether the cloud reads [`Message::NotTaken`].
+    /// True if the cloud reads [`Message::NotTaken`].
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub not_taken: bool,
-    /// Whether the cloud sends the metadata of the node, with [`Message::Metadata`].
+    /// True if the cloud sends the metadata of the node, with [`Message::Metadata`].
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub metadata: bool,
-    /// Whether the cloud issues certificates, and reads [`Message::Renew`].
+    /// True if the cloud issues certificates, and reads [`Message::Renew`].
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub renews: bool,
-    /// Whether the edge shall renew its certificate now: the CAs have changed.
+    /// True if the edge shall renew its certificate now: the CAs have changed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub renew_now: bool,
     /// The epoch of this csi-cloud, and of each call on the link; none if its store is its own.
@@ -185,12 +185,12 @@ pub struct Driver {
     /// Its answers, by RPC (`GetPluginInfo`, `NodeGetInfo`, …). Empty while the driver cannot be
     /// reached; an RPC that it does not implement is left out.
     pub answers: BTreeMap<String, Protobuf>,
-    /// How it is; none from an edge that does not tell.
+    /// Its health; none from an edge that does not tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub health: Option<Health>,
 }
 
-/// Why bytes are not a control message.
+/// The reason why bytes are not a control message.
 #[derive(Debug, thiserror::Error)]
 pub enum MessageError {
     /// More than [`MAX_BYTES`].
@@ -213,7 +213,7 @@ pub enum MessageError {
     },
 }
 
-/// What serde says may repeat the peer's words.
+/// Hides serde's text, which may quote the peer.
 fn unreadable(error: serde_json::Error) -> MessageError {
     MessageError::Unreadable(plain(&error.to_string()))
 }

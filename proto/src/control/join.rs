@@ -15,7 +15,7 @@ use super::hello::{PROTOCOL, Refused};
 /// The largest message of joining, in bytes.
 pub const MAX_BYTES: usize = 64 * 1024;
 
-/// What shows that an edge may join: a token of `csi-cloud token create`, or of Kubernetes for a
+/// A token with which an edge may join: of `csi-cloud token create`, or of a Kubernetes
 /// ServiceAccount. It cannot be printed, and is overwritten when it is dropped.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -63,7 +63,7 @@ pub struct Join {
     pub csr: Base64,
 }
 
-/// What an edge sends to join.
+/// A request of an edge to join.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Question {
@@ -87,8 +87,8 @@ impl Answer {
     }
 }
 
-/// Why bytes are not a message of joining. No text of it has a part of the message, which may hold
-/// a token.
+/// The reason why bytes are not a message of joining. No text of it has a part of the message,
+/// which may hold a token.
 #[derive(Debug, thiserror::Error)]
 pub enum JoinError {
     /// More than [`MAX_BYTES`].

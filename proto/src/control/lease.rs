@@ -21,11 +21,11 @@ pub struct Request {
     pub driver: DriverName,
     /// The volume's id.
     pub volume: String,
-    /// What the edge asks for or reports.
+    /// The request or report.
     pub step: Step,
 }
 
-/// What an edge asks for or reports.
+/// A request or report of an edge.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Step {
@@ -60,7 +60,7 @@ pub struct Reply {
     pub outcome: Outcome,
 }
 
-/// Who has the lease now.
+/// The holder of the lease after the request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
@@ -78,13 +78,13 @@ pub enum Outcome {
     /// Another node, so it was not granted.
     #[serde(rename = "anothers")]
     HeldElsewhere {
-        /// Which node, and what to do; for an operator.
+        /// The other node and advice, for an operator.
         #[serde(deserialize_with = "plain_text")]
         why: String,
     },
     /// An operator took it from this node; another node may have it.
     Fenced {
-        /// Which node, and what to do; for an operator.
+        /// The other node and advice, for an operator.
         #[serde(deserialize_with = "plain_text")]
         why: String,
     },

@@ -12,7 +12,7 @@ pub const LARGEST: usize = 128 * 1024;
 /// The most objects in one transfer.
 pub const MOST: usize = 16 * 1024;
 
-/// How far an edge has the metadata of its node.
+/// The position of an edge in the metadata of its node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Position {
     /// The csi-cloud that counts the revisions, drawn at its start; zero for an edge with nothing.
@@ -102,7 +102,7 @@ pub struct Pod {
     /// Its fsGroupChangePolicy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fs_group_policy: Option<Box<str>>,
-    /// Whether it is being deleted.
+    /// True if it is being deleted.
     #[serde(skip_serializing_if = "is_false")]
     pub deleting: bool,
 }
@@ -134,7 +134,7 @@ pub struct Claim {
     /// The PersistentVolume that it names, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub volume: Option<Box<str>>,
-    /// Whether it is being deleted.
+    /// True if it is being deleted.
     #[serde(skip_serializing_if = "is_false")]
     pub deleting: bool,
 }
@@ -152,7 +152,7 @@ pub struct Volume {
     /// The namespace and the name of its claim, if it has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub claim: Option<(Box<str>, Box<str>)>,
-    /// Whether it is being deleted.
+    /// True if it is being deleted.
     #[serde(skip_serializing_if = "is_false")]
     pub deleting: bool,
 }
@@ -167,10 +167,10 @@ pub struct Attachment {
     pub volume: Box<str>,
     /// The node.
     pub node: Box<str>,
-    /// Whether it is attached.
+    /// True if it is attached.
     #[serde(skip_serializing_if = "is_false")]
     pub attached: bool,
-    /// Whether it is being deleted.
+    /// True if it is being deleted.
     #[serde(skip_serializing_if = "is_false")]
     pub deleting: bool,
 }
@@ -181,10 +181,10 @@ pub struct Attachment {
 pub struct Driver {
     /// Its name.
     pub name: Box<str>,
-    /// Whether its volumes need an attachment.
+    /// True if its volumes need an attachment.
     #[serde(skip_serializing_if = "is_false")]
     pub attach_required: bool,
-    /// Whether the kubelet names the Pod to it.
+    /// True if the kubelet names the Pod to it.
     #[serde(skip_serializing_if = "is_false")]
     pub pod_info_on_mount: bool,
     /// Its fsGroupPolicy.
@@ -200,7 +200,7 @@ pub struct RuntimeClass {
     pub name: Box<str>,
     /// Its handler.
     pub handler: Box<str>,
-    /// Whether the cloud's operator says that such a handler takes direct volumes.
+    /// True if the cloud's operator says that such a handler takes direct volumes.
     #[serde(skip_serializing_if = "is_false")]
     pub direct: bool,
 }
@@ -227,14 +227,14 @@ impl Object {
 /// A part of a transfer. The edge answers each with its position.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Part {
-    /// Where the transfer begins; none if it replaces all that the edge has.
+    /// The position before the transfer; none if the transfer replaces everything.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<Position>,
-    /// Where it leads.
+    /// The position after the transfer.
     pub to: Position,
     /// The number of this part in its transfer, from zero.
     pub number: u32,
-    /// Whether this is the last part: the transfer counts now.
+    /// True if this is the last part: the transfer counts now.
     #[serde(default, skip_serializing_if = "is_false")]
     pub last: bool,
     /// Objects that are new or have changed.

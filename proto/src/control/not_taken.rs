@@ -47,7 +47,7 @@ pub struct Pod {
 }
 
 impl Pod {
-    /// Whether these can be the names and the uid of a pod. They become part of a path in requests
+    /// True if these can be the names and the uid of a pod. They become part of a path in requests
     /// to Kubernetes.
     pub fn is_valid(&self) -> bool {
         let is_uid = |c: char| c.is_ascii_alphanumeric() || c == '-';

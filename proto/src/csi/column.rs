@@ -2,7 +2,7 @@
 //!
 //! Each is a small enum, so that a caller matches exhaustively and names no method.
 
-/// What a driver makes, and a list shows.
+/// A kind of resource that a driver makes and lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Resource {
     /// A volume.
@@ -51,7 +51,7 @@ pub enum Local {
     Info,
     /// Whether the driver is ready.
     Probe,
-    /// What one of the driver's services can do.
+    /// The capabilities of one of the driver's services.
     Capabilities(Capabilities),
     /// The node's id and topology.
     NodeInfo,
@@ -98,7 +98,7 @@ impl Capabilities {
     pub const ALL: [Self; 4] = [Self::Plugin, Self::Controller, Self::Group, Self::Node];
 }
 
-/// How csi-cloud rewrites the request and its answer.
+/// The rewriting of the request and its answer by csi-cloud.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Rewrite {
     /// None: both pass as they came.
@@ -107,11 +107,12 @@ pub enum Rewrite {
     PluginCapabilities,
     /// The answer gets the node's segment.
     NodeInfo,
-    /// The request loses parameters and segments of ours; the answer gets the node's segment.
+    /// The request loses `edge-csi.io/` parameters and segments; the answer gets the node's
+    /// segment.
     CreateVolume,
-    /// The same for a snapshot, which has no parameters of ours.
+    /// The same for a snapshot, which has no `edge-csi.io/` parameters.
     CreateSnapshot,
-    /// The request loses parameters and segments of ours.
+    /// The request loses `edge-csi.io/` parameters and segments.
     Capacity,
     /// Each entry of the answer is rewritten like CreateVolume's answer.
     ListVolumes,
@@ -119,7 +120,7 @@ pub enum Rewrite {
     ListSnapshots,
 }
 
-/// What a call does to a direct volume.
+/// The effect of a call on a direct volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum DirectCall {
     /// It makes one.
@@ -138,7 +139,7 @@ pub enum DirectCall {
     Node(NodeStep),
 }
 
-/// What a call does to a direct volume on its node.
+/// The effect of a call on a direct volume on its node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum NodeStep {
     /// NodeStageVolume.

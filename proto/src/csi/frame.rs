@@ -11,7 +11,7 @@ pub const MAX_MESSAGE: usize = 4 * 1024 * 1024;
 /// The bytes before each message.
 pub const PREFIX: usize = 5;
 
-/// Why a body is not one gRPC message.
+/// The reason why a body is not one gRPC message.
 #[derive(Debug, thiserror::Error)]
 pub enum FrameError {
     /// More than [`MAX_MESSAGE`].

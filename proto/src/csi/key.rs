@@ -72,7 +72,7 @@ pub enum Key {
         source: Option<Id>,
         /// Segments in the caller's order of preference: `preferred`, then `requisite`.
         topology: Vec<Segments>,
-        /// Whether it must be at one of them. CSI: only `requisite` ones bind.
+        /// True if it must be at one of them. CSI: only `requisite` ones bind.
         required: bool,
     },
     /// A call on something that exists.
@@ -123,7 +123,7 @@ impl Method {
         (READERS[self as usize].key)(message)
     }
 
-    /// Whether two (unframed) requests ask for the same.
+    /// True if two (unframed) requests ask for the same.
     ///
     /// Callers write the entries of a map in any order, so bytes that differ can ask for the same.
     /// Requests with unknown fields are the same only byte for byte.
@@ -132,7 +132,7 @@ impl Method {
         one == other || (one.len() == other.len() && same(one, other))
     }
 
-    /// What no other call may be about while this one runs.
+    /// The ids that no other call may concern while this one runs.
     ///
     /// CSI: the CO should have no more than one call in flight per volume. Empty for lists,
     /// streams, and keys that are not valid yet.
@@ -151,7 +151,7 @@ impl Method {
     }
 }
 
-/// How requests of one RPC are read.
+/// Reads the requests of one RPC.
 struct Reader {
     key: fn(&[u8]) -> Result<Key, DecodeError>,
     same: fn(&[u8], &[u8]) -> bool,

@@ -26,7 +26,7 @@ pub const SERVICES: [&str; 5] = [
 /// A service of [`SERVICES`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Service {
-    /// What the plugin is.
+    /// The plugin's identity.
     Identity,
     /// Volumes and snapshots as such.
     Controller,
@@ -60,7 +60,7 @@ impl Service {
         Some((of, method))
     }
 
-    /// Whether CSI's controller plugin has it, which may run apart from the node plugin.
+    /// True if CSI's controller plugin has it, which may run apart from the node plugin.
     pub fn is_controllers(self) -> bool {
         match self {
             Self::Controller | Self::GroupController | Self::SnapshotMetadata => true,
@@ -227,27 +227,27 @@ impl Method {
         Self::ALL.iter().copied().find(|method| method.name() == name)
     }
 
-    /// Whether the answer is a stream of messages. Such a call changes nothing.
+    /// True if the answer is a stream of messages. Such a call changes nothing.
     pub const fn streaming(self) -> bool {
         self.row().streaming
     }
 
-    /// Whether csi-cloud sends the call over a link. An edge takes no other call from one.
+    /// True if csi-cloud sends the call over a link. An edge takes no other call from one.
     pub const fn sent(self) -> bool {
         self.row().sent
     }
 
-    /// Whether answers may be large. Such a call travels beside the small calls, not among them.
+    /// True if answers may be large. Such a call travels beside the small calls, not among them.
     pub const fn bulk(self) -> bool {
         self.row().streaming || self.row().lists.is_some()
     }
 
-    /// What a front answers itself; none if a driver answers.
+    /// The answer that a front gives itself; none if a driver answers.
     pub const fn local(self) -> Option<Local> {
         self.row().local
     }
 
-    /// What the call makes, under a name that is its idempotency key.
+    /// The kind of resource that the call creates, with its name as idempotency key.
     pub const fn creates(self) -> Option<Resource> {
         self.row().creates
     }
@@ -257,17 +257,17 @@ impl Method {
         self.row().lists
     }
 
-    /// Which rewriting of ours the request and its answer need.
+    /// The rewriting that the request and its answer need.
     pub const fn rewrite(self) -> Rewrite {
         self.row().rewrite
     }
 
-    /// What the call does if its volume is a direct one; none if that makes no difference.
+    /// The effect of the call on a direct volume; none if that makes no difference.
     pub const fn direct(self) -> Option<DirectCall> {
         self.row().direct
     }
 
-    /// Where the request has what is edited for the driver of a direct volume.
+    /// The fields of the request that are edited for the driver of a direct volume.
     pub const fn places(self) -> Option<Places> {
         self.row().places
     }

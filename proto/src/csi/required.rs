@@ -13,7 +13,7 @@ pub(super) fn nothing(_: &Bytes) -> Option<&'static str> {
     None
 }
 
-/// What a ControllerPublishVolume lacks.
+/// The missing required field of a ControllerPublishVolume.
 pub(super) fn of_publish(request: &Bytes) -> Option<&'static str> {
     let request = types::ControllerPublishVolumeRequest::decode(request.clone()).ok()?;
     if request.node_id.is_empty() {
@@ -22,13 +22,13 @@ pub(super) fn of_publish(request: &Bytes) -> Option<&'static str> {
     request.volume_capability.is_none().then_some("a volume capability")
 }
 
-/// What a ValidateVolumeCapabilities lacks.
+/// The missing required field of a ValidateVolumeCapabilities.
 pub(super) fn of_validate(request: &Bytes) -> Option<&'static str> {
     let request = types::ValidateVolumeCapabilitiesRequest::decode(request.clone()).ok()?;
     request.volume_capabilities.is_empty().then_some("a volume capability")
 }
 
-/// What a ControllerExpandVolume lacks.
+/// The missing required field of a ControllerExpandVolume.
 pub(super) fn of_expand(request: &Bytes) -> Option<&'static str> {
     let request = types::ControllerExpandVolumeRequest::decode(request.clone()).ok()?;
     request.capacity_range.is_none().then_some("a capacity range")

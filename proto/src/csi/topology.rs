@@ -43,7 +43,7 @@ const SEGMENTS: u32 = 1;
 const CAPABILITIES: u32 = 1;
 const LIST_ENTRIES: u32 = 1;
 
-/// Whether a driver at a node has a topology of its own.
+/// True if a driver at a node has a topology of its own.
 ///
 /// It does if it reports accessibility constraints and segments of its node. Malformed answers
 /// report neither.
@@ -53,7 +53,7 @@ pub fn has_own(plugin_capabilities: &[u8], node_info: &[u8]) -> bool {
         && info.accessible_topology.is_some_and(|at| !at.segments.is_empty())
 }
 
-/// Whether an answer to GetPluginCapabilities has VOLUME_ACCESSIBILITY_CONSTRAINTS.
+/// True if an answer to GetPluginCapabilities has VOLUME_ACCESSIBILITY_CONSTRAINTS.
 pub fn constrained(plugin_capabilities: &[u8]) -> bool {
     let answer =
         csi::GetPluginCapabilitiesResponse::decode(plugin_capabilities).unwrap_or_default();

@@ -8,7 +8,7 @@ use prost::encoding::{
     DecodeContext, WireType, decode_key, decode_varint, encode_key, encode_varint, skip_field,
 };
 
-/// Why a message cannot be edited.
+/// The reason why a message cannot be edited.
 #[derive(Debug, thiserror::Error)]
 pub enum Malformed {
     /// It is not protobuf.
@@ -38,7 +38,7 @@ pub struct Field<'a> {
     pub content: Option<&'a [u8]>,
 }
 
-/// What happens to a field.
+/// An edit of a field.
 pub enum Edit {
     /// It stays, byte for byte.
     Keep,

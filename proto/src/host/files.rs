@@ -8,10 +8,10 @@ use std::path::Path;
 
 use rustix::fs::OFlags;
 
-/// The most bytes that a file of ours has.
+/// The largest size of a state file, in bytes.
 pub const LONGEST: u64 = 1 << 20;
 
-/// Why a file was not read.
+/// The reason why a file was not read.
 #[derive(Debug, thiserror::Error)]
 pub enum Unread {
     /// There is none.
@@ -20,7 +20,7 @@ pub enum Unread {
     /// Something else has its name: a symlink, a directory, a FIFO, a socket or a device.
     #[error("it is no regular file")]
     NoFile,
-    /// It is longer than any file of ours.
+    /// It is larger than any state file.
     #[error("it has more than {LONGEST} bytes")]
     TooLong,
     /// The file system's error.

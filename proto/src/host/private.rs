@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 /// Everybody else may read or write.
 const OTHERS: u32 = 0o006;
 
-/// Why a file with a private key is refused.
+/// The reason why a file with a private key is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum PrivateError {
     /// It cannot be looked at.

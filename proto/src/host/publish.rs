@@ -9,7 +9,7 @@ use std::path::Path;
 use serde::Serialize;
 use uuid::Uuid;
 
-/// What happens to a file that exists.
+/// The treatment of a file that exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Existing {
     /// It is replaced, in one step.

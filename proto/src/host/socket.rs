@@ -8,15 +8,15 @@ use std::path::{Path, PathBuf};
 
 use tokio::net::UnixListener;
 
-/// How many connections wait to be accepted; the system lowers it to `net.core.somaxconn`.
+/// The backlog of connections to accept; the system lowers it to `net.core.somaxconn`.
 const WAITING: i32 = 1024;
 
 /// The longest path of a unix socket, in bytes (`sun_path` less its NUL).
 pub const MAX_PATH: usize = 107;
-/// Who may connect: the owner and the group.
+/// The mode of the socket: the owner and the group may connect.
 pub const MODE: u32 = 0o660;
 
-/// Why a socket cannot be served.
+/// The reason why a socket cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
     /// Longer than the kernel allows.
@@ -117,7 +117,7 @@ impl Drop for Socket {
 /// The kernel's table of unix sockets (proc(5)).
 const TABLE: &str = "/proc/net/unix";
 
-/// How many connections a socket that [`Socket`] serves has; none if the kernel does not say.
+/// The number of connections to a socket that [`Socket`] serves; none if the kernel does not say.
 pub fn connections(path: &Path) -> Option<usize> {
     Some(connected(&std::fs::read_to_string(TABLE).ok()?, path))
 }

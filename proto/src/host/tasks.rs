@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{Instrument, warn};
 
-/// How long tasks that are given up may take to tell their callers.
+/// The time in which cancelled tasks may tell their callers.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// A group of tasks and its two signals: *stop* (begin nothing, finish the work) and *given up*
@@ -60,7 +60,7 @@ impl Tasks {
         self.stop.cancelled()
     }
 
-    /// Whether the group was told to stop.
+    /// True if the group was told to stop.
     pub fn is_stopped(&self) -> bool {
         self.stop.is_cancelled()
     }

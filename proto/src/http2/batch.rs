@@ -19,7 +19,7 @@ const ENOUGH: usize = 4 * 1024;
 pub(crate) struct Batched<I> {
     io: I,
     held: BytesMut,
-    /// Whether the other tasks have run since the first held byte was written.
+    /// True if the other tasks have run since the first held byte was written.
     waited: bool,
 }
 

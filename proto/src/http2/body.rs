@@ -49,7 +49,7 @@ impl http_body::Body for Received {
     }
 }
 
-/// The body of an answer of ours.
+/// The body of an answer.
 #[derive(Default)]
 pub enum Body {
     /// Nothing, not even trailers.

@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// How long a program polls after a call has begun or ended.
+/// The time of busy polling after a call has begun or ended.
 const POLL: Duration = Duration::from_micros(400);
 /// A call that takes longer gains nothing by polling.
 const QUICK: Duration = Duration::from_millis(1);
@@ -23,10 +23,10 @@ pub struct BusyPoll {
     /// The end of polling, in µs since `made`.
     until: AtomicU64,
     running: AtomicUsize,
-    /// Whether calls run, or ran last, at the same time. Then there is mostly work to do, and other
+    /// True if calls run, or ran last, at the same time. Then there is mostly work to do, and other
     /// programs need the CPU.
     crowded: AtomicBool,
-    /// Whether the last call was quick, and alone.
+    /// True if the last call was quick, and alone.
     quick: AtomicBool,
     started: Notify,
 }

@@ -19,7 +19,7 @@ pub static TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 pub struct CallId(u128);
 
 impl CallId {
-    /// The id of a call that arrives. A call without one of ours gets it in its headers.
+    /// The id of an arriving call. A call without an id gets a new one in its headers.
     pub fn arriving(headers: &mut HeaderMap) -> Self {
         let ours = match ours(headers) {
             Some(ours) => ours,
@@ -61,7 +61,7 @@ pub fn ours(headers: &HeaderMap) -> Option<Uuid> {
     headers.get(&CALL_ID).and_then(|id| Uuid::try_parse_ascii(id.as_bytes()).ok())
 }
 
-/// A new id of ours, as the value of its header.
+/// A new id, as the value of its header.
 pub fn made() -> HeaderValue {
     value(Uuid::now_v7())
 }

@@ -125,7 +125,7 @@ where
 }
 
 impl Upstream {
-    /// Whether the connection has ended, so that nothing more can be sent on it.
+    /// True if the connection has ended, so that nothing more can be sent on it.
     pub fn is_closed(&self) -> bool {
         self.closed.is_cancelled()
     }

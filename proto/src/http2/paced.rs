@@ -22,7 +22,7 @@ const BYTES: Allowance =
 const MIB: f64 = 1024.0 * 1024.0;
 /// Frames and reads of at least so many bytes count by their bytes only, if they are data.
 const LARGE: usize = 256;
-/// What a client sends before its first frame, in bytes. RFC 9113, 3.4.
+/// The length of the client's connection preface. RFC 9113, 3.4.
 const PREFACE: usize = 24;
 /// The head of a frame, in bytes: three of length, one of type, flags, and stream. RFC 9113, 4.1.
 const HEAD: usize = 9;
@@ -40,20 +40,20 @@ pub struct Paced<I> {
     pause: Option<Pin<Box<Sleep>>>,
 }
 
-/// How much may be received of something.
+/// A rate limit for received frames of one kind.
 struct Allowance {
-    /// What no call accounts for, per second and at once.
+    /// The allowance per second without calls, and the burst.
     per_second: f64,
-    /// What a call pays for.
+    /// The allowance that each call adds.
     per_call: f64,
     /// The most that calls pay for ahead.
     most: f64,
 }
 
-/// What the other side may still send of something.
+/// The remaining allowance of the peer for frames of one kind.
 struct Account {
     allowance: &'static Allowance,
-    /// What it may send now; below zero it waits.
+    /// The remaining amount; below zero, reading waits.
     left: f64,
 }
 

@@ -31,7 +31,7 @@ pub const VARIABLES: [&str; 4] = ["HTTPS_PROXY", "https_proxy", "ALL_PROXY", "al
 /// The variables that name what is dialed directly.
 pub const EXCEPTIONS: [&str; 2] = ["NO_PROXY", "no_proxy"];
 
-/// How long a proxy may take for a tunnel: less than a handshake, so that the error names it.
+/// The time limit for a tunnel: less than for a handshake, so that the error names the proxy.
 const TUNNEL: Duration = Duration::from_secs(8);
 /// The port of a proxy that names none.
 const PORT: u16 = 80;
@@ -71,7 +71,7 @@ impl ProxyText {
     }
 }
 
-/// Why a text is no proxy. The text itself may hold a password.
+/// The reason why a text is no proxy. The text itself may hold a password.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "it is no HTTP proxy; write http://HOST:PORT, http://USER:PASSWORD@HOST:PORT with other \
@@ -79,10 +79,10 @@ impl ProxyText {
 )]
 pub struct NoProxyUrl;
 
-/// Which proxy an edge uses for WebSocket.
+/// The proxy that an edge uses for WebSocket.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum ProxySetting {
-    /// What the environment says: HTTPS_PROXY, ALL_PROXY and NO_PROXY.
+    /// The proxy of the environment: HTTPS_PROXY, ALL_PROXY and NO_PROXY.
     #[default]
     Environment,
     /// None, whatever the environment says.
@@ -157,7 +157,7 @@ impl Proxies {
     }
 }
 
-/// What these variables of an environment say. A proxy that cannot be read does not count.
+/// The proxy by these environment variables. A proxy that cannot be read does not count.
 fn matcher(variable: impl Fn(&str) -> Option<String>) -> Matcher {
     let first = |names: &[&str]| {
         names.iter().find_map(|name| variable(name).filter(|text| !text.is_empty()))
@@ -194,7 +194,7 @@ impl fmt::Debug for Proxy {
     }
 }
 
-/// Why there is no tunnel.
+/// The reason why there is no tunnel.
 #[derive(Debug, thiserror::Error)]
 enum TunnelError {
     /// Nobody is there.
@@ -217,7 +217,7 @@ enum TunnelError {
 }
 
 impl Proxy {
-    /// Whether it is one of HTTP.
+    /// True if it is one of HTTP.
     fn is_usable(&self) -> bool {
         self.uri.scheme_str() == Some("http") && !self.host().is_empty()
     }

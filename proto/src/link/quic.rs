@@ -59,7 +59,7 @@ pub struct QuicLink {
     opened: Option<BoxFuture<'static, Result<(StreamKind, Io), LinkError>>>,
     /// The edge's socket, if the link has its own.
     socket: Option<Quinn>,
-    /// When the other side's certificate ends.
+    /// The time at which the other side's certificate ends.
     expires: Option<SystemTime>,
 }
 
@@ -453,7 +453,8 @@ async fn open_stream(connection: Connection, kind: StreamKind) -> Result<Io, Lin
     Ok(Box::new(tokio::io::join(recv, send)))
 }
 
-/// Why there are no more control messages. A peer ends them before it sends the reason.
+/// Finds the reason why there are no more control messages. A peer ends them before it sends the
+/// reason.
 async fn why_ended(connection: &Connection, broken: std::io::Error) -> LinkError {
     if let Ok(reason) = timeout(2 * GOODBYE, connection.closed()).await {
         return failed(&reason);

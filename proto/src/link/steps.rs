@@ -21,7 +21,7 @@ pub struct Steps {
     pub shown: Option<CertificateDer<'static>>,
     /// The time at the cloud, if it said so.
     pub time: Option<SystemTime>,
-    /// Why the next step failed.
+    /// The reason why the next step failed.
     pub failed: Option<LinkError>,
 }
 

@@ -59,7 +59,7 @@ pub struct WsLink {
     idle: Option<Socket>,
     control: Control,
     side: Side,
-    /// When the other side's certificate ends.
+    /// The time at which the other side's certificate ends.
     expires: Option<SystemTime>,
 }
 
@@ -93,7 +93,7 @@ pub fn tcp() -> Connect {
 /// A connection whose TLS ClientHello has been read.
 pub struct Greeted(StartHandshake<Metered>);
 
-/// What an authenticated connection is.
+/// The purpose of an authenticated connection.
 pub enum Accepted {
     /// A link, and whose it is. A node whose certificate has ended may only renew it.
     Link(Identity<NodeName>, Box<WsLink>),

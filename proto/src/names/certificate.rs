@@ -110,18 +110,18 @@ impl Validity {
         Ok(parse(certificate)?.validity)
     }
 
-    /// Whether the certificate has ended at this time.
+    /// True if the certificate has ended at this time.
     pub fn ended(&self, now: SystemTime) -> bool {
         now.duration_since(self.not_after).is_ok_and(|since| !since.is_zero())
     }
 
-    /// Whether the certificate has ended at this time, and may still renew itself.
+    /// True if the certificate has ended at this time, and may still renew itself.
     pub fn may_only_renew(&self, now: SystemTime) -> bool {
         let since = now.duration_since(self.not_after).unwrap_or_default();
         !since.is_zero() && since <= RENEWABLE
     }
 
-    /// What is left of it at this time; zero if it has ended.
+    /// The time left of it; zero if it has ended.
     pub fn left(&self, now: SystemTime) -> Duration {
         self.not_after.duration_since(now).unwrap_or_default()
     }
@@ -139,7 +139,7 @@ pub struct Identity<N = Subject> {
     pub name: N,
     /// Its serial number.
     pub serial: Serial,
-    /// When it is valid. A peer whose certificate has ended may only renew it.
+    /// Its validity. A peer whose certificate has ended may only renew it.
     pub validity: Validity,
     /// The CA that issued it.
     pub issuer: Option<IssuerKey>,
@@ -203,7 +203,7 @@ pub fn hosts_of(certificate: &CertificateDer<'_>) -> Option<Vec<String>> {
     names.iter().map(host).collect()
 }
 
-/// What is read of every certificate.
+/// The parts that are read of every certificate.
 struct Parsed {
     serial: Serial,
     validity: Validity,

@@ -19,7 +19,7 @@ pub const NODE_URI: &str = "edge-csi://node/";
 /// A front (`csi-cloud front`) has this and its name in its certificate.
 pub const FRONT_URI: &str = "edge-csi://front/";
 
-/// Why a name is malformed, or a certificate names nobody.
+/// The reason why a name is malformed, or a certificate names nobody.
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
     /// Not a node's name. Kubernetes: a DNS-1123 subdomain.
@@ -111,7 +111,7 @@ impl TryFrom<String> for DriverName {
     }
 }
 
-/// Whether this is a DNS-1123 subdomain of at most 253 bytes.
+/// True if this is a DNS-1123 subdomain of at most 253 bytes.
 pub(crate) fn is_subdomain(name: &str) -> bool {
     let allowed = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
     let good = |part: &str| {

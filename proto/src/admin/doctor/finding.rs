@@ -39,9 +39,9 @@ pub struct Finding {
     pub about: String,
     /// The verdict.
     pub verdict: Verdict,
-    /// What was found.
+    /// The result in words.
     pub found: String,
-    /// What to do; empty if all is well.
+    /// Advice; empty if all is well.
     pub advice: String,
 }
 
@@ -81,7 +81,7 @@ impl Finding {
         Self::of(Verdict::Unknown, check, about.into(), &found.into(), &advice.into())
     }
 
-    /// What was found may quote a peer, so it is made plain.
+    /// Escapes the texts, because they may quote a peer.
     fn of(verdict: Verdict, check: &str, about: String, found: &str, advice: &str) -> Self {
         Self { check: check.into(), about, verdict, found: plain(found), advice: plain(advice) }
     }

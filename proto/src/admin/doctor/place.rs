@@ -83,7 +83,7 @@ pub struct Use<'a> {
     pub path: &'a Path,
     /// The bytes that must be free, however large the disk is.
     pub least: u64,
-    /// What to do if it is missing.
+    /// Advice if it is missing.
     pub missing: &'a str,
 }
 

@@ -13,7 +13,7 @@ const AUTO: &str = "auto";
 const KATA: &str = "kata";
 /// In a volume's context: its class has `auto`, and it is an ordinary volume.
 pub const NONE: &str = "none";
-/// In a volume's context: who decided that it is direct.
+/// In a volume's context: the source of the decision that it is direct.
 const BY: &str = "edge-csi.io/direct-by";
 /// The RuntimeClass of the pods did.
 const RUNTIME_CLASS: &str = "runtime-class";
@@ -32,7 +32,7 @@ pub(super) fn is_ours(key: &str) -> bool {
     key.strip_prefix(KEY).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
 }
 
-/// Why settings or a capability of a direct volume are refused.
+/// The reason why settings or a capability of a direct volume are refused.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Contradiction {
     /// A key with an unknown value.
@@ -84,7 +84,7 @@ pub enum Contradiction {
     MountOption {
         /// The option.
         option: String,
-        /// Why not.
+        /// The reason.
         why: String,
     },
     /// A group that is not a number.
@@ -95,7 +95,7 @@ pub enum Contradiction {
     FileSystem(String),
 }
 
-/// Who may use a volume.
+/// The access mode of a volume.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Access {
     /// One pod, which Kubernetes enforces.
@@ -118,7 +118,7 @@ pub enum DeviceKind {
     Spdk,
 }
 
-/// Which devices may be formatted.
+/// The devices that may be formatted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Blank {
     /// Those without a signature, with zeroes at start and end.
@@ -138,7 +138,7 @@ pub enum Fsck {
     Never,
 }
 
-/// When the guest changes the group of files.
+/// The condition under which the guest changes the group of files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GroupChange {
     /// At each mount.
@@ -189,12 +189,12 @@ impl FromStr for FileSystem {
     }
 }
 
-/// Whether a class leaves the decision to the RuntimeClass of the pods.
+/// True if a class leaves the decision to the RuntimeClass of the pods.
 pub fn is_auto(class: &BTreeMap<String, String>) -> bool {
     class.get(KEY).is_some_and(|value| value == AUTO)
 }
 
-/// Whether these settings ask for a direct volume, with no decision open.
+/// True if these settings ask for a direct volume, with no decision open.
 pub fn is_on(settings: &BTreeMap<String, String>) -> bool {
     settings.get(KEY).is_some_and(|value| value != AUTO && value != NONE)
 }
@@ -211,8 +211,8 @@ pub fn decided(class: &BTreeMap<String, String>, is_direct: bool) -> BTreeMap<St
     settings
 }
 
-/// What the RuntimeClass of the pods decided of a volume with this context; none if its class left
-/// nothing to them.
+/// The decision by the RuntimeClass of the pods for a volume with this context. None if the
+/// StorageClass left nothing to decide.
 pub fn decision(context: &BTreeMap<String, String>) -> Option<bool> {
     match context.get(KEY)?.as_str() {
         NONE => Some(false),
@@ -228,13 +228,14 @@ pub struct Direct {
     pub access: Access,
     /// The device that guests get.
     pub kind: DeviceKind,
-    /// Which devices may be formatted.
+    /// The devices that may be formatted.
     pub blank: Blank,
     /// Further options for mkfs, one word each.
     pub mkfs: Vec<String>,
     /// Whether the file system is checked before.
     pub fsck: Fsck,
-    /// When the guest changes the group of files; none leaves it to the runtime.
+    /// The condition under which the guest changes the group of files; none leaves it to the
+    /// runtime.
     pub group_change: Option<GroupChange>,
 }
 

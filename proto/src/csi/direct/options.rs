@@ -5,7 +5,7 @@
 
 use super::keys::{Contradiction, FileSystem};
 
-/// What the guest gets, and what it does not.
+/// The mount options that the guest gets, and those that it does not.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GuestOptions {
     /// Its options, each once and in order; `ro` comes last.
@@ -15,7 +15,7 @@ pub struct GuestOptions {
 }
 
 impl GuestOptions {
-    /// Whether the guest mounts its device for reading only.
+    /// True if the guest mounts its device for reading only.
     pub fn is_read_only(&self) -> bool {
         self.options.iter().any(|option| option == "ro")
     }
@@ -36,7 +36,8 @@ enum Value {
 
 use Value::{No, Number, Size, Word};
 
-/// Words about bind mounts, about who may mount at the host and when, and about SELinux there.
+/// Mount options that concern only the host: bind mounts, users who may mount, mounts at boot,
+/// SELinux.
 const OF_THE_HOST: [&str; 28] = [
     "_netdev",
     "auto",
@@ -237,7 +238,7 @@ pub fn examples(file_system: FileSystem) -> Vec<String> {
     examples.collect()
 }
 
-/// What a guest gets of these flags.
+/// The options of these flags that a guest gets.
 ///
 /// # Errors
 /// The first option that a guest cannot have, and why.
@@ -306,7 +307,7 @@ impl Value {
         }
     }
 
-    /// Whether an option has a value of this kind.
+    /// True if an option has a value of this kind.
     fn is_in(self, word: &str) -> bool {
         let value = word.split_once('=').map(|(_, value)| value);
         let is_number = |text: &str| {

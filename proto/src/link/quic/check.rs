@@ -12,7 +12,7 @@ use crate::link::error::LinkError;
 use crate::link::keep_alive::KeepAlive;
 use crate::link::steps::{Steps, step};
 
-/// How often it is looked whether the handshake is confirmed.
+/// The interval between looks for a confirmed handshake.
 const LOOK: Duration = Duration::from_millis(5);
 /// The time for the end of the connection to be sent.
 const GOODBYE: Duration = Duration::from_millis(500);

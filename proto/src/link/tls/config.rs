@@ -54,8 +54,8 @@ pub fn join_config(credentials: &Credentials, alpn: &[u8]) -> Result<Arc<ServerC
     Ok(without_tickets(config, alpn))
 }
 
-/// The cloud's side of a handshake with a browser. It asks for a certificate if there are `roots`
-/// to verify it by, and refuses who shows none if `must_show`.
+/// The cloud's side of a handshake with a browser. With `roots` it asks for a certificate and
+/// verifies it. With `must_show` it refuses a browser without one.
 ///
 /// # Errors
 /// There is no root, or the version of TLS is not supported, which cannot be.

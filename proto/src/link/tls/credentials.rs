@@ -25,7 +25,7 @@ use crate::host::chain::chain;
 use crate::names::certificate::Validity;
 use crate::names::{IdentityError, NodeName, front_of, node_of};
 
-/// How often files are compared with what is in use.
+/// The interval at which files are compared with the credentials in use.
 const COMPARED: Duration = Duration::from_secs(10);
 
 /// The checked certificates and key of one end; clones share them.
@@ -143,12 +143,12 @@ impl Credentials {
         self.current().certified.cert.first().cloned()
     }
 
-    /// When our own certificate is valid; none if that cannot be read.
+    /// The validity of our own certificate; none if it cannot be read.
     pub fn validity(&self) -> Option<Validity> {
         self.current().validity
     }
 
-    /// When the first CA in our file is valid; none if that cannot be read.
+    /// The validity of the first CA in our file; none if it cannot be read.
     pub fn ca_validity(&self) -> Option<Validity> {
         self.current().ca.first().and_then(|ca| Validity::of(ca).ok())
     }
@@ -208,8 +208,9 @@ impl Credentials {
         Err(TlsError::Certificate { path: files.cert.clone(), why })
     }
 
-    /// Compares the files with what is in use, every 10 s, and uses those that have changed. Files
-    /// that cannot be used are logged once, and the old credentials stay in use. Never ends.
+    /// Compares the files with the credentials in use, every 10 s, and uses files that have
+    /// changed. Files that cannot be used are logged once, and the old credentials stay in use.
+    /// Never ends.
     pub async fn keep_current(self, files: Files, role: Role) {
         let mut last_error = None;
         loop {

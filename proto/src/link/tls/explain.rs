@@ -9,7 +9,7 @@ use super::pin::NotPinned;
 use crate::host::chain::chain;
 use crate::host::plain;
 
-/// Whether an error of a TLS stream comes from TLS.
+/// True if an error of a TLS stream comes from TLS.
 pub fn is_tls(error: &io::Error) -> bool {
     error.get_ref().is_some_and(|inner| inner.is::<rustls::Error>())
 }

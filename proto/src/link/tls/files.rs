@@ -38,7 +38,7 @@ impl Files {
         Self { ca: dir.join("ca.crt"), cert: node.clone(), key: node }
     }
 
-    /// Whether they are an identity that csi-edge itself made, and renews.
+    /// True if they are an identity that csi-edge itself made, and renews.
     pub fn is_identity(&self) -> bool {
         self.cert == self.key
     }
@@ -55,13 +55,13 @@ pub enum Role {
     Front,
 }
 
-/// Why a file cannot be used.
+/// The reason why a file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// It cannot be read, or does not contain what it should.
     #[error("no {what} can be read from {}: {why}", path.display())]
     Unreadable {
-        /// What it should contain.
+        /// The expected content.
         what: &'static str,
         /// The file.
         path: PathBuf,

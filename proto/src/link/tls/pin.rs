@@ -16,7 +16,7 @@ use super::provider::{provider, signatures};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pin([u8; 32]);
 
-/// Why a text is not a [`Pin`].
+/// The reason why a text is not a [`Pin`].
 #[derive(Debug, thiserror::Error)]
 #[error(
     "{0:?} is no hash of a CA; it is sha256: and 64 hexadecimal digits, as `csi-cloud token \

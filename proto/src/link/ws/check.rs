@@ -5,7 +5,7 @@ use std::time::SystemTime;
 use http::header::{DATE, HeaderMap, HeaderValue};
 use tokio_tungstenite::tungstenite::handshake::server::ErrorResponse;
 
-/// What is asked for. Every version of csi-cloud answers 404 to it, after TLS on both sides.
+/// The path of the check. Every version of csi-cloud answers 404 to it, after TLS on both sides.
 pub(super) const PATH: &str = "/check";
 
 /// Tells the peer the time here.

@@ -21,7 +21,7 @@ use crate::link::error::{LinkError, within_handshake};
 use crate::link::keep_alive::KeepAlive;
 use crate::link::steps::{Steps, step};
 
-/// Where the edge asks for a bulk stream.
+/// The path under which the edge asks for a bulk stream.
 pub(super) const BULK_PATH: &str = "/bulk/";
 
 /// Dials the cloud.
@@ -30,7 +30,7 @@ pub struct Dialer {
     pub endpoint: Endpoint,
     /// With ALPN `http/1.1`.
     pub tls: Arc<rustls::ClientConfig>,
-    /// How the liveness of the link is watched.
+    /// The keep-alive settings of the link.
     pub keep_alive: KeepAlive,
     /// Connects to the address.
     pub connect: Connect,

@@ -24,7 +24,7 @@ use crate::link::tls::{Pin, joining_config};
 pub const ALPN: &[u8] = b"edge-csi-join";
 /// The path of the upgrade.
 pub(super) const PATH: &str = "/join";
-/// How long an edge waits for the answer. The cloud may ask Kubernetes about a token first.
+/// The time limit for the answer. The cloud may ask Kubernetes about a token first.
 const ANSWER: Duration = Duration::from_secs(30);
 
 /// An edge that asks to join, at the cloud.
@@ -63,8 +63,8 @@ pub(super) fn limits() -> WebSocketConfig {
     config().max_message_size(Some(MAX_BYTES)).max_frame_size(Some(MAX_BYTES))
 }
 
-/// Asks the cloud at this endpoint for a certificate. The CA with the hash `pin` is all that is
-/// trusted, and nothing is sent before it has vouched for the cloud.
+/// Asks the cloud at this endpoint for a certificate. It trusts only the CA with the hash `pin`,
+/// and sends nothing before TLS has verified the cloud's certificate.
 ///
 /// # Errors
 /// The endpoint is not a WebSocket's, cannot be reached, is not who it should be, or takes no

@@ -21,7 +21,7 @@ impl Metered {
         Self { io, took: Instant::now() }
     }
 
-    /// When the network last took bytes.
+    /// The last time at which the network took bytes.
     pub(super) fn took(&self) -> Instant {
         self.took
     }

@@ -101,7 +101,7 @@ impl Socket {
         Poll::Ready(Ok(()))
     }
 
-    /// Whether bytes can be read; if not after [`Socket::poll_readable`], the socket is closed.
+    /// True if bytes can be read; if not after [`Socket::poll_readable`], the socket is closed.
     pub(super) fn has_bytes(&self) -> bool {
         !self.unread.is_empty()
     }
