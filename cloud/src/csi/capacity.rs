@@ -34,7 +34,7 @@ use crate::state::node_names::names;
 use crate::state::set_apart::Reason;
 use crate::state::store::writer::Store;
 
-/// How long a query may run. A late answer counts for the next caller.
+/// The time limit of a query. A late answer counts for the next caller.
 const LONGEST: Duration = Duration::from_secs(30);
 /// Answers in each half of [`LastAnswers`], about 100 bytes each.
 const KEPT: usize = 65_536;
@@ -64,14 +64,14 @@ struct LastAnswers {
 /// The sum over the queried nodes.
 #[derive(Default)]
 struct Sum {
-    /// Whether any node counts.
+    /// True if any node counts.
     known: bool,
     total: csi::GetCapacityResponse,
     /// Answers of drivers that refused.
     refused: Vec<Answer>,
     /// Nodes without any answer, now or before.
     unknown: Vec<NodeName>,
-    /// Whether a node answered just now.
+    /// True if a node answered just now.
     answered: bool,
     /// Nodes whose answers are no use, and why.
     no_use: Vec<(NodeName, &'static str)>,
@@ -236,7 +236,7 @@ fn read(answer: &Answer) -> Option<csi::GetCapacityResponse> {
     csi::GetCapacityResponse::decode(answer.message()?).ok()
 }
 
-/// What is wrong with an answer without a capacity; none if the driver refused the request.
+/// The fault of an answer without a capacity; none if the driver refused the request.
 fn no_use(answer: &Answer) -> Option<&'static str> {
     match answer.failure() {
         Some(status) if status.code() == Code::Unimplemented => {
@@ -247,7 +247,7 @@ fn no_use(answer: &Answer) -> Option<&'static str> {
     }
 }
 
-/// Whether all refusals have the same code.
+/// True if all refusals have the same code.
 fn have_one_code(refused: &[Answer]) -> bool {
     let failures = refused.iter().filter_map(|answer| answer.failure());
     let mut codes = failures.map(|status| status.code());

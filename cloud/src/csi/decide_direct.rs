@@ -28,7 +28,7 @@ impl Creates<'_> {
         Ok(Some(is_direct))
     }
 
-    /// Asks what is known of the pods that use the claim.
+    /// Decides by the known pods that use the claim.
     fn ask_pods(&self, name: &Id, call: &IncomingCall) -> Result<bool, Error> {
         let driver = self.sender.driver;
         let claim = call.extracted.claim.as_deref();

@@ -127,7 +127,7 @@ impl Dispatcher {
         }
     }
 
-    /// Lists a node whose driver does not know a volume that has its home there: it may be gone.
+    /// Lists a node anew, because its driver does not know a volume with its home there.
     fn look_again(
         &self,
         node: &NodeName,
@@ -253,13 +253,14 @@ impl Dispatcher {
         Some((former.cloned(), next.clone()))
     }
 
-    /// How long the driver at a node has been down; zero if it is only not up.
+    /// The time for which the driver at a node has been down; zero if it is only not up.
     fn down(&self, node: &NodeName) -> Option<Duration> {
         let health = self.queries.links().driver_health(node, self.driver())?;
         (!health.is_up()).then(|| health.down().unwrap_or_default())
     }
 
-    /// How long a node has had no link or has been set apart; for ever if it does not count.
+    /// The time for which a node has had no link or has been set apart; for ever if it does not
+    /// count.
     fn away(&self, state: &State, node: &NodeName) -> Option<Duration> {
         let driver = state.driver(self.driver())?;
         if !driver.is_member(node) || !self.policy.may_elect(node) {

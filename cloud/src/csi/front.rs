@@ -36,8 +36,8 @@ use crate::state::policy::{Policy, Scope};
 use crate::state::store::writer::Store;
 use crate::telemetry::calls::{self, Calls, Running, UNKNOWN};
 
-/// How long relayed calls wait for edges after csi-cloud began to lead. A large fleet reconnects
-/// within 16 s.
+/// The time for which relayed calls wait for edges after csi-cloud began to lead. A large fleet
+/// reconnects within 16 s.
 const RECONNECT: Duration = Duration::from_secs(30);
 /// The shortest time between two attempts of a call, since many edges link at once.
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
@@ -48,7 +48,7 @@ pub struct Front {
     calls: Arc<Calls>,
 }
 
-/// Where a request came from.
+/// The origin of a request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Origin {
     /// A sidecar, over a socket of csi-cloud.
@@ -253,7 +253,7 @@ impl Front {
         self.dispatcher.dispatch(&mut call.clone()).await
     }
 
-    /// Whether a create of this name was sent, by this version or an older one.
+    /// True if a create of this name was sent, by this version or an older one.
     fn was_sent(&self, name: &Id) -> bool {
         let Dispatcher { queries, store, .. } = &self.dispatcher;
         store.read(|state| state.driver(&queries.driver)?.intent(name).map(drop)).is_some()

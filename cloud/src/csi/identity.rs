@@ -103,7 +103,7 @@ fn answer(
     }
 }
 
-/// Whether a plugin's answer has the configured name. A record of an earlier csi-cloud may have
+/// True if a plugin's answer has the configured name. A record of an earlier csi-cloud may have
 /// another.
 fn has_name(info: &Bytes, driver: &DriverName) -> bool {
     let info = csi::GetPluginInfoResponse::decode(info.clone());

@@ -23,7 +23,7 @@ use crate::telemetry::calls::Running;
 #[derive(Clone)]
 pub(crate) struct IncomingCall {
     pub(crate) method: Method,
-    /// What the call is about.
+    /// The subject of the call.
     pub(crate) key: Key,
     /// The unframed request, as the caller sent it.
     pub(crate) message: Bytes,
@@ -35,11 +35,11 @@ pub(crate) struct IncomingCall {
     pub(crate) range: Option<created::Range>,
     /// The CSI node id of an attach or detach; empty for all nodes.
     pub(crate) node_id: Option<String>,
-    /// Whether the volume is direct.
+    /// True if the volume is direct.
     pub(crate) is_direct: bool,
     /// The outbound call: the caller's headers and the framed request for the driver.
     pub(crate) call: Call,
-    /// When the caller stops waiting.
+    /// The caller's deadline.
     pub(crate) deadline: Option<Instant>,
     /// Shows the progress of the call.
     pub(crate) running: Arc<Running>,
@@ -54,8 +54,8 @@ pub(crate) struct RawRequest {
     pub(crate) running: Arc<Running>,
 }
 
-/// Parses a request. `parameters_of` gives our parameters of an existing volume, and `was_sent`
-/// says whether a create of a name was sent before.
+/// Parses a request. `parameters_of` gives the `edge-csi.io/` parameters of an existing volume.
+/// `was_sent` is true if a create of the name was sent before.
 ///
 /// # Errors
 /// The request is malformed, a class has an unknown parameter of ours, or a direct volume cannot

@@ -12,15 +12,15 @@ use crate::state::node_names::first_few;
 use crate::state::policy::{Placement, Policy, Scope};
 use crate::state::record::Intent;
 
-/// The most nodes whose loads are compared for one create, so that large zones stay cheap.
+/// The largest number of nodes compared for one create, so that large zones stay cheap.
 const MAX_CANDIDATES: usize = 64;
 
-/// Why no node of a driver is elected that only its nodes say to be shared.
+/// The reason to elect no node for a driver that only its nodes report as shared.
 const UNNAMED: &str = "it reports no topology, so it is shared, and its section does not say which \
     nodes may be elected: name `controllers`. Whoever is elected sees all secrets of the driver; \
     controllers = \"any\" allows every node";
 
-/// Where a call goes.
+/// The destination of a call.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Plan {
     /// The front answers it.
@@ -47,7 +47,7 @@ pub enum Plan {
     NodeOnly,
 }
 
-/// Why no node is certain.
+/// The reason why the destination is not certain.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Unclear {
     /// An edge may still link and make it certain; the reason is for an operator.
@@ -61,7 +61,7 @@ pub enum Unclear {
     Apart {
         /// The node.
         node: NodeName,
-        /// Why it is set apart.
+        /// The reason why it is set apart.
         why: String,
         /// True if the create was sent to it before, so that no other node may get it.
         was_sent: bool,
@@ -97,7 +97,7 @@ pub struct Facts<'a> {
     pub just_left: &'a dyn Fn(&NodeName) -> bool,
     /// Whether an operator removed a node.
     pub removed: &'a dyn Fn(&NodeName) -> bool,
-    /// Why a node is set apart; none if it is not.
+    /// The reason why a node is set apart; none if it is not.
     pub apart: &'a dyn Fn(&NodeName) -> Option<String>,
     /// The node of a node's own front.
     pub only: Option<&'a NodeName>,
@@ -205,7 +205,7 @@ impl Facts<'_> {
         }
     }
 
-    /// Where a create was sent before: it goes nowhere else until its outcome is known.
+    /// The node to which a create was sent before: it goes nowhere else until its outcome is known.
     fn sent(&self, name: &Id) -> Option<Result<Plan, Unclear>> {
         let intent = self.driver?.intent(name)?;
         if intent.made.is_none()
@@ -301,12 +301,12 @@ impl Facts<'_> {
         }
     }
 
-    /// Whether a node has a link and is not set apart.
+    /// True if a node has a link and is not set apart.
     fn is_free(&self, node: &NodeName) -> bool {
         (self.linked)(node) && (self.apart)(node).is_none()
     }
 
-    /// Whether a node can carry out a create now.
+    /// True if a node can carry out a create now.
     fn is_able(&self, node: &NodeName) -> bool {
         (self.up)(node) && (self.apart)(node).is_none()
     }
@@ -343,7 +343,7 @@ impl Facts<'_> {
         }
     }
 
-    /// Why no node at a topology may get a create. None if no node is there.
+    /// The reason why no node at a topology may get a create. None if no node is there.
     fn missing_at(&self, segments: &Segments) -> Option<Unclear> {
         let away = self.admitted_at(segments).next()?;
         let apart = self.linked_apart(self.admitted_at(segments));

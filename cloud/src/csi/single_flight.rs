@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 /// Quick queries that run at once.
 pub(crate) const AT_ONCE: usize = 64;
-/// How long a caller waits for nodes, and how long a query counts as quick.
+/// The time for which a caller waits for nodes, and in which a query counts as quick.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
 
 type Running<K, V> = Arc<Mutex<HashMap<K, Pending<V>>>>;
@@ -66,7 +66,7 @@ pub(crate) async fn wait<V: Clone>(mut pending: Pending<V>, end: Instant) -> Opt
     result.clone()
 }
 
-/// When a caller stops waiting for nodes: after [`PATIENCE`], or half of the time left to its
+/// The end of a caller's wait for nodes: after [`PATIENCE`], or half of the time left to its
 /// deadline.
 pub(crate) fn wait_end(deadline: Option<Instant>) -> Instant {
     let now = Instant::now();

@@ -26,7 +26,7 @@ use crate::state::store::backend::StoreError;
 use crate::state::store::writer::Store;
 use crate::state::{ingest, list_entry};
 
-/// How long Kubernetes is asked for a volume.
+/// The time limit for Kubernetes' answer about a volume.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Carries out the calls of one front on what exists.
@@ -89,8 +89,8 @@ impl VolumeCalls<'_> {
         attach::reserve(self.store, self.queries.links(), volume, node_id, call.is_direct).await
     }
 
-    /// Refuses an expansion whose node's half takes a secret, at a node where csi-edge does that
-    /// half. Kubernetes gives the secret to kubelets only. A volume that it does not know has none.
+    /// Refuses an expansion if csi-edge expands on the node and that step takes a secret.
+    /// Kubernetes gives the secret to kubelets only. An unknown volume has no secret.
     async fn check_expansion(&self, node: &NodeName, call: &IncomingCall) -> Result<(), Error> {
         let Learn::Resized(_) = call.method.learn() else { return Ok(()) };
         let Key::Home(id) = &call.key else { return Ok(()) };

@@ -115,8 +115,8 @@ impl Lists {
         }
     }
 
-    /// Asks linked nodes again whose answers were no use, what they were asked then. A good answer
-    /// ends that they are set apart.
+    /// Repeats the questions to linked nodes that are set apart for a useless answer. A good answer
+    /// readmits the node.
     fn ask_apart_nodes(&self) {
         let Refresher { queries, store, .. } = &self.refresher;
         let driver = &queries.driver;

@@ -17,7 +17,7 @@ pub(super) fn negative(method: Method) -> Error {
     Error::Missing(method.name(), "a max_entries that is not negative")
 }
 
-/// What is wrong with a node's answer to a question that went to many. None if the node could not
+/// The fault of a node's answer to a question that went to many nodes. None if the node could not
 /// be asked, or the driver refused with a code of its own.
 pub(super) fn no_use(error: &QueryError) -> Option<&'static str> {
     match error {
@@ -31,7 +31,7 @@ pub(super) fn no_use(error: &QueryError) -> Option<&'static str> {
     }
 }
 
-/// Whether the driver refused the token. CSI: that is ABORTED.
+/// True if the driver refused the token. CSI: that is ABORTED.
 pub(super) fn is_bad_token(error: &QueryError) -> bool {
     matches!(error, QueryError::Driver { status, .. } if status.code() == Code::Aborted)
 }

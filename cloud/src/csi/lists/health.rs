@@ -27,7 +27,7 @@ use crate::state::store::writer::Store;
 
 /// The letter of this list in a token.
 const LETTER: u8 = b'h';
-/// How long nodes are asked for one page.
+/// The time limit for one page.
 const LONGEST: Duration = Duration::from_secs(5);
 /// The most entries of a page.
 const MAX_ENTRIES: usize = 1000;
@@ -38,7 +38,7 @@ fn method() -> Method {
     Method::listing(List::Health)
 }
 
-/// Whether a request continues a merged list.
+/// True if a request continues a merged list.
 pub(super) fn is_continued(request: &[u8]) -> bool {
     let request = csi::ControllerListVolumeHealthRequest::decode(request);
     request.is_ok_and(|request| token::read(LETTER, &request.starting_token).is_some())
@@ -138,7 +138,7 @@ impl HealthList<'_> {
         Ok(page)
     }
 
-    /// Whether an entry is about what no other node has.
+    /// True if an entry is about what no other node has.
     fn may_say(&self, node: &NodeName, entry: &Bytes) -> bool {
         let Ok(health) = csi::VolumeHealth::decode(entry.clone()) else { return false };
         let id = Id::Volume(health.volume_id);
@@ -239,7 +239,7 @@ fn limit(max_entries: i32) -> Result<usize, Error> {
     Ok(if limit == 0 { MAX_ENTRIES } else { limit.min(MAX_ENTRIES) })
 }
 
-/// When a page ends: after [`LONGEST`], or after half of the time left to the deadline.
+/// The end of a page: after [`LONGEST`], or after half of the time left to the deadline.
 fn page_end(deadline: Option<Instant>) -> Instant {
     let end = Instant::now() + LONGEST;
     match deadline {

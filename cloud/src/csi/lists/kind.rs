@@ -116,7 +116,7 @@ impl ListKind {
         (from, Bound::Excluded(end))
     }
 
-    /// Whether the driver reports at a node that it has this list.
+    /// True if the driver reports at a node that it has this list.
     pub(super) fn is_listed(self, at: &NodeDriver) -> bool {
         let lists = match self {
             Self::Volumes => rpc::Type::ListVolumes,

@@ -146,9 +146,8 @@ impl Lists {
         self.check_known(kind, held, why_held)
     }
 
-    /// Checks that each of these nodes was listed before. One whose answers are no use, or that was
-    /// waited for long enough, counts with what is known of it. So no node keeps the others'
-    /// lists back.
+    /// Checks that each of these nodes was listed before. A node whose answers are useless, or that
+    /// is overdue, counts with its known volumes. So no node blocks the lists of the others.
     fn check_known(
         &self,
         kind: ListKind,
@@ -167,7 +166,7 @@ impl Lists {
         Err(Error::NotListed { driver, nodes: names(&nodes), why })
     }
 
-    /// Whether a node was listed before. A node without a link need not be if it has no such list.
+    /// True if a node was listed before. A node without a link need not be if it has no such list.
     fn is_known(&self, node: &NodeName, kind: ListKind) -> bool {
         let Refresher { queries, store, .. } = &self.refresher;
         let at = store.read(|state| state.driver(&queries.driver)?.at(node).cloned());

@@ -31,10 +31,10 @@ use crate::state::txn::Txn;
 
 /// The most pages of a node's list.
 const MAX_PAGES: usize = 2000;
-/// How long a node's complete list may take.
+/// The time limit for a node's complete list.
 pub(super) const LONGEST: Duration = Duration::from_secs(60);
 
-/// How long a node's first list waits for the other nodes' first lists.
+/// The time for which a node's first list waits for the other nodes' first lists.
 const OTHERS: Duration = Duration::from_millis(500);
 
 /// The number of entries at the node, or why it was not listed.
@@ -55,11 +55,11 @@ pub(super) struct Refresher {
     pub(super) store: Store,
     /// The complete lists since the start of csi-cloud.
     listed: Arc<Mutex<HashSet<(NodeName, ListKind)>>>,
-    /// What nodes listed before all were listed.
+    /// The lists of nodes before all nodes were listed.
     first_lists: Arc<FirstLists>,
     /// For whose first lists callers waited.
     unlisted: Arc<Unlisted>,
-    /// Whose last list was of no use.
+    /// The nodes whose last list was useless.
     rests: Arc<Rests>,
 }
 
@@ -79,7 +79,7 @@ impl Refresher {
         self.listed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the node was listed completely before. Its first list covers both kinds.
+    /// True if the node was listed completely before. Its first list covers both kinds.
     pub(super) fn is_known(&self, node: &NodeName, kind: ListKind, at: &NodeDriver) -> bool {
         at.listed > 0 || self.listed().contains(&(node.clone(), kind))
     }
@@ -120,7 +120,7 @@ impl Refresher {
         listed
     }
 
-    /// Why the node's last list was of no use, while the node is not asked again.
+    /// The fault of the node's last list, while the node rests.
     pub(super) fn rests(&self, node: &NodeName, kind: ListKind) -> Option<Arc<QueryError>> {
         self.rests.why(node, kind)
     }
@@ -143,8 +143,8 @@ impl Refresher {
         listed
     }
 
-    /// Sets a node apart whose answer is no use although another node gave this list, or ends that.
-    /// A list that is held back is a good answer: another node's word must not keep this one apart.
+    /// Sets a node apart for a useless answer if another node gave this list; a good answer ends
+    /// that. A list that is held back is a good answer: no node may keep another one apart.
     fn judge(&self, query: &ListQuery, listed: &Result<usize, QueryError>) {
         let ListQuery { node, kind, .. } = query;
         let driver = &self.queries.driver;
@@ -165,7 +165,7 @@ impl Refresher {
         }
     }
 
-    /// Whether another node gave this list completely. If none did, it is the driver's fault, and
+    /// True if another node gave this list completely. If none did, it is the driver's fault, and
     /// no single node's.
     pub(super) fn is_listed_elsewhere(&self, node: &NodeName, kind: ListKind) -> bool {
         let listed = self.listed();
@@ -180,7 +180,7 @@ impl Refresher {
         })
     }
 
-    /// Whether callers wait for the first list of a node. After a minute they do not: no node alone
+    /// True if callers wait for the first list of a node. After a minute they do not: no node alone
     /// decides for all.
     pub(super) fn is_awaited(&self, node: &NodeName, kind: ListKind) -> bool {
         self.unlisted.is_awaited(node, kind, &self.queries.driver)
@@ -325,7 +325,7 @@ impl Refresher {
         Ok(())
     }
 
-    /// What became of a page or list.
+    /// The outcome of recording a page or list, or its error.
     ///
     /// # Errors
     /// It is not durable, or over a quota, or the node was removed.

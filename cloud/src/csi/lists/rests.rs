@@ -26,7 +26,7 @@ pub(super) struct Rests {
 
 #[derive(Default)]
 struct Rest {
-    /// What it sent since its last rest.
+    /// The bytes that it sent since its last rest.
     bytes: usize,
     /// Until when it rests, and why its last list was of no use.
     until: Option<(Instant, Arc<QueryError>)>,
@@ -37,7 +37,7 @@ impl Rests {
         self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Why the node's last list was of no use, while the node rests.
+    /// The fault of the node's last list, while the node rests.
     pub(super) fn why(&self, node: &NodeName, kind: ListKind) -> Option<Arc<QueryError>> {
         let nodes = self.nodes();
         let (until, why) = nodes.get(&(node.clone(), kind))?.until.as_ref()?;

@@ -14,8 +14,8 @@ const AGAIN: Duration = Duration::from_secs(600);
 pub(super) struct Turns(HashMap<NodeName, Instant>);
 
 impl Turns {
-    /// The nodes whose turn it is, of those whose driver is up. Nodes that come together do not
-    /// have their first turns together.
+    /// Takes the nodes that are due, of those with a driver that is up. The first turns of nodes
+    /// that come together are spread.
     pub(super) fn take(&mut self, up: Vec<NodeName>, now: Instant) -> Vec<NodeName> {
         let known: HashSet<_> = up.iter().collect();
         self.0.retain(|node, _| known.contains(node));

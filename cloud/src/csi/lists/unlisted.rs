@@ -14,7 +14,7 @@ use tracing::warn;
 
 use super::kind::ListKind;
 
-/// How long lists wait for one node.
+/// The time for which lists wait for one node.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The nodes for whose first lists callers waited.
@@ -25,7 +25,7 @@ pub(super) struct Unlisted {
 
 struct Waited {
     since: Instant,
-    /// Whether the log says that it is over.
+    /// True if the log says that it is over.
     is_logged: bool,
 }
 
@@ -34,7 +34,7 @@ impl Unlisted {
         self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether callers wait for this node; the first question begins the minute.
+    /// True if callers wait for this node; the first question begins the minute.
     pub(super) fn is_awaited(&self, node: &NodeName, kind: ListKind, driver: &DriverName) -> bool {
         let mut nodes = self.nodes();
         let first = || Waited { since: Instant::now(), is_logged: false };

@@ -48,7 +48,7 @@ pub(super) struct ListEnd {
     pub(super) since: u64,
     /// The ids on all pages.
     pub(super) ids: HashSet<Id>,
-    /// Whether no page was too old.
+    /// True if no page was too old.
     pub(super) is_complete: bool,
     /// The ids that were held back.
     pub(super) held: Option<HeldBack>,
@@ -58,12 +58,12 @@ pub(super) struct ListEnd {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct HeldBack {
     pub(super) ids: Vec<Id>,
-    /// Why the first one is held back.
+    /// The reason for the first one.
     pub(super) why: Held,
 }
 
 impl HeldBack {
-    /// What is held back takes memory, so it is bounded as what is kept.
+    /// Checks the quotas for ids that are held back, because they take memory like kept ones.
     pub(super) fn check(&self, quotas: &Quotas) -> Result<(), OverQuota> {
         let what = || "ids that another node may have".to_owned();
         quotas.check(Quota::Volumes, self.ids.len(), what)
@@ -86,7 +86,7 @@ struct Recorder<'r, 's> {
     held: Option<HeldBack>,
 }
 
-/// What became of a list.
+/// The outcome of recording a list.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Recorded {
     /// All of it is recorded.
@@ -174,7 +174,7 @@ impl ListPage {
 }
 
 impl ListEnd {
-    /// Hides what the whole list lacks, and notes that the node was listed.
+    /// Hides entries that the whole list lacks, and notes that the node was listed.
     pub(super) fn record(self, txn: &mut Txn<'_>, driver: &DriverName, node: &NodeName) {
         let Self { kind, since, ids, is_complete, held } = self;
         for id in missing(txn.state(), driver, node, kind, since, &ids) {
@@ -233,7 +233,8 @@ impl Recorder<'_, '_> {
         self.txn.set_home_within(self.quotas, self.node, (self.driver, id), home)
     }
 
-    /// Why the list is stale about an id without a home. An unknown history counts as a change.
+    /// The reason why the list is stale for an id without a home. An unknown history counts as a
+    /// change.
     fn why_stale(&self, id: &Id) -> Option<Stale> {
         match &self.stale {
             Some(stale) if !self.txn.is_stale(self.driver, id) => stale.get(id).copied(),
