@@ -221,7 +221,7 @@ impl Acceptor {
     }
 }
 
-/// What an accepted connection is.
+/// The purpose of an accepted connection.
 enum Arrival {
     /// A link, and whose it is.
     Link(Box<Identity<NodeName>>, Link),

@@ -56,7 +56,7 @@ struct Inner {
     sources: Mutex<Sources>,
 }
 
-/// What connections of one sort share.
+/// The limits that connections of one sort share.
 struct Share {
     door: Places,
     waiting: Arc<Semaphore>,
@@ -75,7 +75,7 @@ struct Counts {
     turns: Turns,
 }
 
-/// Why a connection is refused.
+/// The reason why a connection is refused.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Full {
     #[error("its address has {0} connections, which is the limit (connections_per_address)")]

@@ -136,8 +136,8 @@ impl Discovery<'_> {
         }
     }
 
-    /// Whose an id is. If the nodes do not settle that, the volume's node affinity in Kubernetes
-    /// decides among those that claim it.
+    /// Decides which node owns an id. If the nodes' answers do not, the volume's node affinity in
+    /// Kubernetes decides among the claimants.
     async fn verdict(&self, answers: Answers, id: &Id) -> ClaimVerdict {
         let verdict = answers.verdict(|node| self.is_not_there(node, id));
         let claimants = match &verdict {
@@ -227,7 +227,7 @@ impl Discovery<'_> {
         self.store.read(|state| state.candidates(driver).cloned().collect())
     }
 
-    /// Whether a node is known not to have an id.
+    /// True if a node is known not to have an id.
     fn is_not_there(&self, node: &NodeName, id: &Id) -> bool {
         let driver = &self.queries.driver;
         self.store.read(|state| {

@@ -120,14 +120,14 @@ impl ReportedHealth {
         *report = Some(Report { heard: Instant::now(), drivers });
     }
 
-    /// How a driver is; none before the edge has said anything.
+    /// The health of a driver; none before the first report.
     pub(super) fn of(&self, driver: &DriverName) -> Option<DriverHealth> {
         let report = self.lock();
         let report = report.as_ref()?;
         Some(report.of(driver).cloned().unwrap_or_else(|| DriverHealth::unnamed(report.heard)))
     }
 
-    /// Whether a driver is up. Before the edge has said anything, it counts as up.
+    /// True if a driver is up. Before the edge has said anything, it counts as up.
     pub(super) fn is_up(&self, driver: &DriverName) -> bool {
         let report = self.lock();
         let told = |report: &Report| report.of(driver).is_some_and(DriverHealth::is_up);

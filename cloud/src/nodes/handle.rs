@@ -40,9 +40,9 @@ pub struct Handle {
     passing: Arc<Semaphore>,
     /// Stopped when the link ends; all tasks of the link are part of it.
     pub(super) tasks: Tasks,
-    /// Why csi-cloud ends it; the first reason counts.
+    /// The reason why csi-cloud ends it; the first reason counts.
     why: OnceLock<&'static str>,
-    /// When the certificate of the edge ends; none if that is not known.
+    /// The time at which the certificate of the edge ends; none if that is not known.
     expires: Option<SystemTime>,
     /// True while it is its node's link: not replaced, and the edge is not leaving.
     in_use: AtomicBool,
@@ -50,7 +50,7 @@ pub struct Handle {
     full: AtomicBool,
     /// The drivers that the node names and that have no front. Shown, never stored.
     unserved: std::sync::Mutex<Vec<Unserved>>,
-    /// How the other drivers are.
+    /// The health of the drivers.
     pub(super) health: ReportedHealth,
     /// Notified when its own edge has to be told something new.
     pub(super) news: Notify,
@@ -75,7 +75,7 @@ pub struct Peer {
     pub expands: bool,
     /// The CAs that it trusts, and the one of its certificate; none if it does not say.
     pub ca: Option<CaTag>,
-    /// Which run of csi-edge it is; none if it does not say.
+    /// The run of csi-edge; none if it does not tell.
     pub run: Option<Run>,
 }
 
@@ -128,7 +128,7 @@ impl Handle {
         self.tasks.stop();
     }
 
-    /// Why csi-cloud ends it; none if csi-cloud stops.
+    /// The reason why csi-cloud ends it; none if csi-cloud stops.
     pub(super) fn why(&self) -> Option<&'static str> {
         self.why.get().copied()
     }

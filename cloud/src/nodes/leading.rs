@@ -89,7 +89,7 @@ impl Leading {
         })
     }
 
-    /// Where edges reach the leader, if it is another one; empty if none leads.
+    /// The leader's endpoints for edges, if another csi-cloud leads; empty if none leads.
     pub(super) fn leader(&self) -> Vec<String> {
         match self.leadership.role() {
             Role::Following(Some(leader)) => {

@@ -164,7 +164,7 @@ async fn establish(
     Some(Established { link, handle, wanted, told, labelled, metadata })
 }
 
-/// What a hello says of the other end, with what the connection itself shows.
+/// The peer, from its hello and from the connection itself.
 fn peer(
     identity: &Identity<NodeName>,
     link: &Link,
@@ -230,7 +230,7 @@ async fn hello(
     }
 }
 
-/// Why a node may not link that could when its handshake began; none if it may.
+/// The reason why a node may not link any more, after its handshake began; none if it may.
 fn excluded(links: &Links, identity: &Identity<NodeName>) -> Option<&'static str> {
     let node = &identity.name;
     let subject = Subject::Node(node.clone());
@@ -291,7 +291,7 @@ struct LinkTask<'a> {
     leaving: bool,
 }
 
-/// How a link ends.
+/// The end of a link.
 enum End {
     /// The cloud closes it for this reason.
     Close(Cow<'static, str>),

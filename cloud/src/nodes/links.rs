@@ -36,11 +36,11 @@ use crate::state::quotas::OverQuota;
 use crate::state::set_apart::ReasonKind;
 use crate::state::store::writer::Store;
 
-/// How often certificates of linked edges, and their budgets of messages, are looked at.
+/// The interval of checks of linked edges' certificates and message budgets.
 const LOOK: Duration = Duration::from_secs(30);
-/// Why the links of a removed node end.
+/// The reason given when the links of a removed node end.
 pub(crate) const REMOVED: &str = "an operator removed this node";
-/// Why the link of a node with a revoked certificate ends.
+/// The reason given when the link of a node with a revoked certificate ends.
 pub(crate) const REVOKED: &str = "an operator revoked the certificate of this node";
 const EXPIRED: &str = "the edge's certificate has ended; make a new one, and check both clocks";
 
@@ -57,9 +57,9 @@ pub type AskKubernetes =
 pub struct Links {
     pub(super) answer_lease: AnswerLease,
     by_node: Mutex<HashMap<NodeName, Arc<Handle>>>,
-    /// What earlier links have shown.
+    /// The history of earlier links.
     pub(crate) past: Past,
-    /// What each node said last of the CAs that it has.
+    /// The CAs that each node last reported.
     cas: Mutex<HashMap<NodeName, Option<CaTag>>>,
     leading: Leading,
     /// Calls that wait for their node's next link.
@@ -75,7 +75,7 @@ pub struct Links {
     pub(super) greetings: Greetings,
     budgets: Budgets,
     authority: Authority,
-    /// Whether direct volumes get new leases.
+    /// True if direct volumes get new leases.
     new_leases: bool,
     enrolment: Arc<Enrolment>,
     /// Not set without Kubernetes.
@@ -132,7 +132,7 @@ impl Links {
         Self { new_leases, ..self }
     }
 
-    /// Whether direct volumes get new leases.
+    /// True if direct volumes get new leases.
     pub(crate) fn gives_new_leases(&self) -> bool {
         self.new_leases
     }
@@ -143,7 +143,7 @@ impl Links {
         Self { enrolment, ..self }
     }
 
-    /// What issues certificates to nodes.
+    /// The issuer of certificates to nodes.
     pub fn enrolment(&self) -> &Arc<Enrolment> {
         &self.enrolment
     }
@@ -163,18 +163,18 @@ impl Links {
         }
     }
 
-    /// What Kubernetes says of a volume now. Without Kubernetes no volume is known.
+    /// Asks Kubernetes about a volume. Without Kubernetes no volume is known.
     pub(crate) async fn volume_facts(&self, driver: &DriverName, id: &str) -> VolumeAnswer {
         let Some(ask) = self.ask_kubernetes.get() else { return VolumeAnswer::Unknown };
         ask(driver.clone(), id.to_owned(), Age::MinuteIfKnown).await
     }
 
-    /// What the edges are sent of Kubernetes' objects.
+    /// The Kubernetes metadata for edges.
     pub(crate) fn metadata(&self) -> &Arc<Metadata> {
         &self.metadata
     }
 
-    /// Who may have which driver.
+    /// The operator's settings of which node may have which driver.
     pub(super) fn authority(&self) -> &Authority {
         &self.authority
     }
@@ -243,12 +243,12 @@ impl Links {
         Some(self.past.lost_for(node).unwrap_or_else(|| self.leading.age()))
     }
 
-    /// How a driver is at a node, by the node's word; none without a link, or before a word.
+    /// The health of a driver at a node, as its edge reports it; none without a link or a report.
     pub fn driver_health(&self, node: &NodeName, driver: &DriverName) -> Option<DriverHealth> {
         self.now(node)?.health.of(driver)
     }
 
-    /// Whether a node has a link, and its driver is up by the node's word.
+    /// True if a node has a link, and its driver is up by the node's word.
     pub fn is_up(&self, node: &NodeName, driver: &DriverName) -> bool {
         self.by_node().get(node).is_some_and(|link| link.health.is_up(driver))
     }
@@ -402,14 +402,13 @@ impl Links {
         self.telling.told()
     }
 
-    /// What a node said last of the CAs that it has: none if nothing since this csi-cloud began, or
-    /// if it does not say.
+    /// The CAs that a node last reported. None if it reported none since this csi-cloud began.
     pub(crate) fn ca_of(&self, node: &NodeName) -> Option<CaTag> {
         self.cas().get(node).copied().flatten()
     }
 
-    /// Keeps whose topology csi-cloud alone publishes now, and tells the edges for which that is
-    /// news.
+    /// Sets the drivers whose topology csi-cloud alone publishes, and tells the edges for which
+    /// that changed.
     pub(crate) fn publishes_topology(&self, now: ByNode) {
         let links = match self.published_topology.set(now) {
             None => self.by_node().values().cloned().collect::<Vec<_>>(),
@@ -435,8 +434,8 @@ impl Links {
         self.telling.refresh();
     }
 
-    /// What an edge is told at first, and again when any of it changes. Of a driver without a front
-    /// it is told the scope that its own driver implies.
+    /// The welcome for an edge, which is sent again when it changes. For a driver without a front
+    /// it has the scope that the node's own driver implies.
     pub(super) fn welcome(
         &self,
         node: &NodeName,

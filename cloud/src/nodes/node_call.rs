@@ -28,7 +28,7 @@ use crate::telemetry::calls::{Running, Sent};
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// How calls of one driver reach its nodes.
+/// The path of one driver's calls to its nodes.
 #[derive(Clone, Copy)]
 pub struct Sender<'a> {
     /// All links.
@@ -43,7 +43,7 @@ pub struct Sender<'a> {
 
 /// The target of a call, and its deadline.
 pub struct NodeCall<'a> {
-    /// How it reaches the node.
+    /// The path to the node.
     pub sender: Sender<'a>,
     /// The node of the call.
     pub node: &'a NodeName,
@@ -57,7 +57,7 @@ pub struct NodeCall<'a> {
     pub(crate) about: Vec<Id>,
 }
 
-/// How a call ended.
+/// The result of a call.
 pub(crate) struct Ended {
     /// The answer, or why there is none.
     pub(crate) answer: Result<Answer, Error>,
@@ -65,7 +65,7 @@ pub(crate) struct Ended {
     pub(crate) maybe_dispatched: bool,
 }
 
-/// Why there is no answer.
+/// The reason why there is no answer.
 enum Failed {
     /// The link or its byte stream was lost; the call may have arrived.
     Lost(BoxError),
@@ -204,7 +204,7 @@ impl NodeCall<'_> {
         tokio::time::timeout(HOLD, next).await.unwrap_or(None)
     }
 
-    /// Why a call waits no longer for its node's next link.
+    /// The error of a call that waits no longer for its node's next link.
     fn given_up(&self, lost: BoxError) -> Error {
         if self.sender.links.store().read(|state| state.is_removed(self.node)) {
             return Error::Removed { node: self.node.clone() };

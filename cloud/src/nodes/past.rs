@@ -87,7 +87,7 @@ impl Past {
         self.lock().get(node)?.lost.map(|lost| lost.elapsed())
     }
 
-    /// What is wrong with the certificate of a node.
+    /// The fault of a node's certificate, if there is one.
     pub(crate) fn fault(&self, node: &NodeName) -> Option<CertificateFault> {
         let all = self.lock();
         let past = all.get(node)?;

@@ -12,12 +12,12 @@ use proto::names::{DriverName, NodeName};
 /// Drivers by node. Nodes without one are left out.
 pub(crate) type ByNode = BTreeMap<NodeName, BTreeSet<DriverName>>;
 
-/// What is published now; nothing is known at first.
+/// The topology that is published now; unknown at first.
 #[derive(Default)]
 pub(super) struct PublishedTopology(Mutex<Option<ByNode>>);
 
 impl PublishedTopology {
-    /// What a node is told; none while nothing is known.
+    /// The drivers for one node's welcome; none while they are unknown.
     pub(super) fn at(&self, node: &NodeName) -> Option<BTreeSet<DriverName>> {
         self.known().as_ref().map(|known| known.get(node).cloned().unwrap_or_default())
     }

@@ -30,7 +30,7 @@ pub struct NodeQueries {
     with_secrets: bool,
 }
 
-/// Why a query has no answer.
+/// The reason why a query has no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum QueryError {
     /// The driver returned an error.
@@ -55,12 +55,12 @@ pub enum QueryError {
 }
 
 impl QueryError {
-    /// Whether the node is over a quota with its answer.
+    /// True if the node is over a quota with its answer.
     pub fn is_over_quota(&self) -> bool {
         matches!(self, Self::Call(Error::OverQuota { .. }))
     }
 
-    /// Whether the node gave its list, and another node may have a part of it.
+    /// True if the node gave its list, and another node may have a part of it.
     pub fn is_held(&self) -> bool {
         matches!(self, Self::Call(Error::Unconfirmed { .. } | Error::Disputed { .. }))
     }
@@ -89,7 +89,7 @@ impl NodeQueries {
         &self.links
     }
 
-    /// How calls reach the nodes.
+    /// The path of calls to the nodes.
     pub(crate) fn sender(&self) -> Sender<'_> {
         Sender {
             links: &self.links,
@@ -109,7 +109,7 @@ impl NodeQueries {
         NodeCall { sender: self.sender(), node, method, deadline, call: None, about: Vec::new() }
     }
 
-    /// Whether a node had one link for this time. A node that was away in between is not silent.
+    /// True if a node had one link for this time. A node that was away in between is not silent.
     pub fn was_linked(&self, node: &NodeName, time: Duration) -> bool {
         self.links.now(node).is_some_and(|link| link.begun.elapsed() >= time)
     }

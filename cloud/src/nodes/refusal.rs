@@ -14,7 +14,7 @@ use crate::nodes::links::Links;
 /// The time for a refused edge to take the reason.
 const LAST_WORD: Duration = Duration::from_secs(1);
 
-/// Why a link has no hello.
+/// The reason why a link has no hello.
 pub(super) enum NoHello {
     /// It is lost.
     Lost,

@@ -71,7 +71,7 @@ impl Turns {
         }
     }
 
-    /// When the oldest handshake may be given up.
+    /// The time at which the oldest handshake may be given up.
     fn overdue(&self) -> Instant {
         let running = self.running();
         let oldest = running.handshakes.values().next();
