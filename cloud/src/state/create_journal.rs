@@ -110,7 +110,7 @@ impl Drop for PendingCreate<'_> {
 /// The first node that is full, and its quota.
 type Full = Option<(NodeName, OverQuota)>;
 
-/// Why a create is not sent.
+/// The reason why a create is not sent.
 enum NotSent {
     /// All nodes are full.
     Full(Full),
@@ -331,7 +331,7 @@ fn fewest(
     fewest.ok_or_else(|| full.into_iter().find_map(Result::err))
 }
 
-/// Who has an id that a create was answered with.
+/// The present owner of an id in the answer to a create.
 enum Taken {
     /// Another node, which keeps it.
     AtNode { id: Id, home: NodeName },

@@ -22,7 +22,7 @@ pub fn snapshot_for(uid: &str) -> String {
     format!("{SNAPSHOT}{uid}")
 }
 
-/// Whether this may be the name of a snapshot for a VolumeSnapshot.
+/// True if this may be the name of a snapshot for a VolumeSnapshot.
 pub fn is_snapshot(name: &str) -> bool {
     name.starts_with(SNAPSHOT)
 }

@@ -112,7 +112,7 @@ impl DriverInfo {
     }
 }
 
-/// What these answers have and the profile lacks.
+/// The capabilities that these answers have and the profile lacks.
 fn more(profile: &Profile, answers: &BTreeMap<String, Bytes>) -> Vec<String> {
     let of = |kind| {
         let local = Local::Capabilities(kind);

@@ -103,19 +103,19 @@ impl DriverState {
         self.at.iter().filter(|(node, _)| self.is_member(node))
     }
 
-    /// Whether a node counts; see [`Self::members`].
+    /// True if a node counts; see [`Self::members`].
     pub fn is_member(&self, node: &NodeName) -> bool {
         !self.excluded.contains(node)
     }
 
-    /// What the nodes that count say of a topology key, without this one.
+    /// The counts of a topology key over the nodes that count, without this one.
     pub(super) fn said_by_others(&self, key: &str, node: &NodeName) -> Said {
         let extra = self.excluded.iter().filter(|excluded| *excluded != node).chain([node]);
         let extra = extra.filter_map(|node| Some(Said::by(node, self.at.get(node)?, key)));
         extra.fold(self.own_keys.of(key), Said::without)
     }
 
-    /// How many values of a topology key the nodes have that count, without this one.
+    /// The number of values of a topology key over the nodes that count, without this one.
     pub(super) fn values_of_others(&self, key: &str, node: &NodeName) -> usize {
         let counts = |other: &NodeName| other != node && self.is_member(other);
         self.segments.values(key).filter(|nodes| nodes.iter().any(counts)).count()
@@ -136,7 +136,7 @@ impl DriverState {
         self.elected.as_ref()
     }
 
-    /// What the front reports; none before enough nodes agreed.
+    /// The driver's profile; none before enough nodes agreed.
     pub fn profile(&self) -> Option<&Profile> {
         self.profile.as_ref()
     }
@@ -207,7 +207,7 @@ impl DriverState {
         self.info = OnceLock::new();
     }
 
-    /// Whether no record of the driver is left.
+    /// True if no record of the driver is left.
     pub(super) fn is_empty(&self) -> bool {
         let has_node = !self.at.is_empty() || self.elected.is_some() || self.profile.is_some();
         !has_node && self.homes.is_empty() && self.intents.is_empty() && self.leases.is_empty()

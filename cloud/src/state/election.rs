@@ -13,10 +13,9 @@ pub const HOLD: Duration = Duration::from_secs(120);
 /// How a node is, for an election.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Standing {
-    /// How long it has had no link, or has been set apart; none if neither.
+    /// The time for which it has had no link, or has been set apart; none if neither.
     pub away: Option<Duration>,
-    /// How long its driver has been down; zero if it is not up for another reason, and none if it
-    /// is up.
+    /// The time for which its driver has been down; zero if it is starting, and none if it is up.
     pub down: Option<Duration>,
 }
 

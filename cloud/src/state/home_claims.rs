@@ -8,7 +8,7 @@ use proto::names::NodeName;
 
 use crate::state::driver_state::DriverState;
 
-/// What the nodes with a driver answered when they were asked for an id.
+/// The answers of a driver's nodes to the question for an id.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Answers {
     /// The nodes that say that they have it.
@@ -19,7 +19,7 @@ pub struct Answers {
     pub unable: Vec<NodeName>,
 }
 
-/// Whose an id without a home is.
+/// The owner of an id without a home.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClaimVerdict {
     /// This node's.
@@ -39,7 +39,8 @@ pub enum ClaimVerdict {
 }
 
 impl Answers {
-    /// Whose the id is. `lacks` says of a silent node that it is known not to have the id.
+    /// Decides the owner of the id. `lacks` is true for a silent node that is known not to have the
+    /// id.
     pub fn verdict(mut self, lacks: impl Fn(&NodeName) -> bool) -> ClaimVerdict {
         self.claimants.sort();
         match self.claimants.pop() {

@@ -87,7 +87,7 @@ pub async fn drivers(
     Ok(unserved)
 }
 
-/// What may be recorded of the drivers that a node names, and the first names of those without a
+/// The part of a node's report that may be recorded, and the first names of drivers without a
 /// front.
 async fn admissible(
     store: &Store,
@@ -120,8 +120,8 @@ async fn update_profiles(
     Ok(())
 }
 
-/// Sets a node apart whose driver says another plugin name, or ends that. Returns whether the name
-/// is right, or not said because the driver is away.
+/// Sets a node apart if its driver reports another plugin name, and readmits it if not. Returns
+/// true if the name is right, or unknown because the driver is away.
 fn check_name(store: &Store, driver: &Driver, node: &NodeName) -> bool {
     let Some(info) = driver.answers.get(Method::answering(Local::Info).name()) else { return true };
     let info = csi::GetPluginInfoResponse::decode(info.0.clone()).unwrap_or_default();

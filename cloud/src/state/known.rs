@@ -61,7 +61,7 @@ impl State {
         &self.nodes
     }
 
-    /// Whether an operator removed the node for good.
+    /// True if an operator removed the node for good.
     pub fn is_removed(&self, node: &NodeName) -> bool {
         self.removed.contains(node)
     }
@@ -106,7 +106,7 @@ impl State {
         self.leader_epoch
     }
 
-    /// Whom csi-cloud trusts, and its own secret keys.
+    /// The trust records and csi-cloud's own secret keys.
     pub fn trust(&self) -> &Trust {
         &self.trust
     }
@@ -116,12 +116,12 @@ impl State {
         self.drivers.values().map(|driver| driver.held_by(node)).sum()
     }
 
-    /// What is kept of a node.
+    /// The usage of a node.
     pub fn usage(&self, node: &NodeName) -> Usage {
         self.usages.of(node)
     }
 
-    /// What is kept of all nodes.
+    /// The usage of all nodes together.
     pub fn usage_of_all(&self) -> Usage {
         self.usages.all()
     }

@@ -19,7 +19,7 @@ pub(super) fn set_apart(store: &Store, driver: &DriverName, contested: &Conteste
     store.set_apart(&claimant, Some(driver), reason);
 }
 
-/// Whether a node is set apart for a segment.
+/// True if a node is set apart for a segment.
 pub(super) fn is_loser(store: &Store, driver: &DriverName, node: &NodeName) -> bool {
     store.read(|state| {
         let mut reasons = state.apart().of(node, driver);

@@ -53,12 +53,12 @@ impl Default for NodeLabels {
 }
 
 impl NodeLabels {
-    /// Whether the API server has named all nodes once.
+    /// True if the API server has named all nodes once.
     pub fn is_known(&self) -> bool {
         self.0.borrow().is_some()
     }
 
-    /// Whether a node has a label.
+    /// True if a node has a label.
     pub fn has(&self, node: &NodeName, selector: &Selector) -> bool {
         let labels = self.0.borrow();
         let value = labels.as_ref().and_then(|all| all.get(node)?.get(&selector.key));

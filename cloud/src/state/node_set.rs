@@ -8,7 +8,7 @@ use proto::names::NodeName;
 
 use crate::state::node_labels::{NodeLabels, Selector};
 
-/// What makes a name a pattern of names.
+/// The characters that make a name a pattern.
 const WILD: [char; 3] = ['*', '?', '['];
 
 /// Nodes by name, pattern or label.
@@ -40,7 +40,7 @@ impl NodeSet {
         Self { labels: labels.clone(), ..self }
     }
 
-    /// Whether a node is in it.
+    /// True if a node is in it.
     pub fn contains(&self, node: &NodeName) -> bool {
         self.patterns.iter().any(|pattern| match pattern {
             NodePattern::Name(pattern) => pattern.matches(node.as_str()),

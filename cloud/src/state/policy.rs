@@ -13,7 +13,7 @@ use proto::names::NodeName;
 use crate::state::node_labels::NodeLabels;
 use crate::state::node_set::{NodePattern, NodeSet};
 
-/// What contradicts scope `shared`, in the order in which it is checked.
+/// The settings that contradict scope `shared`, in the order of the checks.
 const OF_SHARED: [&str; 5] = [
     "a shared driver needs controllers, the nodes of which one is elected: it sees all secrets of \
      the driver. controllers = \"any\" allows every node",
@@ -36,7 +36,7 @@ pub enum Placement {
     Pinned(NodeName),
 }
 
-/// Which nodes have a value of a topology key.
+/// The nodes that may have one value of a topology key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyKind {
     /// One node: the value tells it apart from all others.
@@ -68,9 +68,9 @@ pub struct Policy {
     /// A volume with a source is colocated with it, whatever topology is requested. If false, a
     /// create is refused whose requested topology excludes the source's node.
     pub beside_source: bool,
-    /// How long a node may be away, or its driver down, before another is elected (scope `shared`),
-    /// and before its capacity counts as 0. Creates that may go elsewhere wait no longer for a node
-    /// without a link. One second to one hour.
+    /// The time for which a node may be away, or its driver down. After it another node is elected
+    /// (scope `shared`), and the node's capacity counts as 0. Creates that may go elsewhere wait no
+    /// longer for a node without a link. One second to one hour.
     pub grace: Duration,
     /// The nodes that may have the driver; none for all.
     pub nodes: Option<NodeSet>,
@@ -100,12 +100,12 @@ impl Policy {
         }
     }
 
-    /// Whether a node may have the driver.
+    /// True if a node may have the driver.
     pub fn allows(&self, node: &NodeName) -> bool {
         self.nodes.as_ref().is_none_or(|nodes| nodes.contains(node))
     }
 
-    /// Whether a node may be elected, if the driver is shared. Without the operator's word none
+    /// True if a node may be elected, if the driver is shared. Without the operator's word none
     /// may. That a driver is shared is only inferred then, from what nodes say.
     pub fn may_elect(&self, node: &NodeName) -> bool {
         let is_controller = match &self.controllers {
@@ -125,7 +125,7 @@ impl Policy {
         self.nodes.as_ref().and_then(NodeSet::labels).or(controllers)
     }
 
-    /// Whether a node may not have the driver because no labels are known yet.
+    /// True if a node may not have the driver because no labels are known yet.
     pub(crate) fn awaits_labels(&self, node: &NodeName) -> bool {
         let labels = self.nodes.as_ref().and_then(NodeSet::labels);
         labels.is_some_and(|labels| !labels.is_known()) && !self.allows(node)
@@ -191,7 +191,7 @@ impl Policy {
     }
 }
 
-/// Why a placement and a node cannot be configured together.
+/// The reason why a placement and a node cannot be configured together.
 fn placement_contradiction(
     pinned: Option<bool>,
     node: Option<&NodeName>,

@@ -130,7 +130,7 @@ fn agreed(state: &State, driver: &DriverName) -> Option<Profile> {
     Some(Profile { answers: first.answers.clone(), since: now(), from })
 }
 
-/// What a front reports newly, and no longer, if `after` replaces `before`.
+/// The capabilities that a front gains and loses if `after` replaces `before`.
 pub fn difference(
     before: Option<&Profile>,
     after: &Profile,

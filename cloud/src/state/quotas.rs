@@ -67,9 +67,9 @@ pub enum Quota {
 pub struct OverQuota {
     /// The quota.
     pub quota: Quota,
-    /// How much there is.
+    /// The amount that was counted.
     pub found: u64,
-    /// What there is too much of; text of a peer is escaped.
+    /// The name of what was counted; text of a peer is escaped.
     pub what: String,
     /// The quota's value.
     pub most: u64,
@@ -127,7 +127,7 @@ impl Quota {
         }
     }
 
-    /// Whose records it bounds.
+    /// The owner of the records that it bounds.
     fn whose(self) -> &'static str {
         if self == Self::StoreBytes { "all nodes together" } else { "a node" }
     }
@@ -169,9 +169,8 @@ impl Quotas {
 }
 
 impl Quotas {
-    /// Checks what is kept of a node before and after something new, with what is kept of all nodes
-    /// before. A change that makes nothing more fits always, so a node that is over a lowered quota
-    /// goes on.
+    /// Checks a node's usage before and after a change, and the usage of all nodes. A change
+    /// without growth always fits, so a node over a lowered quota can go on.
     ///
     /// # Errors
     /// There would be more than a quota.

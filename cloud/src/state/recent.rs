@@ -12,7 +12,7 @@ use proto::names::NodeName;
 /// The number of remembered changes of things without a home.
 const REMEMBERED: usize = 4096;
 
-/// Why an older list is stale about something without a home.
+/// The reason why an older list is stale about something without a home.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stale {
     /// Its home was removed.

@@ -108,7 +108,7 @@ pub struct NodeDriver {
     pub gone: Option<u64>,
 }
 
-/// What a driver's front reports, whatever single nodes say later.
+/// The capabilities that a driver's front reports, whatever single nodes report later.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Profile {

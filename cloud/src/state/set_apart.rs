@@ -12,7 +12,7 @@ use proto::names::{DriverName, NodeName};
 
 use crate::state::clock::now;
 
-/// Why a node is set apart.
+/// The reason why a node is set apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reason {
     /// The operator's `nodes` for the driver exclude it. It counts for nothing.
@@ -43,7 +43,7 @@ pub enum Reason {
     BadAnswer {
         /// The RPC.
         method: Method,
-        /// What is wrong with the answer.
+        /// The fault of the answer.
         why: String,
     },
     /// It is over a limit for one node.
@@ -80,7 +80,7 @@ pub enum ReasonKind {
 /// A node that is set apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Apart {
-    /// Why.
+    /// The reason.
     pub reason: Reason,
     /// Since when, in ms since 1970.
     pub since: u64,
@@ -144,7 +144,7 @@ impl ReasonKind {
         Self::TooManyMessages,
     ];
 
-    /// Whether the node counts for nothing: no question goes to it, and nothing that it said
+    /// True if the node counts for nothing: no question goes to it, and nothing that it said
     /// counts. Only calls for what it has go there.
     pub fn excludes(self) -> bool {
         matches!(self, Self::NotAllowed | Self::OtherName)
@@ -221,7 +221,7 @@ impl ApartNodes {
         [own, general].into_iter().flatten().flat_map(BTreeMap::values)
     }
 
-    /// Why a node is apart for a driver: the first reason.
+    /// The reason why a node is apart for a driver: the first reason.
     pub fn why(&self, node: &NodeName, driver: &DriverName) -> Option<&Apart> {
         self.of(node, driver).next()
     }

@@ -36,7 +36,7 @@ pub struct Txn<'a> {
     without: HashSet<(DriverName, Id)>,
     /// The load that these changes add to a node or remove from it.
     load: BTreeMap<DriverName, HashMap<NodeName, i64>>,
-    /// What these changes add to what is kept of a node, or take from it.
+    /// The effect of these changes on each node's usage.
     usage: HashMap<NodeName, Usage>,
 }
 
@@ -127,7 +127,7 @@ impl<'a> Txn<'a> {
         over(&self.nodes, node, || self.state.node(node))
     }
 
-    /// Whether an operator removed the node.
+    /// True if an operator removed the node.
     pub fn is_removed(&self, node: &NodeName) -> bool {
         self.node(node).is_some_and(|node| node.removed.is_some())
     }
@@ -234,13 +234,13 @@ impl<'a> Txn<'a> {
         Ok(())
     }
 
-    /// What is kept of a node.
+    /// The usage of a node.
     pub fn usage(&self, node: &NodeName) -> Usage {
         let durable = self.state.usage(node);
         self.usage.get(node).map_or(durable, |more| durable + *more)
     }
 
-    /// What is kept of all nodes.
+    /// The usage of all nodes together.
     pub fn usage_of_all(&self) -> Usage {
         self.usage.values().fold(self.state.usage_of_all(), |all, more| all + *more)
     }

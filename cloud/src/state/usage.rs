@@ -127,7 +127,7 @@ impl Sub for Usage {
 }
 
 impl Usages {
-    /// What is kept of a node.
+    /// The usage of a node.
     pub(super) fn of(&self, node: &NodeName) -> Usage {
         self.nodes.get(node).copied().unwrap_or_default()
     }

@@ -26,7 +26,7 @@ pub trait Backend: Send {
     }
 }
 
-/// Why the store cannot be used.
+/// The reason why the store cannot be used.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum StoreError {
     /// The store cannot be opened or read.

@@ -35,7 +35,7 @@ pub(super) struct Row {
     pub(super) value: Option<Vec<u8>>,
 }
 
-/// Why bytes are no record.
+/// The reason why bytes are no record.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CodecError {
     #[error(transparent)]

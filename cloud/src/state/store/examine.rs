@@ -7,7 +7,7 @@ use crate::state::known::State;
 use crate::state::store::existing::Existing;
 use crate::state::store::url::StoreAt;
 
-/// What was found.
+/// The result.
 pub(crate) struct Examined {
     /// The problems.
     pub(crate) wrong: Vec<Wrong>,

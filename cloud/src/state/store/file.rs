@@ -43,7 +43,7 @@ pub struct File {
     needs: Needs,
 }
 
-/// Why a file is no store.
+/// The reason why a file is no store.
 #[derive(Debug, thiserror::Error)]
 enum FileError {
     #[error(

@@ -12,7 +12,7 @@ const SNAPSHOT: u8 = 2;
 const GROUP: u8 = 3;
 const NAME: u8 = 4;
 
-/// Why bytes are no key.
+/// The reason why bytes are no key.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum KeyError {
     #[error("its key is none that a record there can have")]

@@ -54,7 +54,7 @@ struct Inner {
 }
 
 impl Leadership {
-    /// That of a csi-cloud whose store is its own, with the epoch that the store says.
+    /// The role of a csi-cloud that shares no store, with the epoch in the store.
     pub fn alone(epoch: Option<LeaderEpoch>) -> Self {
         Self::begin(Role::Alone(epoch))
     }
@@ -98,7 +98,7 @@ impl Leadership {
         }
     }
 
-    /// Notes who leads. Changes nothing once this csi-cloud has led.
+    /// Notes the present leader. Changes nothing once this csi-cloud has led.
     pub fn follow(&self, leader: Option<Leader>) {
         self.0.role.send_if_modified(|role| match role {
             Role::Following(known) if *known != leader => {

@@ -25,7 +25,7 @@ use crate::telemetry::ended::EndedCall;
 
 /// The slots: so many calls are kept over a restart.
 const SLOTS: u64 = 4_096;
-/// How often what has ended since is written.
+/// The interval at which ended calls are written.
 const EVERY: Duration = Duration::from_secs(10);
 /// The size of redb's cache in bytes. All of it is in memory anyway.
 const CACHE: usize = 1 << 20;

@@ -25,7 +25,7 @@ const BATCH: usize = 10_000;
 pub enum ExportedSecrets {
     /// They are left out. A csi-cloud that starts with a store made from the export makes new ones.
     LeftOut,
-    /// They are in it, in clear: who can read the export can end links and forge leases.
+    /// They are in it, in clear: a reader of the export can end links and forge leases.
     Included,
 }
 

@@ -57,7 +57,7 @@ struct RevocationValue {
     allowed: Vec<String>,
 }
 
-/// Why bytes are no trust record.
+/// The reason why bytes are no trust record.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum TrustCodecError {
     #[error(transparent)]

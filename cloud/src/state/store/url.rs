@@ -36,13 +36,13 @@ pub enum Opened {
     Shared(EtcdAt),
 }
 
-/// Why a text is no location.
+/// The reason why a text is no location.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreAtError {
     /// The text has no scheme, or an unknown one.
     #[error("{0} is no kind of store; there are file:PATH, etcd://HOST:PORT/PREFIX and memory:")]
     Unknown(String),
-    /// Something is missing, or there is a user, who belongs into the configuration.
+    /// Something is missing, or it names a user, which belongs into the configuration.
     #[error(
         "a store in etcd is etcd://HOST:PORT,HOST:PORT/PREFIX, for example \
          etcd://etcd-0:2379,etcd-1:2379/edge-csi; user and password belong into [etcd]"

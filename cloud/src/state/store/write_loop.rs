@@ -16,15 +16,15 @@ use crate::state::txn::Txn;
 
 /// The largest number of jobs in one commit.
 const BATCH: usize = 1024;
-/// How many changes in etcd leave room for another job: most have three or fewer.
+/// With so many changes a transaction has room for one more job: most have three or fewer.
 const NEARLY: usize = commit::MOST - 20;
 
-/// Tells who waits whether the change is durable.
+/// Tells the caller if the change is durable.
 pub(super) type Settle = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
 /// Makes a change.
 pub(super) type Job = Box<dyn FnOnce(&mut Txn<'_>) -> Settle + Send>;
 
-/// Where changes are made durable.
+/// The backend that makes changes durable.
 pub(super) enum Writes {
     /// In a store that this csi-cloud has alone.
     Own(Box<dyn Backend>),
@@ -33,7 +33,7 @@ pub(super) enum Writes {
 }
 
 impl Writes {
-    /// How many changes end a batch.
+    /// The number of changes that ends a batch.
     fn enough(&self) -> usize {
         match self {
             Self::Own(_) => usize::MAX,
@@ -59,7 +59,7 @@ impl Writes {
     }
 }
 
-/// What is durable, and why not all is.
+/// The durable changes, and the failure of the rest.
 type Outcome = (Vec<Change>, Result<(), StoreError>);
 
 /// Commits waiting changes together, then makes them visible. At a stop, it commits those that

@@ -28,12 +28,12 @@ use crate::state::txn::Txn;
 
 /// The number of changes that may wait; more callers wait for room in the queue.
 const QUEUE: usize = 4096;
-/// How long a replica waits for another one to make the secret keys.
+/// The time for which a replica waits for another one to make the secret keys.
 const SECRETS: Duration = Duration::from_secs(60);
-/// How often it looks.
+/// The interval of its checks.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Why there are no secret keys.
+/// The reason why there are no secret keys.
 #[derive(Debug, thiserror::Error)]
 pub enum SecretsError {
     /// They cannot be made.
@@ -124,7 +124,7 @@ impl Store {
         &self.quotas
     }
 
-    /// What was refused because of quotas.
+    /// The refusals by quotas.
     pub fn refusals(&self) -> &Refusals {
         &self.refusals
     }
@@ -139,7 +139,7 @@ impl Store {
         self.jobs.max_capacity() - self.jobs.capacity()
     }
 
-    /// What edges report of direct volumes that no runtime took. It is not durable.
+    /// The reports of edges about direct volumes that no runtime took. They are not durable.
     pub fn not_taken(&self) -> &NotTakenReports {
         &self.not_taken
     }
@@ -210,7 +210,7 @@ impl Store {
         self.set_apart(node, driver, reason);
     }
 
-    /// Why a node is set apart for a driver; none if it is not.
+    /// The reason why a node is set apart for a driver; none if it is not.
     pub fn why_apart(&self, node: &NodeName, driver: &DriverName) -> Option<Reason> {
         self.read(|state| state.apart().why(node, driver).map(|apart| apart.reason.clone()))
     }

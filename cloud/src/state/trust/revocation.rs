@@ -12,7 +12,7 @@ const ALLOWED: usize = 16;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Revocation {
-    /// When the name was revoked, in ms since 1970.
+    /// The time at which the name was revoked, in ms since 1970.
     pub since: u64,
     /// The serials that count all the same, the last one issued last.
     pub allowed: Vec<Serial>,
@@ -24,17 +24,17 @@ impl Revocation {
         Self { since, allowed: Vec::new() }
     }
 
-    /// Whether it refuses the certificate of this serial.
+    /// True if it refuses the certificate of this serial.
     pub fn refuses(&self, serial: &Serial) -> bool {
         !self.allowed.contains(serial)
     }
 
-    /// Whether a token of this time may overcome it: one that was made after it.
+    /// True if a token of this time may overcome it: one that was made after it.
     pub fn allows_token(&self, created: u64) -> bool {
         created > self.since
     }
 
-    /// Whether the name has a certificate again.
+    /// True if the name has a certificate again.
     pub fn is_overcome(&self) -> bool {
         !self.allowed.is_empty()
     }

@@ -84,7 +84,7 @@ impl TokenId {
     }
 }
 
-/// What is kept of a token.
+/// The record of a token.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Token {
@@ -92,9 +92,9 @@ pub struct Token {
     pub node: NodeName,
     /// The SHA-256 of its secret.
     pub secret: Hash,
-    /// When it was made, in ms since 1970.
+    /// The time at which it was made, in ms since 1970.
     pub created: u64,
-    /// When it ends, in ms since 1970.
+    /// The time at which it ends, in ms since 1970.
     pub expires: u64,
     /// Its use; none before.
     pub used: Option<TokenUse>,
@@ -130,7 +130,7 @@ pub struct NewToken {
     pub secret: Hash,
 }
 
-/// Why a token lets nobody join. No text has a part of the secret.
+/// The reason why a token lets nobody join. No text has a part of the secret.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TokenRefusal {
     /// It has less, or more, than a token.

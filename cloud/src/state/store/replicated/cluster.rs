@@ -102,7 +102,7 @@ impl Cluster {
         Self { client, keys, url, me, leadership, commit, commits, read_backs, troubles }
     }
 
-    /// Which part this replica has.
+    /// The role of this replica.
     pub(in crate::state::store) fn leadership(&self) -> &Leadership {
         &self.leadership
     }
@@ -122,7 +122,7 @@ impl Cluster {
         self.read_backs.load(Ordering::Relaxed)
     }
 
-    /// Why etcd cannot be used, if it could not for some seconds.
+    /// The reason why etcd cannot be used, after some seconds of failure.
     pub fn trouble(&self) -> Option<Arc<str>> {
         let troubles = self.troubles.lock().unwrap_or_else(PoisonError::into_inner);
         let mut lasting = troubles.values().filter(|trouble| trouble.since.elapsed() >= SILENCE);

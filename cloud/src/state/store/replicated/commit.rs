@@ -35,7 +35,7 @@ const BYTES: usize = 1 << 20;
 /// The wait before a lost transaction is tried again; it doubles up to the longest.
 const PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// How often a transaction is tried without a lease that would end that.
+/// The number of attempts for a transaction that no lease limits.
 const TRIES: u32 = 30;
 
 /// The right to commit.
@@ -230,7 +230,7 @@ fn steps(changes: Vec<Change>) -> Vec<Step> {
     steps
 }
 
-/// Epochs first: none may be given out again. Then what is set, then what is removed.
+/// Epochs first: none may be given out again. Then records that are set, then those removed.
 fn order(row: &Row) -> u8 {
     match (row.table, &row.value) {
         (Table::Epochs, _) => 0,

@@ -31,7 +31,7 @@ use crate::state::store::leadership::Leader;
 
 /// The wait before etcd is tried again.
 const AGAIN: Duration = Duration::from_millis(500);
-/// How long others leave the lead to a replica that is promoted.
+/// The time for which others leave the lead to a promoted replica.
 const YIELD: Duration = Duration::from_secs(5);
 
 /// A replica that follows.
@@ -46,7 +46,7 @@ pub(super) struct Follower {
     needs: Needs,
     leader: Option<LeaderKey>,
     orders: Orders,
-    /// When it may stand for leader.
+    /// The earliest time at which it may stand for leader.
     candidate: Instant,
 }
 
@@ -91,7 +91,7 @@ impl Follower {
         Ok(follower)
     }
 
-    /// What it shares with the other parts.
+    /// The context that it shares with the other tasks.
     pub(super) fn cluster(&self) -> Arc<Cluster> {
         self.cluster.clone()
     }
@@ -241,7 +241,7 @@ impl Follower {
         self.leader = leader;
     }
 
-    /// Says who leads.
+    /// Publishes the present leader.
     fn tell(&self, epoch: Option<LeaderEpoch>) {
         let leader = self.leader.as_ref().map(|LeaderKey { member, .. }| {
             let Member { name, .. } = member;

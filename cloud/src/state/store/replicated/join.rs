@@ -26,7 +26,7 @@ use crate::telemetry::metrics::Commits;
 /// The wait before etcd is tried again.
 const AGAIN: Duration = Duration::from_millis(500);
 
-/// What a replica needs to join the others.
+/// The inputs that a replica needs to join the others.
 pub struct Joining {
     /// Reaches etcd.
     pub client: Client,
@@ -34,9 +34,9 @@ pub struct Joining {
     pub prefix: String,
     /// The URL of the store, without a password.
     pub url: String,
-    /// What this csi-cloud is.
+    /// This replica.
     pub replica: Replica,
-    /// What commits report to.
+    /// The metrics of commits.
     pub commits: Commits,
 }
 
@@ -51,7 +51,7 @@ impl Joining {
         Arc::new(Cluster::new(reach, me, Leadership::following(), Some(commits)))
     }
 
-    /// What it needs to join the replicas whose store is there.
+    /// Gathers the inputs to join the replicas at this store.
     ///
     /// # Errors
     /// A file or an address cannot be used.

@@ -12,7 +12,7 @@ pub(super) struct Keys {
     prefix: Arc<str>,
 }
 
-/// What a key is about.
+/// The meaning of a key.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Key<'a> {
     /// A record, by its key in its table.
@@ -39,17 +39,17 @@ impl Keys {
         [&*self.prefix, rest].concat().into_bytes()
     }
 
-    /// How all keys begin.
+    /// The prefix of all keys.
     pub(super) fn all(&self) -> Vec<u8> {
         self.of("")
     }
 
-    /// How all records begin.
+    /// The prefix of all records.
     pub(super) fn records(&self) -> Vec<u8> {
         self.of("r/")
     }
 
-    /// How all records of a table begin.
+    /// The prefix of all records of a table.
     pub(super) fn table(&self, table: Table) -> Vec<u8> {
         self.of(&format!("r/{}/", table.name()))
     }
@@ -69,7 +69,7 @@ impl Keys {
         self.of("commit")
     }
 
-    /// How all orders begin. They sort after the leader's key, and before the records.
+    /// The prefix of all orders. They sort after the leader's key, and before the records.
     pub(super) fn orders(&self) -> Vec<u8> {
         self.of("orders/")
     }
@@ -84,7 +84,7 @@ impl Keys {
         self.of(&format!("orders/drain/{name}"))
     }
 
-    /// How all replicas begin.
+    /// The prefix of all replicas.
     pub(super) fn replicas(&self) -> Vec<u8> {
         self.of("replicas/")
     }
@@ -94,7 +94,7 @@ impl Keys {
         self.of(&format!("replicas/{name}"))
     }
 
-    /// What a key is about.
+    /// The meaning of a key.
     pub(super) fn parse<'a>(&self, key: &'a [u8]) -> Key<'a> {
         let Some(rest) = key.strip_prefix(self.prefix.as_bytes()) else { return Key::Other };
         if let Some(record) = rest.strip_prefix(b"r/") {

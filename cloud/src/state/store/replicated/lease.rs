@@ -19,11 +19,11 @@ use crate::state::store::leadership::Role;
 
 /// Its time in seconds.
 const TIME: i64 = 10;
-/// How often it is kept alive.
+/// The interval of keep-alives.
 const EVERY: Duration = Duration::from_millis(2500);
-/// When it is tried again.
+/// The delay before the next attempt.
 const AGAIN: Duration = Duration::from_millis(500);
-/// What clocks may differ by over the time of a lease.
+/// The largest difference of two clocks over the time of a lease.
 const MARGIN: Duration = Duration::from_secs(1);
 
 /// A lease that is certainly valid until then.
@@ -55,7 +55,7 @@ impl Lease {
         self.held.borrow().map(|held| held.id)
     }
 
-    /// Whether this lease is certainly valid.
+    /// True if this lease is certainly valid.
     pub(super) fn is_held(&self, id: i64) -> bool {
         self.held().is_some_and(|held| held.id == id)
     }

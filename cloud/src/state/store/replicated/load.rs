@@ -21,18 +21,18 @@ const FIRST_PAGE: i64 = 1_000;
 /// table that are left.
 const PAGE_BYTES: usize = 8 << 20;
 
-/// Why the records were not read.
+/// The reason why the records were not read.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LoadError {
     /// etcd gave no answer.
     #[error(transparent)]
     Etcd(#[from] EtcdError),
-    /// What it gave cannot be used.
+    /// Its answer cannot be used.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
-/// What was read beside the records.
+/// The position and orders that were read beside the records.
 pub(super) struct Loaded {
     /// All is as it was at this revision.
     pub(super) revision: i64,
@@ -84,7 +84,7 @@ pub(super) async fn load<F: FnMut(Change) + ?Sized>(
     Ok(Loaded { revision, position, leader, orders: Orders::of(keys, &orders), needs })
 }
 
-/// What is left to read of a table, and the size of a page.
+/// The rest of a table to read, and the size of a page.
 struct Pages {
     range: RangeRequest,
     limit: i64,
@@ -110,7 +110,7 @@ impl Pages {
     }
 }
 
-/// How many records the next page should have, if they are as large as those of this one.
+/// The number of records for the next page, if they are as large as those of this one.
 fn next_limit(page: &[KeyValue]) -> i64 {
     let bytes: usize = page.iter().map(|found| found.key.len() + found.value.len()).sum();
     let records = PAGE_BYTES.saturating_mul(page.len()) / bytes.max(1);

@@ -98,7 +98,7 @@ impl Position {
         request::put(key, self.bytes.clone().unwrap_or_default(), 0)
     }
 
-    /// Whether etcd has this one.
+    /// True if etcd has this one.
     pub(super) fn is(&self, found: Option<&KeyValue>) -> bool {
         found.map(|found| &found.value) == self.bytes.as_ref()
     }

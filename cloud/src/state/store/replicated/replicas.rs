@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// How many commits a replica may lack to be handed over to. It has the rest within a moment.
+/// The number of commits that a replica may lack when it takes over. It reads the rest at once.
 const WARM: u64 = 1000;
 
 /// A replica, for operators.
@@ -11,11 +11,11 @@ const WARM: u64 = 1000;
 pub struct Replica {
     /// Its version; none if it does not run.
     pub version: Option<String>,
-    /// Where edges reach it.
+    /// Its endpoints for edges.
     pub endpoints: Vec<String>,
-    /// Whether it leads.
+    /// True if it leads.
     pub leads: bool,
-    /// Whether it shall not lead.
+    /// True if it shall not lead.
     pub drained: bool,
     /// The last commit that it says it has.
     pub commit: u64,
@@ -31,7 +31,7 @@ pub struct Replicas {
 }
 
 impl Replicas {
-    /// Whether a replica runs, may lead and has nearly all commits.
+    /// True if a replica runs, may lead and has nearly all commits.
     fn is_warm(&self, replica: &Replica) -> bool {
         let is_near = replica.commit.saturating_add(WARM) >= self.commit;
         replica.version.is_some() && !replica.drained && is_near
