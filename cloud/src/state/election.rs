@@ -15,7 +15,8 @@ pub const HOLD: Duration = Duration::from_secs(120);
 pub struct Standing {
     /// The time for which it has had no link, or has been set apart; none if neither.
     pub away: Option<Duration>,
-    /// The time for which its driver has been down; zero if it is starting, and none if it is up.
+    /// The time for which its driver has been down; zero if it is neither up nor down, and none if
+    /// it is up.
     pub down: Option<Duration>,
 }
 
