@@ -35,14 +35,14 @@ use crate::health::{HealthTracker, is_failure};
 pub(crate) use questions::{BoxError, ask, check_name, headers, probe};
 use questions::{LOCALHOST, answers_with};
 
-/// How long a driver may take to introduce itself.
+/// The time limit for a driver's introduction.
 const INTRODUCTION: Duration = Duration::from_secs(5);
-/// How long a call waits for a driver that is just coming back.
+/// The time for which a call waits for a driver that is just coming back.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How long a node's call about a volume waits for a driver that was never reached: the node was
-/// started just now. A kubelet that is refused comes back later each time.
+/// The time for which a node's call about a volume waits for a driver that was never reached: the
+/// node has just started. A kubelet waits longer after each refusal.
 const LATE: Duration = Duration::from_secs(30);
-/// How often a driver is asked whether it is ready.
+/// The interval of Probe calls to a driver.
 const PROBE_EVERY: Duration = Duration::from_secs(10);
 
 /// A driver's answers, by RPC.
@@ -60,7 +60,7 @@ pub(crate) enum Serves {
 }
 
 impl Serves {
-    /// Whether its answer counts for the driver.
+    /// True if its answer counts for the driver.
     fn answers(self, local: Local) -> bool {
         let of_node = match local {
             Local::Info => return true,
@@ -104,7 +104,7 @@ impl State {
     }
 }
 
-/// Why there is no connection.
+/// The reason why there is no connection.
 struct NotUsable {
     /// Somebody serves the socket.
     is_served: bool,
@@ -200,7 +200,7 @@ impl Connection {
         });
     }
 
-    /// Connects, and asks who is there. The receiver ends with the connection.
+    /// Connects, and asks the driver for its introduction. The receiver ends with the connection.
     async fn connect(&self, tasks: &Tasks) -> Result<(Upstream, oneshot::Receiver<()>), NotUsable> {
         let at = self.at();
         let stream = (self.connect)(at.socket.clone()).await;
@@ -378,7 +378,8 @@ impl Connection {
         }
     }
 
-    /// How long a call waits for the driver; its caller hears the reason before it gives up.
+    /// The time for which a call waits for the driver. It ends early enough to tell the caller the
+    /// reason.
     fn patience(&self, call: &Call, deadline: Option<Instant>) -> Duration {
         let path = call.path.path();
         let is_info = Method::of_path(path).is_some_and(|method| method.local().is_some());
@@ -390,12 +391,12 @@ impl Connection {
         left.unwrap_or(LATE).clamp(PATIENCE, LATE)
     }
 
-    /// Whether there is a connection.
+    /// True if there is a connection.
     pub(crate) fn is_open(&self) -> bool {
         self.state.borrow().is_open()
     }
 
-    /// What the driver says of itself here; none while it is away.
+    /// The driver's introduction at this socket; none while it is away.
     pub(crate) fn answers(&self) -> Option<Arc<Answers>> {
         match &*self.state.borrow() {
             State::Here(_, answers) => Some(answers.clone()),
@@ -412,7 +413,7 @@ impl Connection {
         health
     }
 
-    /// Notes what has happened, and that the drivers have changed if the health has.
+    /// Notes an event, and announces a change of the drivers if the health has changed.
     fn note(&self, happened: impl FnOnce(&mut HealthTracker, Instant)) {
         let mut health = self.health();
         let before = health.clone();

@@ -40,11 +40,11 @@ const MAX_KEPT_BYTES: usize = 32 * 1024 * 1024;
 /// The most callers of one run whose repeated calls it answers: the latest, since the others have
 /// left.
 const MAX_CALLS: usize = 64;
-/// How long an answer is kept. Sidecars' deadlines are shorter, so nobody repeats the call after
-/// that.
+/// The time for which an answer is kept. Sidecars' deadlines are shorter, so nobody repeats the
+/// call later.
 const KEPT_FOR: Duration = Duration::from_secs(300);
 
-/// How a run ended.
+/// The result of a run.
 pub(crate) type CallResult = Result<Answer, Shared>;
 
 /// A request, as far as it is compared with others.
@@ -59,7 +59,7 @@ pub(crate) struct Operation {
     pub(crate) id: Option<Uuid>,
 }
 
-/// What to do with a request.
+/// The decision about a request.
 pub(crate) enum Begin {
     /// Run it, and tell the ticket how it ended.
     Run(Ticket),
@@ -89,7 +89,7 @@ impl DriverCalls {
         }
     }
 
-    /// Whether anything runs for one of these subjects.
+    /// True if anything runs for one of these subjects.
     pub(crate) fn is_running(&self, subjects: &[Id]) -> bool {
         self.runs.is_running(subjects)
     }
@@ -231,7 +231,7 @@ struct Run {
     waiting: Vec<oneshot::Sender<CallResult>>,
 }
 
-/// Whether a request asks for the same as an earlier one.
+/// True if a request asks for the same as an earlier one.
 fn same(method: Method, body: &Bytes, operation: &Operation) -> bool {
     let message = |body: &Bytes| body.slice(PREFIX.min(body.len())..);
     method == operation.method && method.same(&message(body), &message(&operation.body))
@@ -284,13 +284,13 @@ impl Runs {
         Some(waiting)
     }
 
-    /// What runs: when it began, its method, and what it is about.
+    /// The calls in flight: their begin, method and subjects.
     pub(crate) fn running(&self) -> Vec<(Instant, Method, Vec<Id>)> {
         let inner = self.lock();
         inner.running.values().map(|run| (run.begun, run.method, run.subjects.clone())).collect()
     }
 
-    /// Whether anything runs for one of these subjects.
+    /// True if anything runs for one of these subjects.
     pub(crate) fn is_running(&self, subjects: &[Id]) -> bool {
         let inner = self.lock();
         subjects.iter().any(|subject| inner.by_subject.contains_key(subject))

@@ -29,7 +29,7 @@ pub(crate) use crate::connection::headers;
 use crate::connection::{Answers, Connection, Serves};
 use crate::error::{DriverSocket, Error};
 
-/// Where a driver is reached.
+/// The sockets of a driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sockets {
     /// Serves Identity and Node, and the controller's half too if that has no socket of its own.
@@ -50,7 +50,7 @@ impl From<&str> for Sockets {
     }
 }
 
-/// How a driver became known.
+/// The way in which a driver became known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FoundBy {
     /// csi-edge's configuration names it.
@@ -185,8 +185,8 @@ impl Driver {
         self.connection(call.path.path()).exchange(call, deadline).await
     }
 
-    /// What the driver says of itself, and how it is. While one of its sockets is away it has no
-    /// answers, since the cloud would take some of them for all.
+    /// The driver's introduction and health. It has no answers while one of the sockets is away,
+    /// because the cloud would take a part for the whole.
     pub fn hello(&self) -> hello::Driver {
         let mut answers = Answers::new();
         let mut all_here = true;
@@ -203,7 +203,7 @@ impl Driver {
         hello::Driver { name: self.name.clone(), answers, health: Some(self.health()) }
     }
 
-    /// How the driver is: at its worse socket, if it has two.
+    /// The driver's health: of its worse socket, if it has two.
     pub fn health(&self) -> Health {
         let main = self.main.told_health();
         let controller = self.controller.as_ref().map(|controller| controller.told_health());
@@ -239,7 +239,7 @@ impl Driver {
     }
 }
 
-/// Whether a driver has its own topology, as it introduced itself.
+/// True if a driver has its own topology, as it introduced itself.
 pub(crate) fn has_own_topology(hello: &hello::Driver) -> bool {
     topology_of(&hello.answers, &hello.answers)
 }
@@ -269,7 +269,7 @@ pub struct Drivers {
     /// Counts the changes of what the drivers say of themselves.
     changes: watch::Sender<u64>,
     connect: Connect,
-    /// Where the connections are kept, from [`Drivers::keep`] on.
+    /// The tasks that keep the connections, from [`Drivers::keep`] on.
     keeping: OnceLock<Tasks>,
 }
 
@@ -345,7 +345,7 @@ impl Drivers {
         all.iter().find(|driver| driver.name.as_str() == name).cloned()
     }
 
-    /// What the drivers say of themselves; a driver that is away has its name and health alone.
+    /// The introductions of the drivers; a driver that is away has only its name and health.
     pub fn hello(&self) -> Vec<hello::Driver> {
         self.all().iter().map(|driver| driver.hello()).collect()
     }

@@ -34,8 +34,8 @@ impl fmt::Display for DriverSocket {
     }
 }
 
-/// Why a call was not carried out, or its outcome is not known. What a driver or this node causes
-/// names the node first.
+/// The reason why a call was not carried out, or its outcome is not known. What a driver or this
+/// node causes names the node first.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The path names no method that we pass on.
@@ -71,7 +71,7 @@ pub enum Error {
         node: NodeName,
         /// The RPC's method name.
         method: &'static str,
-        /// Why a run may be open.
+        /// The reason why a run may be open.
         why: &'static str,
     },
     /// The request is not what its method takes; it was not passed on.
@@ -79,7 +79,7 @@ pub enum Error {
     BadRequest {
         /// The RPC's method name.
         method: &'static str,
-        /// What is wrong with it.
+        /// The fault of the request.
         #[source]
         source: BadRequest,
     },
@@ -103,7 +103,7 @@ pub enum Error {
     DriverBroke {
         /// The driver.
         at: Arc<DriverSocket>,
-        /// How it broke.
+        /// The failure of the connection.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
@@ -136,7 +136,7 @@ pub enum Error {
         at: Arc<DriverSocket>,
         /// The RPC's method name.
         method: &'static str,
-        /// What is wrong with the answer.
+        /// The fault of the answer.
         why: &'static str,
     },
     /// A volume has grown at its driver's controller, and not yet on this node.
@@ -150,7 +150,7 @@ pub enum Error {
         at: Arc<DriverSocket>,
         /// The volume's id.
         volume: String,
-        /// What the driver said, or how it broke.
+        /// The driver's message, or the failure.
         why: String,
     },
     /// The growth of a volume cannot be kept in the state directory.
@@ -161,7 +161,7 @@ pub enum Error {
     NotNoted {
         /// The volume's id.
         volume: String,
-        /// Why not.
+        /// The reason.
         why: String,
     },
     /// Too many calls are in flight.
@@ -237,7 +237,7 @@ impl Error {
         Self::TooLate(DeadlinePassed("before it was passed on to the driver"))
     }
 
-    /// Whether it is certain that no byte of the call went to the driver. The cloud then frees the
+    /// True if it is certain that no byte of the call went to the driver. The cloud then frees the
     /// name of a create, so a doubt counts as a no.
     pub fn is_not_dispatched(&self) -> bool {
         match self {

@@ -59,15 +59,15 @@ pub struct Executor {
 pub struct RunningCall {
     /// The driver.
     pub driver: DriverName,
-    /// When it began.
+    /// The time at which it began.
     pub begun: Instant,
     /// Its method.
     pub method: Method,
-    /// What it is about; nothing else is done with these meanwhile.
+    /// Its subjects; no other call runs for these meanwhile.
     pub subjects: Vec<Id>,
 }
 
-/// Where a request comes from.
+/// The origin of a request.
 #[derive(Default)]
 pub struct Origin {
     /// The cloud's id for the call.
@@ -147,7 +147,7 @@ impl Executor {
         Self { fence: Arc::new(fence), ..self }
     }
 
-    /// Which csi-cloud may call.
+    /// The fence, which knows the csi-cloud that may call.
     pub fn fence(&self) -> &Fence {
         &self.fence
     }
@@ -326,7 +326,7 @@ impl Executor {
         calls.deduplicate(operation, call, None, tracked).await
     }
 
-    /// What a call has to do with the growth of a volume on this node.
+    /// Tracks the effect of a call on owed growth of a volume on this node.
     fn track(
         &self,
         calls: &DriverCalls,
@@ -394,7 +394,7 @@ impl Executor {
         self.authority.allow(node, method, || calls.is_running(&method.subjects(key)))
     }
 
-    /// How to rewrite topology in a call of the node's own front; none if the method has none.
+    /// The rewriting of topology in a call of the node's own front; none if the method has none.
     fn rewrite<'a>(
         &'a self,
         method: Method,

@@ -30,7 +30,7 @@ use crate::error::{Error, GuardRefusal};
 use crate::node_volumes::{Growth, NodeVolume, NodeVolumes, Places};
 use crate::scopes::Scopes;
 
-/// Who calls NodeExpandVolume after ControllerExpandVolume.
+/// The caller of NodeExpandVolume after ControllerExpandVolume.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NodeExpansion {
     /// The kubelet.
@@ -51,7 +51,7 @@ pub struct Expansions {
     is_direct: IsDirect,
 }
 
-/// Who sent a call.
+/// The sender of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Caller {
     /// The cloud, over a link.
@@ -62,7 +62,7 @@ pub(crate) enum Caller {
     Own,
 }
 
-/// What a call has to do with growth.
+/// The effect of a call on growth.
 enum Step {
     /// It begins one, to this many bytes.
     Grow(i64),
@@ -89,7 +89,7 @@ pub(crate) struct Tracked {
     step: Step,
 }
 
-/// How a driver's NodeExpandVolume ended, if it ended.
+/// The result of a driver's NodeExpandVolume, if it ended.
 enum Outcome {
     Done,
     /// The driver can never do it, or not as long as the volume is used.
@@ -127,7 +127,7 @@ impl Expansions {
         self.volumes.due()
     }
 
-    /// What a call has to do with growth; none if nothing.
+    /// The effect of a call on growth, if there is one.
     ///
     /// # Errors
     /// It is not carried out: what must be known or kept cannot be.
@@ -183,7 +183,7 @@ impl Tracked {
         Self { id, ..self }
     }
 
-    /// Whether the call waits for an expansion of its volume that runs already.
+    /// True if the call waits for an expansion of its volume that runs already.
     pub(crate) fn joins(&self) -> bool {
         matches!(self.step, Step::Expand(_))
     }
@@ -281,7 +281,7 @@ impl Tracked {
         }
     }
 
-    /// What follows from a call that was answered OK.
+    /// Carries out the effect of a call that was answered OK.
     async fn follow(&self, driver: &Driver) -> Result<(), Error> {
         let mut known = self.known(driver);
         match &self.step {
@@ -483,7 +483,7 @@ fn without_node_half(message: &[u8]) -> Result<Vec<u8>, wire::Malformed> {
     Ok(edited)
 }
 
-/// Whether the controller's half surely did not begin, or the driver says that it did nothing.
+/// True if the controller's half surely did not begin, or the driver says that it did nothing.
 fn was_not_begun(answered: &Result<Answer, Error>) -> bool {
     let status = match answered {
         Ok(answer) => answer.failure(),

@@ -66,7 +66,7 @@ pub enum FenceError {
         node: NodeName,
         /// Its epoch.
         epoch: LeaderEpoch,
-        /// Why not.
+        /// The reason.
         why: String,
     },
 }
@@ -121,7 +121,7 @@ impl Fence {
         if number(epoch) < told { Err(self.old_leader(epoch, told)) } else { Ok(()) }
     }
 
-    /// Whether this is the epoch that was told last, and it is durable.
+    /// True if this is the epoch that was told last, and it is durable.
     pub(crate) fn is_settled(&self, epoch: Option<LeaderEpoch>) -> bool {
         let number = number(epoch);
         let [told, durable] = [&self.told, &self.durable].map(|at| at.load(Ordering::SeqCst));

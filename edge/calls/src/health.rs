@@ -20,7 +20,7 @@ const CALM: Duration = Duration::from_secs(30);
 /// The longest reason, in characters.
 const LONGEST: usize = 512;
 
-/// Whether a code says that the driver is broken, not that it refuses one request.
+/// True if a code says that the driver is broken, not that it refuses one request.
 ///
 /// gRPC: UNAVAILABLE is "the service is currently unavailable". CSI gives no code that meaning, and
 /// drivers answer INTERNAL and UNKNOWN for what ails a single volume.
@@ -58,7 +58,7 @@ pub struct HealthTracker {
     attempts: Row,
     /// Answers that were failures.
     answers: Row,
-    /// Why it is not ready, by its own word; none if it is ready.
+    /// The reason why it is not ready, by its own word; none if it is ready.
     not_ready: Option<String>,
     /// It was reached at least once.
     was_reached: bool,
@@ -93,8 +93,8 @@ impl HealthTracker {
         self.settle(now, why);
     }
 
-    /// It is connected, and said who it is and whether it is ready. That alone ends no row of
-    /// failures: a driver that dies of each call says so too.
+    /// The driver is connected and has introduced itself. That alone ends no row of failures,
+    /// because a driver that dies of each call gets that far too.
     pub fn connected(&mut self, now: Instant, is_ready: bool) {
         self.was_reached = true;
         self.set_ready(is_ready);
@@ -132,17 +132,17 @@ impl HealthTracker {
         self.settle(now, "");
     }
 
-    /// When [`HealthTracker::look`] may change something.
+    /// The next time at which [`HealthTracker::look`] may change something.
     pub fn due(&self) -> Option<Instant> {
         self.calm_since.map(|since| since + CALM)
     }
 
-    /// Whether an answer that is no failure would change nothing now.
+    /// True if an answer that is no failure would change nothing now.
     pub fn is_calm(&self) -> bool {
         self.answers.count == 0
     }
 
-    /// Whether it was reached at least once.
+    /// True if it was reached at least once.
     pub fn was_reached(&self) -> bool {
         self.was_reached
     }
@@ -153,7 +153,7 @@ impl HealthTracker {
         Health { state: self.state, seconds, why: self.why.clone() }
     }
 
-    /// What is told when it changes.
+    /// The state and reason, which are told when they change.
     pub fn told(&self) -> (HealthState, &str) {
         (self.state, &self.why)
     }
@@ -193,7 +193,7 @@ impl HealthTracker {
         };
     }
 
-    /// Whether the latest failure is of the kind that the state is about.
+    /// True if the latest failure is of the kind that the state is about.
     fn is_reason_of(&self, state: HealthState) -> bool {
         match state {
             HealthState::Gone => self.attempts.last >= self.answers.last,

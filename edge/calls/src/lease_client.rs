@@ -11,17 +11,17 @@ use proto::names::DriverName;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
-/// How long a new csi-edge waits for its first link before it goes on without one. Its leases may
-/// be older than an operator's decision.
+/// The time for which a new csi-edge waits for its first link. Its leases may be older than an
+/// operator's decision.
 const FIRST: Duration = Duration::from_secs(10);
 /// Requests that wait until the link takes them.
 const QUEUE: usize = 64;
 
 /// A request on its way to the cloud.
 pub struct LeaseRequest {
-    /// What the cloud is asked.
+    /// The request to the cloud.
     pub request: Request,
-    /// Where its answer goes.
+    /// The receiver of the answer.
     pub answer: oneshot::Sender<Outcome>,
 }
 
@@ -36,7 +36,7 @@ enum To {
     Link(u64, mpsc::Sender<LeaseRequest>),
 }
 
-/// Why there is no answer.
+/// The reason why there is no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoAnswer {
     /// No link is up.

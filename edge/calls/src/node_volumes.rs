@@ -35,7 +35,7 @@ pub enum Growth {
     },
 }
 
-/// Where a call found or put a volume.
+/// The paths at which a call found or put a volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Places {
     /// The path where it is staged; empty without one.
@@ -63,7 +63,7 @@ pub struct NodeVolume {
     pub volume_id: String,
     /// The boot in which it was staged and published; a new boot ends both.
     pub boot: String,
-    /// Where it is in that boot.
+    /// Its paths in that boot.
     pub places: Places,
     /// The growth that has begun or is owed.
     pub growth: Option<Growth>,
@@ -91,7 +91,7 @@ pub struct NodeVolumes {
     known: Mutex<HashMap<String, NodeVolume>>,
     /// The names of records that cannot be read.
     damaged: Mutex<BTreeSet<String>>,
-    /// Why none of the records could be read.
+    /// The reason why none of the records could be read.
     unreadable: Option<String>,
 }
 
@@ -175,7 +175,7 @@ impl NodeVolumes {
         self.unreadable.clone().map_or(Ok(()), Err)
     }
 
-    /// What is known of a volume.
+    /// The record of a volume.
     pub fn of(&self, driver: &DriverName, volume_id: &str) -> NodeVolume {
         let key = key(driver, volume_id);
         let nothing = || NodeVolume {
@@ -235,7 +235,7 @@ impl NodeVolumes {
         due
     }
 
-    /// Whether nothing is recorded.
+    /// True if nothing is recorded.
     pub fn is_empty(&self) -> bool {
         self.known().is_empty() && self.damaged().is_empty()
     }

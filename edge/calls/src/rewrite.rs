@@ -75,7 +75,7 @@ impl TopologyRewrite<'_> {
         Ok(answer.with(frame::frame(&shown)))
     }
 
-    /// Whether the call says where volumes are accessible, and the cloud publishes that.
+    /// True if the call says where volumes are accessible, and the cloud publishes that.
     ///
     /// A kubelet that hears of topology always changes its Node, which it cannot do offline.
     fn is_left_out(&self) -> bool {

@@ -17,7 +17,7 @@ use super::receiving::Transfer;
 
 /// The file's name in the state directory.
 const FILE: &str = "metadata.redb";
-/// What a file that cannot be used is called from then on.
+/// The new name of a file that cannot be used.
 const ASIDE: &str = "metadata.redb.damaged";
 /// The size of redb's cache in bytes. All of it is in memory anyway.
 const CACHE: usize = 1 << 20;
@@ -36,7 +36,7 @@ pub(super) struct File {
     path: PathBuf,
 }
 
-/// Whether there is a file in a state directory, or something else in its place.
+/// True if there is a file in a state directory, or something else in its place.
 pub(super) fn is_there(directory: &Path) -> bool {
     directory.join(FILE).symlink_metadata().is_ok()
 }

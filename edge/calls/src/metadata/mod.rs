@@ -24,16 +24,16 @@ use file::File;
 use known::Known;
 use receiving::Transfer;
 
-/// What is known, and the file that keeps it.
+/// The known metadata, and the file that keeps it.
 #[derive(Default)]
 pub struct Metadata {
     known: Mutex<Arc<Known>>,
-    /// Where a file may be made, and for which node. A cloud that sends nothing needs none.
+    /// The path and the node for a file. None is made while the cloud sends nothing.
     at: Option<(PathBuf, NodeName)>,
     /// One transfer is put in force at a time.
     file: Mutex<Option<File>>,
     changed: watch::Sender<()>,
-    /// Whether the cloud of the last welcome sends metadata.
+    /// True if the cloud of the last welcome sends metadata.
     is_sent: AtomicBool,
 }
 
@@ -49,7 +49,7 @@ impl Metadata {
         Self { known, at, file: Mutex::new(Some(file)), ..Self::default() }
     }
 
-    /// How far this node has its metadata.
+    /// This node's position in its metadata.
     pub fn position(&self) -> Position {
         self.known().position
     }
@@ -59,7 +59,7 @@ impl Metadata {
         self.is_sent.store(is_sent, Ordering::Relaxed);
     }
 
-    /// Whether the cloud sends metadata, by its last word.
+    /// True if the cloud sends metadata, by its last word.
     pub fn is_sent(&self) -> bool {
         self.is_sent.load(Ordering::Relaxed)
     }

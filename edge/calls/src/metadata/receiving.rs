@@ -13,9 +13,9 @@ pub struct Receiving {
 /// A whole transfer.
 #[derive(Debug)]
 pub(super) struct Transfer {
-    /// Where it begins; none if it replaces everything.
+    /// The position before it; none if it replaces everything.
     pub(super) from: Option<Position>,
-    /// Where it leads.
+    /// The position after it.
     pub(super) to: Position,
     pub(super) objects: Vec<Object>,
     pub(super) gone: Vec<Key>,
