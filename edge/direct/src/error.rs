@@ -11,7 +11,7 @@ use proto::csi::status::BadRequest;
 use proto::http2::forward::DeadlinePassed;
 use proto::http2::serve::Stopping;
 
-/// Why a call on a direct volume was not carried out, or its outcome is not known.
+/// The reason why a call on a direct volume was not carried out, or its outcome is not known.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The request is not what its method takes; it was not passed on.
@@ -19,7 +19,7 @@ pub enum Error {
     BadRequest {
         /// The RPC's method name.
         method: &'static str,
-        /// What is wrong with it.
+        /// The fault of the request.
         #[source]
         source: BadRequest,
     },
@@ -46,7 +46,7 @@ pub enum Error {
         /// The RPC's method name.
         method: &'static str,
     },
-    /// What is asked of a direct volume cannot be.
+    /// The request is impossible for a direct volume.
     #[error("{method} is refused; nothing was done")]
     DirectAsked {
         /// The RPC's method name.
@@ -60,7 +60,7 @@ pub enum Error {
     DirectRefused {
         /// The volume's id.
         volume: String,
-        /// What stands against it, and what to do.
+        /// The obstacle and advice.
         why: String,
     },
     /// The pod's RuntimeClass is not of the kind that the volume was made for; nothing was done.
@@ -68,7 +68,7 @@ pub enum Error {
     OtherRuntime {
         /// The volume's id.
         volume: String,
-        /// Which pod, what the volume was made for, and what to do.
+        /// The pod, the purpose of the volume, and advice.
         why: String,
     },
     /// The RuntimeClass of the pod is not known, and the volume was made for one kind of them.
@@ -76,7 +76,7 @@ pub enum Error {
     RuntimeUnknown {
         /// The volume's id.
         volume: String,
-        /// Why not.
+        /// The reason.
         why: String,
     },
     /// Another node has the volume's lease; nothing was done.
@@ -84,7 +84,7 @@ pub enum Error {
     Owned {
         /// The volume's id.
         volume: String,
-        /// Who has it, and what to do.
+        /// The holder and advice.
         why: String,
     },
     /// A direct volume is published with other words than before.
@@ -94,7 +94,7 @@ pub enum Error {
     DirectDiffers {
         /// The volume's id.
         volume: String,
-        /// Where it is published.
+        /// The target at which it is published.
         target: String,
     },
     /// A direct volume has not been handed over, or taken back, and some of it may be done.
@@ -104,7 +104,7 @@ pub enum Error {
         volume: String,
         /// The state that it is to reach.
         wanted: &'static str,
-        /// Why not.
+        /// The reason.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
@@ -113,7 +113,7 @@ pub enum Error {
     Direct {
         /// The RPC's method name.
         method: &'static str,
-        /// What kind of failure it is.
+        /// The kind of failure.
         fault: Fault,
         /// The cause.
         #[source]
@@ -163,14 +163,14 @@ proto::codes! { Error:
     Calls(error),
 }
 
-/// How a runtime failed with a direct volume.
+/// The failure of a runtime with a direct volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// It cannot do that.
     Cannot,
     /// The volume is not handed over there.
     NotThere,
-    /// It is handed over, and only who has it could do that.
+    /// It is handed over, and only its holder could do that.
     HandedOver,
     /// It did not answer in time.
     Late,

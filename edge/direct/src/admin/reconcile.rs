@@ -15,7 +15,7 @@ use crate::runtimes::{PATIENCE, Roots, Runtimes};
 use crate::service::reconcile;
 use crate::volume::node::Node;
 
-/// What became of a volume.
+/// The result of reconciling a volume.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Change {
@@ -23,21 +23,21 @@ pub struct Change {
     pub volume_id: String,
     /// Its driver's CSI name.
     pub driver: String,
-    /// Where it is published.
+    /// The target at which it is published.
     pub target: PathBuf,
-    /// How it stood before.
+    /// Its standing before.
     pub before: Standing,
-    /// How it stands now.
+    /// Its standing now.
     pub after: Standing,
-    /// What was done, for people.
+    /// The action, for people.
     pub did: &'static str,
-    /// What is still wrong with it.
+    /// The remaining fault.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub damage: Option<String>,
 }
 
 impl Change {
-    /// Whether its runtime is told less, or something else, than its record says, or did not take
+    /// True if its runtime is told less, or something else, than its record says, or did not take
     /// it.
     pub fn is_fault(&self) -> bool {
         matches!(
@@ -64,7 +64,7 @@ pub async fn reconcile(state: &Path, roots: Roots) -> anyhow::Result<Vec<Change>
     Ok(ours.map(|volume| change(volume, &after)).collect())
 }
 
-/// Whether a record of ours is behind it: an entry without one is left alone.
+/// True if csi-edge has a record of it: an entry without one is left alone.
 fn is_ours(volume: &DirectVolume) -> bool {
     volume.standing != Standing::Foreign || !volume.volume_id.is_empty()
 }

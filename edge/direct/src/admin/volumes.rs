@@ -30,13 +30,13 @@ pub struct DirectVolume {
     pub driver: String,
     /// The mount source by which runtimes know it.
     pub target: PathBuf,
-    /// How it stands.
+    /// Its standing.
     pub standing: Standing,
-    /// How it is handed over.
+    /// The kind of its device.
     pub kind: Option<DeviceKind>,
     /// The uid of its pod, from the target's path; empty if that names none.
     pub pod_uid: String,
-    /// What the runtime is given.
+    /// The device that the runtime gets.
     pub device: PathBuf,
     /// The file system's type.
     pub fstype: String,
@@ -48,21 +48,21 @@ pub struct DirectVolume {
     pub stale: Vec<String>,
     /// Its lease; none for a foreign entry, or if no other node could have it.
     pub lease: Option<Lease>,
-    /// What is wrong with its record, its entry or its device.
+    /// The fault of its record, its entry or its device.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub damage: Option<String>,
-    /// Why it is not known whose it is.
+    /// The reason why it is not known whose it is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fault: Option<String>,
-    /// Where the node's directory is shared with a pod instead of the volume.
+    /// The place at which a pod shares the node's directory instead of the volume.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shared_at: Option<PathBuf>,
-    /// What its guest says of it, if it was asked.
+    /// The guest's report, if it was asked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub guest: Option<Guest>,
 }
 
-/// How a volume stands.
+/// The standing of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Standing {
@@ -108,9 +108,9 @@ pub struct Guest {
     pub bytes: Option<[u64; 3]>,
     /// Inodes: in all, taken and free.
     pub inodes: Option<[u64; 3]>,
-    /// What is wrong with the volume, in the guest's words.
+    /// The fault of the volume, in the guest's words.
     pub abnormal: Option<String>,
-    /// Why there are no numbers.
+    /// The reason why there are no numbers.
     pub silent: Option<String>,
 }
 
@@ -137,7 +137,7 @@ pub async fn all(state: &Path, runtimes: &Runtimes) -> anyhow::Result<Vec<Direct
     Ok(volumes)
 }
 
-/// How a volume stands, and what is wrong with it.
+/// The standing of a volume, and its fault.
 fn standing(
     record: &Published,
     lease: Option<&Lease>,

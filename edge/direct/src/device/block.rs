@@ -10,7 +10,7 @@ use super::host::{Device, DeviceError, Host};
 /// The runtimes' name of this kind.
 pub(crate) const TYPE: &str = "directvol";
 
-/// How long to wait for a process that looks at the device for a moment, as udev does.
+/// The time to wait for a process that opens the device for a moment, such as udev.
 const PATIENCE: Duration = Duration::from_secs(2);
 const BETWEEN: Duration = Duration::from_millis(50);
 

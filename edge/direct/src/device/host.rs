@@ -36,7 +36,7 @@ impl Default for Host {
     }
 }
 
-/// Why a device cannot be used.
+/// The reason why a device cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceError {
     /// It is not there, or it cannot be opened.
@@ -214,12 +214,12 @@ impl Host {
         Ok(None)
     }
 
-    /// Whether a recorded boot is the current one; never if the kernel did not name it.
+    /// True if a recorded boot is the current one; never if the kernel did not name it.
     pub fn is_boot(&self, noted: &str) -> bool {
         !noted.is_empty() && self.boot() == noted
     }
 
-    /// Whether a recorded boot has surely ended.
+    /// True if a recorded boot has surely ended.
     pub fn is_other_boot(&self, noted: &str) -> bool {
         let boot = self.boot();
         !noted.is_empty() && !boot.is_empty() && boot != noted

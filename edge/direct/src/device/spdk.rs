@@ -12,7 +12,7 @@ pub(crate) const TYPE: &str = "spdkvol";
 /// The longest path of a socket, in bytes.
 const LONGEST: usize = 107;
 
-/// Why there is no socket to hand over.
+/// The reason why there is no socket to hand over.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SpdkError {
     /// Nothing is there.

@@ -14,7 +14,7 @@ use super::host::Host;
 pub(crate) const TYPE: &str = "vfiovol";
 const DRIVER: &str = "vfio-pci";
 
-/// Why a PCI device cannot be handed over or taken back.
+/// The reason why a PCI device cannot be handed over or taken back.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum VfioError {
     /// The block device is of another kind.
@@ -64,7 +64,7 @@ fn failed(path: &Path) -> impl FnOnce(io::Error) -> VfioError {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Pci {
     address: String,
-    /// What the runtime is given.
+    /// The device that the runtime gets.
     pub(crate) device: PathBuf,
 }
 

@@ -17,7 +17,7 @@ use super::tool;
 use super::tool::{LONG, ToolError};
 use crate::device::host::{DeviceError, Host};
 
-/// Why a file system was not grown.
+/// The reason why a file system was not grown.
 #[derive(Debug, thiserror::Error)]
 pub enum GrowError {
     /// Only a guest can.

@@ -18,29 +18,29 @@ use super::tool;
 use super::tool::{LONG, SHORT, ToolError};
 use crate::records::journal::{Content, Journal, is_mark};
 
-/// What the class wants.
+/// The settings of the class.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted<'a> {
     /// The file system; none means the one found, and ext4 if there is none.
     pub file_system: Option<FileSystem>,
     /// Further options for mkfs.
     pub mkfs: &'a [String],
-    /// What counts as blank.
+    /// The definition of a blank device.
     pub blank: Blank,
-    /// How to check a file system that was used before.
+    /// The check of a file system that was used before.
     pub fsck: Fsck,
 }
 
 /// A file system that can be handed over.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ready {
-    /// What it is.
+    /// The kind of file system.
     pub file_system: FileSystem,
     /// Its UUID.
     pub uuid: String,
 }
 
-/// Why a device has no file system to hand over.
+/// The reason why a device has no file system to hand over.
 #[derive(Debug, thiserror::Error)]
 pub enum FormatError {
     /// The content of the device is not known.
@@ -123,7 +123,7 @@ pub enum FormatError {
 /// Called before each step from which a crash must be survived. An error is a crash there.
 pub type Steps<'a> = &'a (dyn Fn(&'static str) -> Result<(), FormatError> + Send + Sync);
 
-/// What to do with a device.
+/// The plan for a device.
 #[derive(Debug, PartialEq, Eq)]
 enum Plan {
     /// It is blank.

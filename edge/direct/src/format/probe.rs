@@ -16,7 +16,7 @@ use crate::records::journal::is_mark;
 /// The bytes read at the start and at the end; all known signatures lie there.
 const EDGE: u64 = 1024 * 1024;
 
-/// Why the content is not known.
+/// The reason why the content is not known.
 #[derive(Debug, thiserror::Error)]
 pub enum ProbeError {
     /// The device cannot be read.
@@ -55,7 +55,7 @@ pub struct Signature {
 pub struct Seen {
     /// Its size in bytes.
     pub size: u64,
-    /// Whether its start and end are zeroes.
+    /// True if its start and end are zeroes.
     pub zero: bool,
     /// Its signature, if it has one.
     pub signature: Option<Signature>,
@@ -92,7 +92,7 @@ pub async fn probe(device: &Path) -> Result<Seen, ProbeError> {
 struct Edges {
     /// The device's size.
     size: u64,
-    /// Whether its start and end are zeroes.
+    /// True if its start and end are zeroes.
     zero: bool,
     /// The file system that it begins with, and its label.
     begins: Option<(&'static str, String)>,

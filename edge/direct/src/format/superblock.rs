@@ -14,7 +14,7 @@ const EXT: usize = 1024;
 const EXT_MAGIC: u64 = 0xef53;
 const XFS_MAGIC: u64 = 0x5846_5342;
 
-/// What a file system's superblock says.
+/// The contents of a file system's superblock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Superblock {
     /// `ext4` or `xfs`.
@@ -74,12 +74,12 @@ impl Superblock {
         }
     }
 
-    /// Whether it is the file system with this UUID.
+    /// True if it is the file system with this UUID.
     pub fn is(&self, fstype: &str, uuid: &str) -> bool {
         self.fstype == fstype && self.uuid.eq_ignore_ascii_case(uuid)
     }
 
-    /// Whether a device of this size has no room for one more block.
+    /// True if a device of this size has no room for one more block.
     pub fn fills(&self, size: u64) -> bool {
         size < self.bytes.saturating_add(self.block)
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::process::Command;
 
-/// Why a tool gave no result.
+/// The reason why a tool gave no result.
 #[derive(Debug, thiserror::Error)]
 pub enum ToolError {
     /// It cannot be run.

@@ -69,7 +69,7 @@ impl LeaseCache {
         Ok(())
     }
 
-    /// Whether a volume's fence is in memory only.
+    /// True if a volume's fence is in memory only.
     pub(crate) fn is_only_remembered(&self, entry: &LeaseEntry) -> bool {
         self.memory().fences.contains_key(&key(entry))
     }
@@ -79,7 +79,7 @@ impl LeaseCache {
         self.memory().heard.insert(key(&entry), (link, entry));
     }
 
-    /// Whether the cloud has heard this lease on this link.
+    /// True if the cloud has heard this lease on this link.
     pub(crate) fn has_heard(&self, link: u64, entry: &LeaseEntry) -> bool {
         self.memory()
             .heard
@@ -87,7 +87,7 @@ impl LeaseCache {
             .is_some_and(|(on, heard)| *on == link && heard == entry)
     }
 
-    /// Whether the cloud has confirmed on this link that the volume is this node's, for any pod.
+    /// True if the cloud has confirmed on this link that the volume is this node's, for any pod.
     pub(crate) fn has_confirmed(&self, link: u64, entry: &LeaseEntry) -> bool {
         let held = |lease: &Lease| matches!(lease, Lease::Held { .. }) && *lease == entry.lease;
         self.memory()

@@ -27,12 +27,12 @@ use crate::records::published;
 use crate::records::published::Published;
 use crate::volume::node::Node;
 
-/// How long a pod's volume waits for the cloud's answer.
+/// The time for which a pod's volume waits for the cloud's answer.
 const ACQUIRE: Duration = Duration::from_secs(5);
-/// How long the caller of an unpublished volume waits until the cloud knows.
+/// The time for which an unpublish waits until the cloud knows of it.
 pub(crate) const REPORT: Duration = Duration::from_secs(2);
 
-/// Why the cloud's decision is not known here.
+/// The reason why the cloud's decision is not known here.
 #[derive(Debug, thiserror::Error)]
 enum Unheard {
     #[error(transparent)]
@@ -65,7 +65,7 @@ impl Leases {
         Self { node, client, scopes, cache: LeaseCache::default() }
     }
 
-    /// How the cloud is asked.
+    /// The client for lease requests to the cloud.
     pub(crate) fn client(&self) -> &LeaseClient {
         &self.client
     }
@@ -194,13 +194,13 @@ impl Leases {
         }
     }
 
-    /// Whether the driver's volumes live on one node. The scope may be inferred, so it decides only
+    /// True if the driver's volumes live on one node. The scope may be inferred, so it decides only
     /// if the cloud grants no leases.
     fn is_node_scoped(&self, driver: &DriverName) -> bool {
         self.scopes.of(driver) == Some(Scope::Node)
     }
 
-    /// Whether a volume was taken from this node; true also if that cannot be read.
+    /// True if a volume was taken from this node; true also if that cannot be read.
     pub(crate) fn is_fenced(&self, record: &Published) -> bool {
         let Some(state) = &self.node.state else { return false };
         let kept = self.cache.of(state, &record.driver, &record.volume_id);
@@ -209,8 +209,8 @@ impl Leases {
         })
     }
 
-    /// After an operation, releases a volume that is not used here any more. If there is a link, it
-    /// reports to the cloud what that does not know yet.
+    /// After an operation, releases a volume that is not used here any more. With a link, it
+    /// reports the change to the cloud.
     pub(crate) async fn settle_and_report(&self, driver: &DriverName, volume: &str) {
         let reported = match self.settle(driver, volume) {
             Ok(None) => return,

@@ -81,7 +81,7 @@ pub fn settled(lease: Option<Lease>, recorded: bool) -> Option<Lease> {
     }
 }
 
-/// What to report to the cloud about an idle volume, and the lease that must be durable before.
+/// The report to the cloud about an idle volume, and the lease that must be durable before.
 pub fn statement(lease: &Lease, pod: &str) -> Option<(Lease, Step)> {
     match lease {
         Lease::Held { epoch, mac } => {
@@ -122,7 +122,7 @@ pub struct LeaseEntry {
     pub volume_id: String,
     /// The UID of its pod, or of its last one; empty if it is not known.
     pub pod: String,
-    /// How it stands.
+    /// The state of the lease.
     #[serde(flatten)]
     pub lease: Lease,
 }

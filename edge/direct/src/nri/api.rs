@@ -18,7 +18,7 @@ pub const STOP_CONTAINER: i32 = 1 << 9;
 /// A container's state after its end.
 pub const CONTAINER_STOPPED: i32 = 4;
 
-/// Who the plugin is.
+/// The identity of the plugin.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct RegisterPluginRequest {
     /// Its name.
@@ -57,7 +57,7 @@ pub struct SynchronizeRequest {
     /// Their containers.
     #[prost(message, repeated, tag = "2")]
     pub containers: Vec<Container>,
-    /// Whether more of them follow.
+    /// True if more of them follow.
     #[prost(bool, tag = "3")]
     pub more: bool,
 }
@@ -65,7 +65,7 @@ pub struct SynchronizeRequest {
 /// The plugin's changes of that: none.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct SynchronizeResponse {
-    /// Whether it takes more; a copy of the request's field.
+    /// True if it takes more; a copy of the request's field.
     #[prost(bool, tag = "2")]
     pub more: bool,
 }
@@ -113,13 +113,13 @@ pub struct Container {
 /// A mount, as OCI has it.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct Mount {
-    /// Where, in the container.
+    /// The path in the container.
     #[prost(string, tag = "1")]
     pub destination: String,
     /// Its type.
     #[prost(string, tag = "2")]
     pub r#type: String,
-    /// What, on the host.
+    /// The path on the host.
     #[prost(string, tag = "3")]
     pub source: String,
     /// Its options.

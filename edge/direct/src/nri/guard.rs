@@ -21,7 +21,7 @@ pub struct Handlers {
     pub typed: BTreeSet<String>,
 }
 
-/// What to do with a container that may be created.
+/// The changes to a container that may be created.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Admitted {
     /// Mounts in place of those with the same destination.
@@ -30,7 +30,7 @@ pub struct Admitted {
     pub targets: BTreeSet<PathBuf>,
 }
 
-/// Why a container is not made.
+/// The reason why a container is not made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotAdmitted {
     /// Its runtime would give it the host's directory.
@@ -134,7 +134,7 @@ fn typed(
     }
 }
 
-/// Whether the source is where the kubelet binds a part of the volume:
+/// True if the source is where the kubelet binds a part of the volume:
 /// `PODS/UID/volume-subpaths/NAME/…` of `PODS/UID/volumes/kubernetes.io~csi/NAME/mount`.
 fn has_part(volume: &Published, source: &Path) -> bool {
     let parts = |target: &Path| {
@@ -164,7 +164,7 @@ pub fn possible_targets(source: &Path) -> Vec<PathBuf> {
     targets
 }
 
-/// Whether this could be a direct volume, by its path: a CSI volume of a pod, or a part of one.
+/// True if this could be a direct volume, by its path: a CSI volume of a pod, or a part of one.
 pub fn may_be_direct(mount: &Mount) -> bool {
     mount.source.contains("/volumes/kubernetes.io~csi/")
         || mount.source.contains("/volume-subpaths/")

@@ -14,5 +14,5 @@ pub mod session;
 pub mod ttrpc;
 pub mod uses;
 
-/// Where container runtimes listen for plugins.
+/// The socket on which container runtimes listen for plugins.
 pub const SOCKET: &str = "/var/run/nri/nri.sock";

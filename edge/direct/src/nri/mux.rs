@@ -27,7 +27,7 @@ pub struct Frame {
     pub payload: Bytes,
 }
 
-/// Why bytes are no frame.
+/// The reason why bytes are no frame.
 #[derive(Debug, thiserror::Error)]
 pub enum BadFrame {
     /// A length that nobody sends.

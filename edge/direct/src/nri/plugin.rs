@@ -30,18 +30,18 @@ use crate::runtimes::sandbox::Sandbox;
 /// The plugin's name at the runtime.
 pub const NAME: &str = "edge-csi-direct";
 
-/// What the plugin decides by.
+/// The inputs of the plugin's decisions.
 #[derive(Clone)]
 pub struct Plugin {
     /// The state directory of csi-edge, with the records.
     pub state: PathBuf,
     /// Two digits: the plugin's place among other plugins.
     pub index: String,
-    /// Which handlers run VMs.
+    /// The handlers that run VMs.
     pub handlers: Handlers,
-    /// Where the entries are.
+    /// The runtimes, which have the entries.
     pub runtimes: Arc<Runtimes>,
-    /// How the containers that run use their volumes.
+    /// The uses of volumes by running containers.
     pub uses: Uses,
 }
 
@@ -185,7 +185,7 @@ impl Plugin {
         Ok(())
     }
 
-    /// Why the runtime would not find what the record says, if it would not.
+    /// The reason why the runtime would not find what the record says, if it would not.
     fn is_whole(&self, volume: &Published) -> Result<(), String> {
         let again = "`csi-edge direct reconcile`, or a restart of csi-edge, does it again";
         let state = entry::compare(&self.runtimes.root(), volume);

@@ -19,13 +19,13 @@ use super::ttrpc::{BadMessage, Message, Request, Response};
 /// The number of our first call.
 const FIRST: u32 = 1;
 
-/// Why a connection ended.
+/// The reason why a connection ended.
 #[derive(Debug, thiserror::Error)]
 pub enum Ended {
     /// The socket, or what came over it.
     #[error("the connection to the container runtime broke")]
     Frame(#[from] BadFrame),
-    /// What came over it.
+    /// A malformed message.
     #[error("the container runtime speaks something else than NRI's ttrpc")]
     Message(#[from] BadMessage),
     /// It does not take this plugin.

@@ -27,12 +27,12 @@ pub struct Request {
     /// The request's message.
     #[prost(bytes = "bytes", tag = "3")]
     pub payload: Bytes,
-    /// How long the caller waits, in ns; 0 is for ever.
+    /// The caller's timeout, in ns; 0 is for ever.
     #[prost(int64, tag = "4")]
     pub timeout_nano: i64,
 }
 
-/// How a call ended.
+/// The result of a call.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Response {
     /// A failure if it is present and its code is not 0.
@@ -63,7 +63,7 @@ pub enum Message {
     Response(u32, Response),
 }
 
-/// Why bytes are no message.
+/// The reason why bytes are no message.
 #[derive(Debug, thiserror::Error)]
 pub enum BadMessage {
     /// A length that is refused.

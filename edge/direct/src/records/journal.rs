@@ -12,7 +12,7 @@ use proto::host::files::{Unread, make_private, name};
 use proto::host::publish::{Existing, publish};
 use serde::{Deserialize, Serialize};
 
-/// What is known of a volume's content.
+/// The known state of a volume's content.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", tag = "state")]
 pub enum Content {
@@ -95,7 +95,7 @@ impl Journal {
     }
 }
 
-/// Whether a label is some volume's [`Journal::mark`].
+/// True if a label is some volume's [`Journal::mark`].
 pub fn is_mark(label: &str) -> bool {
     let digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
     label.strip_prefix("ec").is_some_and(|rest| rest.len() == 10 && rest.bytes().all(digit))

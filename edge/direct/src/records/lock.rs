@@ -15,7 +15,7 @@ pub struct StateLock {
     _locked: File,
 }
 
-/// Why a lock is not given.
+/// The reason why a lock is not given.
 #[derive(Debug, thiserror::Error)]
 pub enum NotLocked {
     /// Another has it.

@@ -15,7 +15,7 @@ use proto::host::files::{make_private, name};
 use proto::host::publish::{Existing, publish};
 use serde::{Deserialize, Serialize};
 
-/// How far a publication has come.
+/// The progress of a publication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PublicationState {
@@ -36,11 +36,11 @@ pub struct Published {
     pub target: PathBuf,
     /// The target as the kubelet names it.
     pub target_as_given: PathBuf,
-    /// Where it is staged; empty for a driver without staging.
+    /// The staging path; empty for a driver without staging.
     pub staging: PathBuf,
-    /// Where the driver has published it as a block device.
+    /// The path at which the driver has published it as a block device.
     pub private_path: PathBuf,
-    /// What the runtime gets: a block device, for VFIO a PCI address, for SPDK a socket. Empty
+    /// The device for the runtime: a block device, for VFIO a PCI address, for SPDK a socket. Empty
     /// until the driver has published it.
     pub device: PathBuf,
     /// The device's number on the host, as `st_rdev`; 0 if it has none.
@@ -55,9 +55,9 @@ pub struct Published {
     pub options: Vec<String>,
     /// Further metadata for the runtime.
     pub metadata: BTreeMap<String, String>,
-    /// How it is handed over.
+    /// The kind of its device.
     pub kind: DeviceKind,
-    /// How far its publication has come.
+    /// The progress of its publication.
     pub state: PublicationState,
     /// The pod that it was published for, if the kubelet told. No runtime is told.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -80,7 +80,7 @@ fn prefix(driver: &str, volume_id: &str) -> String {
 }
 
 impl Published {
-    /// Whether this is a record of the same volume at the same target.
+    /// True if this is a record of the same volume at the same target.
     pub fn is_of(&self, other: &Self) -> bool {
         (&self.driver, &self.volume_id, &self.target)
             == (&other.driver, &other.volume_id, &other.target)
@@ -136,7 +136,7 @@ impl From<Damaged> for io::Error {
 }
 
 impl Damaged {
-    /// Whether it may be the record of this target, by its file's name.
+    /// True if it may be the record of this target, by its file's name.
     pub fn may_be_at(&self, target: &Path) -> bool {
         let stem = self.path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
         let is_digest =

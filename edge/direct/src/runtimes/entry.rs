@@ -9,10 +9,10 @@ use std::os::unix::fs::MetadataExt;
 use super::mount_info::{Content, FILE, MountInfo, MountInfoError, Root};
 use crate::records::published::Published;
 
-/// What the entry of a published volume is.
+/// The state of a published volume's entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EntryState {
-    /// What the record says.
+    /// The same as in the record.
     Same,
     /// It is not there.
     Missing,
@@ -75,7 +75,7 @@ fn difference(there: &MountInfo, wanted: &MountInfo) -> String {
     }
 }
 
-/// What the path of a volume's device is.
+/// The state of a volume's device path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DevicePath {
     /// The device that was handed over, as far as its number tells.

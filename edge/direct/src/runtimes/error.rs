@@ -13,7 +13,7 @@ use super::backend::Reject;
 use super::http::Failure;
 use super::sandbox::Sandbox;
 
-/// Why a runtime did not do what was asked.
+/// The reason why a runtime did not do what was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// No entry names the volume.
@@ -35,7 +35,7 @@ pub enum Error {
     NoSandbox {
         /// The volume's id.
         volume: String,
-        /// How many sandboxes had it.
+        /// The number of sandboxes that had it.
         stale: usize,
     },
     /// It is handed over, so it cannot be grown from outside, and no live sandbox could grow it.
@@ -54,7 +54,7 @@ pub enum Error {
         runtime: &'static str,
         /// The request, for people.
         what: &'static str,
-        /// Why not.
+        /// The reason.
         why: String,
     },
     /// The shim did not answer.
@@ -133,7 +133,7 @@ pub enum Error {
         volume: String,
         /// The path.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         #[source]
         source: io::Error,
     },

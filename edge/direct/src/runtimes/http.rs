@@ -16,7 +16,7 @@ use tokio::net::UnixStream;
 /// The largest answer, in bytes. A shim's statistics have some hundred.
 pub const MAX_ANSWER: usize = 64 * 1024;
 
-/// What a shim answered.
+/// The answer of a shim.
 #[derive(Debug)]
 pub struct Reply {
     /// The HTTP status.
@@ -25,7 +25,7 @@ pub struct Reply {
     pub body: Bytes,
 }
 
-/// Why there is no answer.
+/// The reason why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
     /// Nobody listens.

@@ -39,7 +39,7 @@ const ENGINES_MORE: [(&str, &str); 6] = [
     ("var/lib/rancher/k3s/agent/etc/containerd/config-v3.toml.d", ".toml"),
     ("var/lib/rancher/rke2/agent/etc/containerd/config-v3.toml.d", ".toml"),
 ];
-/// Where the runtimes look by themselves, each group in their order.
+/// The default configuration paths of the runtimes, each group in their order.
 const DEFAULTS: [&[&str]; 2] = [
     &[
         "etc/kata-containers/configuration.toml",

@@ -36,7 +36,7 @@ pub const VOLUME: &str = "edge-csi.io/volume-id";
 /// The driver of that volume.
 pub const DRIVER: &str = "edge-csi.io/driver";
 
-/// Why an entry was not published or removed.
+/// The reason why an entry was not published or removed.
 #[derive(Debug, thiserror::Error)]
 pub enum MountInfoError {
     /// Its name would be too long for a file, and a runtime would share the host's directory.
@@ -56,7 +56,7 @@ pub enum MountInfoError {
     /// The file system's.
     #[error("{doing} {path}")]
     Io {
-        /// What was being done.
+        /// The action that failed.
         doing: &'static str,
         /// The path.
         path: String,
@@ -92,7 +92,7 @@ pub struct MountInfo {
 }
 
 impl MountInfo {
-    /// What the runtime is told of a volume.
+    /// The entry for a published volume.
     pub fn of(record: &Published) -> Self {
         let volume_type = match record.kind {
             DeviceKind::Block => block::TYPE,
@@ -134,7 +134,7 @@ pub fn entry_name(source: &Path) -> Result<String, MountInfoError> {
     }
 }
 
-/// What is in an entry's place.
+/// The content of an entry's place.
 #[derive(Debug)]
 pub(super) enum Content {
     /// Nothing.
@@ -300,7 +300,7 @@ impl Root {
         }
     }
 
-    /// A directory of ours on the same file system, which no runtime scans.
+    /// A directory of csi-edge's on the same file system, which no runtime scans.
     fn neighbour(&self) -> PathBuf {
         self.0.parent().unwrap_or_else(|| Path::new("/")).join(".edge-csi")
     }

@@ -20,12 +20,12 @@ const DEPLOYED: &str = "/opt/kata";
 /// The first version whose runtime-rs takes a direct volume that comes as a bind mount.
 const RS_TAKES_BINDS: (u32, u32) = (3, 3);
 
-/// How a node checks its runtimes.
+/// The settings of a node's check of its runtimes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checks {
     /// The root of the host's files.
     pub root: PathBuf,
-    /// Whether a publication is refused unless the check has passed.
+    /// True if a publication is refused unless the check has passed.
     pub required: bool,
 }
 
@@ -35,7 +35,7 @@ impl Default for Checks {
     }
 }
 
-/// What was found, and whether direct volumes can be trusted to these runtimes.
+/// The findings, and if these runtimes are fit for direct volumes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Report {
@@ -53,11 +53,11 @@ pub struct Finding {
     pub path: PathBuf,
     /// `kata-go` or `kata-rs`; none if the file cannot be read.
     pub runtime: Option<&'static str>,
-    /// Why its pods would not get a direct volume, and what to set.
+    /// The reason why its pods would not get a direct volume, and what to set.
     pub fault: Option<String>,
 }
 
-/// What follows from a report.
+/// The conclusion of a report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CheckVerdict {
     /// There is a configuration, and none has a fault.
@@ -69,7 +69,7 @@ pub enum CheckVerdict {
 }
 
 impl Report {
-    /// What follows from it.
+    /// Its conclusion.
     pub fn verdict(&self) -> CheckVerdict {
         let fault = |finding: &Finding| {
             let path = finding.path.display();
@@ -113,7 +113,8 @@ fn runtime(path: &Path, table: &Table) -> &'static str {
     if names || path.to_string_lossy().contains("runtime-rs") { "kata-rs" } else { "kata-go" }
 }
 
-/// Why a version of runtime-rs takes no direct volume. A version that cannot be read says nothing.
+/// The reason why a version of runtime-rs takes no direct volume. A version that cannot be read
+/// says nothing.
 fn too_old_for_binds(runtime: &str, version: &str) -> Option<String> {
     let mut numbers = version.trim_start_matches('v').split('.').map(|part| part.parse().ok());
     let version = (numbers.next()??, numbers.next()??);
@@ -126,7 +127,7 @@ fn too_old_for_binds(runtime: &str, version: &str) -> Option<String> {
     })
 }
 
-/// Why this runtime would share the directory instead of taking the device.
+/// The reason why this runtime would share the directory instead of taking the device.
 fn fault(runtime: &str, table: &Table) -> Option<String> {
     let hypervisors = table.get("hypervisor").and_then(Value::as_table);
     let Some(hypervisors) = hypervisors.filter(|hypervisors| !hypervisors.is_empty()) else {

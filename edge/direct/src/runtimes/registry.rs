@@ -28,12 +28,12 @@ use super::stats::Stats;
 use crate::format::superblock::{Superblock, device_size};
 use crate::records::published::Published;
 
-/// How long a shim may take for one answer, as in Kata's own client.
+/// The time limit for one answer of a shim, as in Kata's own client.
 pub const PATIENCE: Duration = Duration::from_secs(3);
 /// A resize may take this many times as long: the guest writes its new parts.
 const RESIZE: u32 = 20;
 
-/// Where the runtimes of this host are found.
+/// The directories of this host's runtimes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Roots {
     /// The directory of the contract's entries.
@@ -57,7 +57,7 @@ impl Default for Roots {
     }
 }
 
-/// Who has a volume.
+/// The holder of a volume.
 pub enum Holder<'a> {
     /// Nobody can have it: it has no entry.
     NotHandedOver,
@@ -123,7 +123,7 @@ impl Runtimes {
         Ok(decoded.map(|bytes| OsString::from_vec(bytes).into()).collect())
     }
 
-    /// Who has the volume.
+    /// Finds the holder of the volume.
     ///
     /// # Errors
     /// Its entry cannot be read, so this is not known.

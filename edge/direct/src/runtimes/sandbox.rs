@@ -66,7 +66,7 @@ pub fn recorded(entry: &Path) -> io::Result<Vec<Sandbox>> {
     Ok(found.into_iter().map(|(_, sandbox)| sandbox).collect())
 }
 
-/// Whether somebody listens at this socket.
+/// True if somebody listens at this socket.
 pub async fn listens(socket: &Path) -> bool {
     match UnixStream::connect(socket).await {
         Ok(_) => true,

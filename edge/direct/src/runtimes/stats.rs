@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use csi::volume_usage::Unit;
 
-/// How much of something there is.
+/// The amounts of one resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Usage {
     /// In all.
@@ -26,11 +26,11 @@ pub struct Stats {
     pub bytes: Usage,
     /// Inodes; some file systems do not count them.
     pub inodes: Option<Usage>,
-    /// What is wrong with the volume, if the guest reports it.
+    /// The fault of the volume, if the guest reports one.
     pub abnormal: Option<String>,
 }
 
-/// Why an answer is no statistics.
+/// The reason why an answer is no statistics.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StatsError {
     /// It is not the JSON of the contract.

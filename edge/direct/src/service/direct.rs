@@ -38,29 +38,29 @@ use crate::runtimes::prerequisites::{CheckVerdict, Checks};
 use crate::runtimes::{PATIENCE, Roots, Runtimes};
 use crate::volume::node::Node;
 
-/// Where direct volumes are kept and handed over.
+/// The settings of direct volumes on this node.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
     /// The directory of what may not be forgotten; without one no volume is handed over.
     pub state: Option<PathBuf>,
     /// The kernel's files.
     pub host: Host,
-    /// Where runtimes look for volumes, and have their sandboxes.
+    /// The directories in which runtimes look for volumes and have their sandboxes.
     pub roots: Roots,
-    /// How the installed runtimes are checked.
+    /// The check of the installed runtimes.
     pub checks: Checks,
     /// Whether they take NVMe controllers.
     pub nvme: Nvme,
-    /// Where targets may be; anywhere if there are none.
+    /// The directories in which targets may be; anywhere if there are none.
     pub targets: Vec<PathBuf>,
 }
 
-/// What the cloud tells this node, and how this node asks it.
+/// The data from the cloud, and the client for requests to it.
 #[derive(Clone, Default)]
 pub struct Cloud {
-    /// How the cloud is asked for leases.
+    /// The client for lease requests to the cloud.
     pub leases: Arc<LeaseClient>,
-    /// How far drivers' volumes reach.
+    /// The scopes of drivers.
     pub scopes: Arc<Scopes>,
     /// The Pods of this node, as the cloud sends them.
     pub metadata: Arc<Metadata>,

@@ -13,7 +13,7 @@ use proto::names::DriverName;
 use crate::error::Error;
 use crate::records::published::Published;
 
-/// How a call about a direct volume ended.
+/// The result of a call about a direct volume.
 pub(super) type CallResult = Result<Answer, Error>;
 
 /// A call of the front, and what of it goes to the driver.

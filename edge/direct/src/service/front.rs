@@ -35,7 +35,7 @@ use super::unpublish;
 use crate::error::Error;
 use crate::lease::exclusive::pod_in;
 
-/// Where a request goes.
+/// The destination of a request.
 enum Direction {
     /// To the driver, as it came.
     Pass(Bytes),

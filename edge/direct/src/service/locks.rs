@@ -44,7 +44,7 @@ impl VolumeLocks {
         taken.then(|| VolumeLock { held: self.held.clone(), volume })
     }
 
-    /// Whether an operation runs on a volume.
+    /// True if an operation runs on a volume.
     pub(super) fn is_locked(&self, driver: &DriverName, volume: &str) -> bool {
         lock(&self.held).contains(&(driver.clone(), volume.to_owned()))
     }

@@ -88,7 +88,7 @@ pub(super) async fn publish(
     Ok(answer)
 }
 
-/// Takes back what was handed over to pods that are gone.
+/// Takes back the volumes of pods that are gone.
 pub(super) async fn take_back_orphans(
     node: &Node,
     call: &DriverCall<'_>,
@@ -166,8 +166,8 @@ fn is_possible(node: &Node, record: &Published, there: &[Published]) -> Result<(
     runtimes_take(node, volume_id)
 }
 
-/// Refuses a publication on a node whose runtimes would not take it, if the configuration demands
-/// that.
+/// Refuses a publication if the node's runtimes would not take it and the configuration demands the
+/// check.
 fn runtimes_take(node: &Node, volume: &str) -> Result<(), Error> {
     let why = match prerequisites::check(&node.checks.root).verdict() {
         CheckVerdict::Passed => return Ok(()),
@@ -209,7 +209,7 @@ fn unless_begun(error: Error, publish: &Publish, there: &[Published]) -> Error {
     }
 }
 
-/// Whether a driver that answers this code has surely published nothing; as the kubelet has it.
+/// True if a driver that answers this code has surely published nothing; as the kubelet has it.
 fn is_final(code: Code) -> bool {
     !matches!(
         code,

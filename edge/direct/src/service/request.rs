@@ -29,7 +29,7 @@ use crate::records::staged;
 use crate::runtimes::mount_info::{DRIVER, VOLUME};
 use crate::volume::target::climbs;
 
-/// What is to be done with a direct volume.
+/// The work to do with a direct volume.
 pub(super) enum Work {
     /// Stage the volume of this id; the message is the driver's.
     Stage(String, Vec<u8>),
@@ -78,7 +78,7 @@ pub(super) struct Request<'a> {
 const VOLUME_ID: u32 = 1;
 const PATH: u32 = 2;
 
-/// Whether calls of this method may be about a direct volume on its node.
+/// True if calls of this method may be about a direct volume on its node.
 pub(super) fn concerns(method: Method) -> bool {
     matches!(method.direct(), Some(DirectCall::Node(_)))
 }
@@ -98,8 +98,8 @@ impl Request<'_> {
         }
     }
 
-    /// What was decided of the volume that the call publishes; none if nothing was left open, and
-    /// for other calls.
+    /// The decision about the volume that the call publishes. None for other calls, and if nothing
+    /// was left open.
     pub(super) fn decided(&self) -> Result<Option<Decided>, Error> {
         if self.method.direct() != Some(DirectCall::Node(NodeStep::Publish)) {
             return Ok(None);
@@ -247,7 +247,7 @@ impl Request<'_> {
         Ok(self.text(PATH)?.unwrap_or_default().into())
     }
 
-    /// What the context of a volume says; none if the volume is not to be direct.
+    /// The settings in a volume's context; none if the volume is not to be direct.
     fn directed(
         &self,
         volume: &str,
@@ -373,8 +373,8 @@ fn pod(context: &HashMap<String, String>) -> Option<Pod> {
 const GROUP: &str = "fsGroup";
 const GROUP_CHANGE: &str = "fsGroupChangePolicy";
 
-/// What the runtime is told besides: no secrets and nothing of the pod, because the file is plain
-/// text.
+/// The further metadata for the runtime: no secrets and nothing of the pod, because the file is
+/// plain text.
 fn metadata(
     driver: &DriverName,
     volume: &str,
@@ -402,7 +402,7 @@ fn metadata(
     Ok(metadata)
 }
 
-/// Whether a record has these options and groups, or those that an older version made of the same
+/// True if a record has these options and groups, or those that an older version made of the same
 /// request. That gave guests options of the host, and fsGroup with a read-only volume.
 fn says_the_same(
     record: &Published,

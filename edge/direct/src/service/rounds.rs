@@ -32,7 +32,8 @@ const RETRY_FIRST: Duration = Duration::from_secs(1);
 const RETRY_LAST: Duration = Duration::from_secs(60);
 /// The delay before the next round when nothing was left.
 const ROUND: Duration = Duration::from_secs(10);
-/// How long a pod's directory is missing before its volumes are taken back without a call.
+/// The time for which a pod's directory must be missing before its volumes are taken back without a
+/// call.
 const GONE: Duration = Duration::from_secs(15);
 
 /// The targets of pods that are gone, and since when.
@@ -160,8 +161,8 @@ fn reported(record: &Published) -> Option<NotTakenVolume> {
     Some(NotTakenVolume { driver, volume: record.volume_id.clone(), pod: record.pod.clone() })
 }
 
-/// Takes back what was handed over to pods that are gone. Each has a task of its own, because a
-/// driver takes as long as it likes.
+/// Takes back the volumes of pods that are gone. Each has a task of its own, because a driver may
+/// take long.
 fn take_back_all_orphans(service: &Arc<Service>, orphans: &mut Orphans) {
     let state = service.node.state.as_ref();
     let records = state.and_then(|state| published::each(state).ok()).unwrap_or_default();

@@ -12,7 +12,7 @@ use edge_calls::metadata::{KnownPod, Metadata};
 use crate::error::Error;
 use crate::lease::exclusive::pod_in;
 
-/// How long the cloud may take to send a pod that its node has already.
+/// The time limit for the cloud to send a pod that is already on the node.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The key of a pod's uid in a volume's context, from the kubelet.
 pub(super) const POD_UID: &str = "csi.storage.k8s.io/pod.uid";
@@ -23,7 +23,7 @@ pub(super) struct Decided {
     pub(super) volume: String,
     /// The uid of the pod; empty if nothing names it.
     pub(super) pod: String,
-    /// What was decided when it was created.
+    /// The decision at its creation.
     pub(super) is_direct: bool,
 }
 

@@ -20,7 +20,7 @@ use rustix::mount::{
     fspick, move_mount, unmount,
 };
 
-/// The file that whoever gets the directory finds.
+/// The notice in the directory, for whoever gets it instead of the volume.
 pub(crate) const NOTICE: &str = "EDGE-CSI-THIS-IS-NOT-YOUR-VOLUME";
 const TEXT: &str = "\
 This directory is not your volume, and it cannot be written to.
@@ -57,7 +57,7 @@ pub(crate) fn cover(proc: &Path, target: &Path) -> io::Result<()> {
     seen
 }
 
-/// Whether a cover is at the target.
+/// True if a cover is at the target.
 pub(crate) fn is_cover(target: &Path) -> bool {
     let is_ramfs = statfs(target).is_ok_and(|it| u64::try_from(it.f_type) == Ok(RAMFS));
     let read_only =
@@ -79,8 +79,8 @@ pub(crate) fn uncover(target: &Path) -> io::Result<()> {
     Err(io::Error::other("too many covers are mounted there; unmount them"))
 }
 
-/// Where the target's cover is mounted besides: a runtime shared it instead of taking the device.
-/// None if there is no cover.
+/// Finds another mount of the target's cover: there a runtime shared it instead of taking the
+/// device. None if there is no cover.
 ///
 /// # Errors
 /// The processes cannot be read.

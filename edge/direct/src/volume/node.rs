@@ -18,11 +18,11 @@ pub(crate) struct Node {
     pub(crate) state: Option<PathBuf>,
     pub(crate) host: Host,
     pub(crate) root: Root,
-    /// How the installed runtimes are checked.
+    /// The check of the installed runtimes.
     pub(crate) checks: Checks,
-    /// What the runtimes take.
+    /// Says if the runtimes take NVMe controllers as volumes.
     pub(crate) nvme: Nvme,
-    /// Where targets may be; anywhere if there are none.
+    /// The directories in which targets may be; anywhere if there are none.
     pub(crate) targets: Vec<PathBuf>,
     /// Held while a device is claimed for a volume.
     pub(super) claims: Mutex<()>,

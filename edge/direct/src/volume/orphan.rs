@@ -7,7 +7,7 @@ use proto::csi::direct::DeviceKind;
 
 use crate::records::published::Published;
 
-/// Whether a volume was handed over to a kubelet's pod that is gone. A kubelet that was away may
+/// True if a volume was handed over to a kubelet's pod that is gone. A kubelet that was away may
 /// see no mount at the target and skip unpublishing; it removes the pod's directory in the end. The
 /// volume's directory is no evidence, because a kubelet removes it after a refusal too.
 pub(crate) fn is_orphan(record: &Published) -> bool {

@@ -21,16 +21,16 @@ use crate::error::{Error, HANDED_OVER, TAKEN_BACK, not_yet};
 use crate::records::published;
 use crate::records::published::Published;
 
-/// How long to wait for a VM that is just ending, or for udev to close the device.
+/// The time to wait for a VM that is just ending, or for udev to close the device.
 const PATIENCE: Duration = Duration::from_secs(2);
 const BETWEEN: Duration = Duration::from_millis(50);
 
-/// What it means that the driver's device is not at its path.
+/// The meaning of a driver's device that is missing at its path.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Absent {
     /// The driver may have taken it back: it was asked to.
     TakenBack,
-    /// Nobody asked the driver, so whoever had the device may still have it.
+    /// Nobody asked the driver, so an earlier holder may still have the device.
     Lost,
 }
 

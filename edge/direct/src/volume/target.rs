@@ -24,7 +24,7 @@ pub(crate) fn canonical(target: &Path) -> io::Result<PathBuf> {
     Ok(std::fs::canonicalize(parent)?.join(name))
 }
 
-/// Whether a path climbs out of a directory with `..`.
+/// True if a path climbs out of a directory with `..`.
 pub fn climbs(path: &Path) -> bool {
     path.components().any(|part| part == Component::ParentDir)
 }

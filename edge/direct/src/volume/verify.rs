@@ -11,7 +11,7 @@ use crate::device::host;
 use crate::format::probe::probe;
 use crate::records::published::Published;
 
-/// What the device of a published volume is now.
+/// The present state of a published volume's device.
 pub(crate) enum DeviceMatch {
     /// The volume's.
     Same,
