@@ -32,33 +32,33 @@ pub struct Config {
     pub cloud: Vec<Endpoint>,
     /// The HTTP proxy for WebSocket.
     pub proxy: ProxySetting,
-    /// How soon an endpoint preferred to the one in use is tried again.
+    /// The delay before a preferred endpoint is tried again.
     pub return_after: Duration,
     /// The directory of this node's own CSI sockets; none without one.
     pub fronts: Option<PathBuf>,
     /// The admin socket; none without it and without fronts.
     pub admin: Option<PathBuf>,
-    /// Where `/livez`, `/readyz` and `/metrics` are served.
+    /// The address of `/livez`, `/readyz` and `/metrics`.
     pub http: Option<SocketAddr>,
     /// The directory of what a restart without the cloud must know; without one nothing is kept.
     pub state: Option<PathBuf>,
-    /// Where VM runtimes look for direct volumes, and have their sandboxes.
+    /// The directories in which VM runtimes look for direct volumes and have their sandboxes.
     pub runtimes: Roots,
-    /// How the installed runtimes are checked.
+    /// The check of the installed runtimes.
     pub checks: Checks,
     /// Whether they take NVMe controllers.
     pub nvme: Nvme,
-    /// Where targets of direct volumes may be; at least one.
+    /// The directories in which targets of direct volumes may be; at least one.
     pub targets: Vec<PathBuf>,
-    /// Who calls NodeExpandVolume after ControllerExpandVolume.
+    /// The caller of NodeExpandVolume after ControllerExpandVolume.
     pub node_expansion: NodeExpansion,
-    /// What the cloud may not ask of this node.
+    /// The methods that are denied to the cloud.
     pub deny: BTreeSet<Deniable>,
     /// Certificates.
     pub tls: Files,
-    /// How to get them, if they are an identity that is not there yet; none without a token's file.
+    /// The way to join, if there is no identity yet; none without a token's file.
     pub join: Option<Automatic>,
-    /// How further drivers are found; none if only those that are named are used.
+    /// The discovery of further drivers; none if only named drivers are used.
     pub discovery: Option<Discovery>,
     /// The drivers' sockets.
     pub drivers: BTreeMap<DriverName, Sockets>,
@@ -68,7 +68,7 @@ pub struct Config {
 
 /// The default delay before a preferred endpoint is tried again, in seconds.
 const RETURN_AFTER: u16 = 30;
-/// Where targets of direct volumes are by default: the kubelet's directory.
+/// The default directory of targets of direct volumes: the kubelet's.
 const KUBELET: &str = "/var/lib/kubelet";
 
 impl Config {
@@ -175,8 +175,8 @@ fn join(
     Some(Automatic { clouds, token_file: token_file? })
 }
 
-/// `node_expansion`: what is owed to a volume must survive a restart, and what is staged is known
-/// from the node's own sockets only.
+/// Reads `node_expansion`. It needs a state directory, since owed growth must survive a restart. It
+/// needs fronts, since only these know the staged volumes.
 fn node_expansion(file: &mut Reader, has_state: bool, has_fronts: bool) -> NodeExpansion {
     let word = |text: &str| match text {
         "kubelet" => Ok(NodeExpansion::Kubelet),

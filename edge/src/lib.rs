@@ -54,7 +54,7 @@ pub mod state;
 
 pub use edge_calls::Error;
 
-/// How long who watches may take to hear the last answer.
+/// The time limit for watchers to hear the last answer.
 const WATCHING: Duration = Duration::from_secs(1);
 
 /// Serves until the process is asked to stop. Then the cloud and the kubelet are told to begin no
@@ -123,7 +123,7 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What the cloud told this node, as far as it is kept.
+/// The kept settings and metadata from the cloud.
 fn cloud(state: Option<&Path>, node: &NodeName) -> Cloud {
     Cloud {
         leases: Arc::default(),
@@ -184,7 +184,7 @@ fn discover(discovery: Option<Discovery>, tasks: &Tasks) -> Arc<Registrations> {
     found
 }
 
-/// What the admin commands show.
+/// The data that admin commands show.
 fn admin_state(config: &Config, dial: &Dial, registrations: Arc<Registrations>) -> AdminState {
     AdminState {
         drivers: dial.drivers.clone(),
@@ -222,7 +222,7 @@ async fn serve_admin(
     Ok(())
 }
 
-/// Ends what brings calls, and then what executes them, within the grace for both.
+/// Stops the sources of calls, and then their execution, within one grace period.
 async fn finish(doors: &Tasks, work: &Tasks, grace: Duration) {
     let end = Instant::now() + grace;
     if doors.finish_before(tasks::patience(grace)).await {

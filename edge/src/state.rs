@@ -18,7 +18,7 @@ use tracing::{error, info, warn};
 /// Made and removed, to see whether anything can be kept.
 const PROBE: &str = "probe";
 
-/// Makes the directory if needed, removes what a crash left in it, and logs what is wrong.
+/// Makes the directory if needed, removes remains of a crash, and logs faults.
 ///
 /// # Errors
 /// It is of a newer csi-edge.

@@ -26,7 +26,7 @@ const JOINING: &str = "joining.key";
 #[derive(Clone, Debug)]
 pub struct Directory(PathBuf);
 
-/// What a directory has.
+/// The content of an identity directory.
 #[derive(Debug)]
 pub enum IdentityState {
     /// No identity.
@@ -58,7 +58,7 @@ impl Directory {
         &self.0
     }
 
-    /// What it has.
+    /// Its content.
     pub fn state(&self, now: SystemTime) -> IdentityState {
         let pem = match std::fs::read(self.files().cert) {
             Ok(pem) => pem,
@@ -137,7 +137,7 @@ impl Directory {
 pub struct NodeIdentity {
     directory: Directory,
     credentials: Credentials,
-    /// When its certificate came: when the file was written.
+    /// The time at which its certificate came: the file's time.
     obtained: Arc<Mutex<Option<SystemTime>>>,
 }
 
@@ -149,13 +149,13 @@ impl NodeIdentity {
         Self { directory, credentials, obtained: Arc::new(Mutex::new(obtained)) }
     }
 
-    /// Whether its certificate has ended, so that it can only be renewed.
+    /// True if its certificate has ended, so that it can only be renewed.
     pub fn ended(&self, now: SystemTime) -> bool {
         self.credentials.validity().is_some_and(|validity| validity.ended(now))
     }
 
-    /// When its certificate is valid. It begins when it came: an issuer lets it begin earlier, for
-    /// clocks that are behind.
+    /// The validity of its certificate. It is counted from the arrival, because issuers backdate
+    /// the begin for clocks that are behind.
     pub fn validity(&self) -> Option<Validity> {
         let obtained = *self.obtained.lock().unwrap_or_else(PoisonError::into_inner);
         let validity = self.credentials.validity()?;

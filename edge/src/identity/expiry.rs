@@ -9,7 +9,7 @@ use tracing::{info, warn};
 
 use super::schedule::{reached, renew_at};
 
-/// How often it is said again that a certificate ends.
+/// The interval of warnings that a certificate ends.
 const AGAIN: Duration = Duration::from_secs(86_400);
 
 /// Logs what is left of the certificate. One that nobody renews is warned of from two thirds of its

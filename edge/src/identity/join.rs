@@ -23,7 +23,7 @@ const MAX_TOKEN: u64 = 16 * 1024;
 /// The most endpoints of a leader that are asked.
 const MAX_LEADER: usize = 4;
 
-/// Where to ask, and whom to trust.
+/// A csi-cloud to ask, and the CA to trust.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cloud {
     /// A `wss://` endpoint of csi-cloud.
@@ -35,7 +35,7 @@ pub struct Cloud {
 /// Joins by itself at start, with a token from a file that something else keeps current.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Automatic {
-    /// Where to ask, one after another, and whom to trust; at least one.
+    /// The csi-clouds to ask in order, with the CA to trust; at least one.
     pub clouds: Vec<Cloud>,
     /// The file of the token.
     pub token_file: PathBuf,
@@ -85,8 +85,8 @@ pub async fn join(
     Ok(node)
 }
 
-/// Asks the cloud. If it follows another one, that is asked, too: whoever it is has to show a
-/// certificate of the same CA first.
+/// Asks the cloud, and its leader if it follows one. Each must show a certificate of the same CA
+/// first.
 async fn ask(cloud: &Cloud, question: &Join, connect: &Connect) -> Result<Certificate, LinkError> {
     let refused = match join::ask(&cloud.endpoint, cloud.ca, question, connect).await? {
         Answer::Certificate(certificate) => return Ok(certificate),
@@ -143,7 +143,7 @@ impl Automatic {
     }
 }
 
-/// What to do after joining, for an operator.
+/// Advice for the operator after joining.
 pub fn advice(cloud: &Cloud, directory: &Directory, node: &NodeName) -> String {
     let Files { cert, ca, .. } = directory.files();
     let dir = directory.path().display();

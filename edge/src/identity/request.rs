@@ -20,7 +20,7 @@ pub struct Issued {
     pub pem: Pem,
     /// The node that it names.
     pub node: NodeName,
-    /// What it gives.
+    /// The resulting credentials.
     pub credentials: Credentials,
 }
 

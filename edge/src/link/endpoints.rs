@@ -25,12 +25,12 @@ use super::hello::{Greeted, NotGreeted};
 use super::renew;
 use crate::identity::directory::NodeIdentity;
 
-/// How long an endpoint has for itself before the next one joins.
+/// The head start of an endpoint before the next one joins the race.
 const STAGGER: Duration = Duration::from_secs(3);
 /// The longest wait before the leader is dialed, of which many edges hear at once.
 const SPREAD: Duration = Duration::from_millis(500);
 
-/// What kind of link to find.
+/// The kind of link to find.
 #[derive(Clone, Debug)]
 pub(super) enum Aim {
     /// Any link.
@@ -56,7 +56,7 @@ pub(super) struct Endpoints {
     dice: StdRng,
 }
 
-/// How a race ends.
+/// The result of a race.
 enum Raced {
     /// An endpoint has linked.
     Found(Found),
@@ -66,13 +66,13 @@ enum Raced {
     Failed,
 }
 
-/// How endpoints are dialed in a race.
+/// The rules by which a race dials endpoints.
 #[derive(Clone, Copy)]
 struct Rules<'a> {
     cap: Cap,
-    /// Whether each is dialed once only.
+    /// True if each is dialed once only.
     once: bool,
-    /// A leader that cannot be used: those who follow it may wait for another one.
+    /// A leader that cannot be used: its followers may wait for another one.
     useless: Option<&'a [String]>,
 }
 
@@ -85,7 +85,7 @@ struct Candidate {
 /// Says when an endpoint may join the race.
 struct Gate {
     begun: Instant,
-    /// How many endpoints have failed at least once.
+    /// The number of endpoints that have failed at least once.
     failed: watch::Sender<usize>,
     /// Held by the endpoint that sends its hello.
     hello: Mutex<()>,
@@ -229,7 +229,7 @@ impl Endpoints {
 }
 
 impl Candidate {
-    /// Dials until it links or says who leads, once its turn has come.
+    /// Waits for its turn, then dials until the endpoint links or names the leader.
     async fn persist(&mut self, dial: &Dial, turn: usize, gate: &Gate, rules: Rules<'_>) -> Raced {
         gate.open(turn).await;
         let mut first = true;

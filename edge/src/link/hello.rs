@@ -16,20 +16,20 @@ pub(super) struct Greeted {
     pub(super) link: Link,
     /// Has changed if the drivers have since the hello.
     pub(super) changed: watch::Receiver<u64>,
-    /// Whether the cloud grants leases.
+    /// True if the cloud grants leases.
     pub(super) leases: bool,
-    /// Whether the cloud is told of direct volumes that were not taken.
+    /// True if the cloud is told of direct volumes that were not taken.
     pub(super) not_taken: bool,
-    /// Whether the cloud issues certificates.
+    /// True if the cloud issues certificates.
     pub(super) renews: bool,
-    /// Whether the cloud asks for a renewal at once.
+    /// True if the cloud asks for a renewal at once.
     pub(super) renew_now: bool,
     pub(super) backoff_cap: Option<Duration>,
     /// The cloud's number among several, if it has one.
     pub(super) epoch: Option<LeaderEpoch>,
 }
 
-/// Why a link has no welcome.
+/// The reason why a link has no welcome.
 pub(super) enum NotGreeted {
     /// The cloud follows another one, which is at these endpoints; none if nobody leads.
     Follows { reason: String, leader: Vec<String> },

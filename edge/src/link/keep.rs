@@ -36,7 +36,7 @@ struct Current {
     events: mpsc::Receiver<LinkEvent>,
     /// Told to stop, the link says goodbye, finishes its calls and ends.
     tasks: Tasks,
-    /// Set when a newer link replaces this one: what arrives from now on was sent before that.
+    /// Set when a newer link replaces this one: later messages on it are out of date.
     replaced: Replaced,
     /// The cloud said that it goes away.
     leaving: bool,

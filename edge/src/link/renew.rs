@@ -17,7 +17,7 @@ use crate::identity::directory::NodeIdentity;
 use crate::identity::request::Request;
 use crate::identity::schedule::{delays, reached, renew_at};
 
-/// How long the cloud may take to answer.
+/// The time limit for the cloud's answer.
 const ANSWER: Duration = Duration::from_secs(30);
 /// The longest time between the begin of a link and an attempt that is due: a fleet that comes back
 /// together does not renew together.
@@ -29,7 +29,7 @@ const SPREAD_OF_ALL: Duration = Duration::from_secs(60);
 /// The renewals of one link.
 pub(super) struct Renewal {
     identity: NodeIdentity,
-    /// Where in its share of the life the certificate is renewed, from 0 to 1.
+    /// The random position of the renewal within its window, from 0 to 1.
     dice: f64,
     delays: ExponentialBackoff,
     /// No attempt before this, whatever the certificate says.

@@ -28,13 +28,13 @@ use super::hello::{Greeted, cap};
 use super::renew;
 use super::renew::Renewal;
 
-/// How long the cloud may take to answer a goodbye, and to close a link after its last call.
+/// The time limit for the cloud to answer a goodbye, and to close a link after its last call.
 const GOODBYE: Duration = Duration::from_secs(2);
-/// How long a replaced link may go on with its calls.
+/// The time limit for the calls of a replaced link.
 const RETIRED: Duration = Duration::from_secs(600);
-/// How often the cloud is told of the drivers, at most; the latest word counts.
+/// The shortest interval between reports of the drivers; the latest one counts.
 const DRIVERS: Duration = Duration::from_secs(1);
-/// How often the cloud's certificate is looked at. The clock may be set meanwhile.
+/// The interval of checks of the cloud's certificate. The clock may be set meanwhile.
 const LOOK: Duration = Duration::from_secs(30);
 const EXPIRED: &str = "csi-cloud's certificate has ended; make a new one, and check both clocks";
 const STOPPING: &str = "csi-edge lets this link go";
@@ -49,9 +49,9 @@ pub(super) enum LinkEvent {
     Ended(LinkError),
 }
 
-/// How a link is used.
+/// The use of a link.
 pub(super) struct Use {
-    /// Where the link's events go.
+    /// The receiver of the link's events.
     pub(super) tell: mpsc::Sender<LinkEvent>,
     /// The link's own tasks.
     pub(super) tasks: Tasks,
@@ -128,13 +128,13 @@ struct Serving {
     renewal: Option<Renewal>,
     /// Takes parts of metadata; none before the first one.
     parts: Option<Parts>,
-    /// Who waits for the cloud's answers.
+    /// The waiting requests, by id.
     waiting: HashMap<u64, oneshot::Sender<Outcome>>,
-    /// When the cloud may be told of the drivers again.
+    /// The time at which the cloud may be told of the drivers again.
     tell_drivers: Instant,
     /// Goodbye has been sent.
     leaving: bool,
-    /// When the link is closed whatever is on it.
+    /// The time at which the link is closed whatever is on it.
     end: Option<Instant>,
 }
 
