@@ -25,11 +25,11 @@ pub const MODE: u32 = 0o600;
 pub const AGAIN: &str = "edge-csi-again";
 /// The application protocol in the TLS handshake.
 const ALPN: &[u8] = b"h2";
-/// How long a peer may be silent before a TCP keepalive probe, and the time between two probes.
+/// The silence before a TCP keepalive probe, and the time between two probes.
 const SILENCE: Duration = Duration::from_secs(5);
 /// Unanswered probes after which the connection is dead.
 const PROBES: u32 = 2;
-/// How long sent bytes may stay unacknowledged; longer than all probes take.
+/// The time for which sent bytes may stay unacknowledged; longer than all probes take.
 const DEAD_AFTER: Duration = Duration::from_secs(15);
 
 /// Connects to csi-cloud with a relay's credentials.

@@ -34,7 +34,7 @@ use crate::state::election::HOLD;
 const MAX_KIB: usize = 64 * 1024;
 /// Local calls in flight; a sidecar has one or two.
 const MAX_LOCAL: usize = 256;
-/// How long csi-cloud may take for a local call before its last answer is repeated.
+/// The time limit of a local call; after it csi-cloud's last answer is repeated.
 ///
 /// external-attacher allows one second at its start.
 const LOCAL: Duration = Duration::from_millis(500);
@@ -245,7 +245,7 @@ impl RelayFront {
     }
 }
 
-/// How long before its deadline a call has an answer that says why none takes it.
+/// The time before its deadline at which a waiting call is refused with the reason.
 fn tell_before(deadline: Instant) -> Duration {
     (deadline.saturating_duration_since(Instant::now()) / 10).min(TELL)
 }

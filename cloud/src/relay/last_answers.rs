@@ -22,7 +22,7 @@ pub(super) fn local_methods() -> impl Iterator<Item = Method> {
     Method::ALL.iter().copied().filter(|method| is_local(*method))
 }
 
-/// Whether csi-cloud answers the call without a node.
+/// True if csi-cloud answers the call without a node.
 pub(super) fn is_local(method: Method) -> bool {
     method.local().is_some()
 }

@@ -36,11 +36,11 @@ use crate::relay::address::Address;
 use crate::relay::connection::{AGAIN, Acceptor, MODE};
 use crate::state::store::writer::Store;
 
-/// How long a stopping csi-cloud may still answer calls in flight here.
+/// The time in which a stopping csi-cloud may still answer calls in flight here.
 const SOON: Duration = Duration::from_millis(500);
 /// The wait after a connection could not be accepted.
 const PAUSE: Duration = Duration::from_millis(100);
-/// How often the store is asked whether a connected relay was revoked; there are few relays.
+/// The interval of checks for revoked relays; there are few relays.
 const LOOKED: Duration = Duration::from_secs(1);
 /// The limits of one remote address; there are few relays.
 const LIMITS: Limits = Limits { handshakes: 8, connections: 64 };

@@ -17,21 +17,21 @@ use crate::relay::front::{RelayFront, RequestMemory};
 use crate::relay::last_answers::LastAnswers;
 use crate::relay::server::Server;
 
-/// How long the connection to csi-cloud may take to close after the last call.
+/// The time limit for closing the connection to csi-cloud after the last call.
 const CLOSING: Duration = Duration::from_secs(1);
 
-/// What a socket relay runs on.
+/// The settings of a socket relay.
 #[derive(Debug)]
 pub struct Settings {
     /// The directory of the CSI sockets.
     pub fronts: PathBuf,
     /// The drivers that have a socket; at least one.
     pub drivers: Vec<DriverName>,
-    /// Where csi-cloud may be, in order of preference; at least one.
+    /// The addresses of csi-clouds, in order of preference; at least one.
     pub servers: Vec<Address>,
     /// The relay's certificate; an `https` address needs it.
     pub tls: Option<Files>,
-    /// How long calls in flight may still take after the stop signal.
+    /// The time limit for calls in flight after the stop signal.
     pub grace: Duration,
 }
 

@@ -35,14 +35,14 @@ use crate::relay::last_answers::{LastAnswers, local_methods};
 const SHORTEST: Duration = Duration::from_millis(10);
 /// The longest wait between two attempts.
 const LONGEST: Duration = Duration::from_millis(500);
-/// How long csi-cloud may be away before the log warns; a restart takes less.
+/// The time without csi-cloud after which the log warns; a restart takes less.
 const NORMAL: Duration = Duration::from_secs(5);
-/// How long csi-cloud may take to answer a local call.
+/// The time limit of a local call.
 const ASK: Duration = Duration::from_secs(5);
 /// The pause between two questions on a connection in use. A program that is paused keeps its
 /// connections, and nothing else tells.
 const LISTEN: Duration = Duration::from_secs(2);
-/// How long a connection whose first call failed may take to report its reason.
+/// The time in which a connection may report why its first call failed.
 const CLOSING: Duration = Duration::from_millis(100);
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -209,7 +209,7 @@ impl Server {
     }
 }
 
-/// Why a call that was sent has no answer.
+/// The reason why a call that was sent has no answer.
 pub(super) enum SendError {
     /// This csi-cloud is gone; the next one is to get the call.
     Gone(BoxError),
@@ -250,7 +250,7 @@ impl Connection {
         forward::forward(&self.upstream, &call, driver, deadline).await
     }
 
-    /// Whether csi-cloud answers that it is stopping or does not lead, and that the next one is to
+    /// True if csi-cloud answers that it is stopping or does not lead, and that the next one is to
     /// get the call.
     pub(super) fn is_again<B>(&self, response: &Response<B>) -> bool {
         let again = response.headers().contains_key(AGAIN);
@@ -261,7 +261,7 @@ impl Connection {
         again
     }
 
-    /// Whether the error is the connection's, not one call's; then no more calls begin on it.
+    /// True if the error is the connection's, not one call's; then no more calls begin on it.
     pub(super) fn is_lost(&self, error: &BoxError) -> bool {
         // A call that HTTP/2 itself refuses would be refused by the next csi-cloud too.
         let ended = |h2: &h2::Error| h2.is_io() || h2.is_go_away() || self.upstream.is_closed();
@@ -314,7 +314,7 @@ async fn fetch(
     }
 }
 
-/// What csi-cloud says as it gives a call back.
+/// The message with which csi-cloud gives a call back.
 fn said(answer: &Answer) -> BoxError {
     match answer.failure() {
         Some(status) => status.message().into(),
