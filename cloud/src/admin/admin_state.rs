@@ -17,9 +17,9 @@ use crate::state::policy::Policy;
 use crate::state::store::writer::Store;
 use crate::telemetry::calls::{Calls, Stage};
 
-/// What the admin commands show and change.
+/// The data that admin commands show and change.
 pub struct AdminState {
-    /// What is durable.
+    /// The store.
     pub store: Store,
     /// All links.
     pub links: Arc<Links>,
@@ -31,13 +31,13 @@ pub struct AdminState {
     pub fronts: BTreeMap<DriverName, Arc<Front>>,
     /// Our certificate and the CA; none in tests.
     pub credentials: Option<Credentials>,
-    /// Where edges reach this csi-cloud from outside.
+    /// The endpoint by which edges reach this csi-cloud from outside.
     pub advertise: Option<Endpoint>,
     /// The state of the CSIDriver objects; none without Kubernetes.
     pub kubernetes: Option<Arc<Published>>,
     /// Looks at Kubernetes; none without it.
     pub doctor: Option<Doctor>,
-    /// What the configuration names; none in tests.
+    /// The files and endpoints of the configuration; none in tests.
     pub installation: Option<Installation>,
 }
 
@@ -66,7 +66,7 @@ pub(super) fn nodes_with(of: &DriverState) -> impl Iterator<Item = &NodeName> {
     of.nodes().iter().filter(|(_, at)| at.gone.is_none()).map(|(node, _)| node)
 }
 
-/// How many nodes of a driver are among the linked ones.
+/// The number of a driver's nodes that are linked.
 pub(super) fn count_linked(of: &DriverState, linked: &HashSet<NodeName>) -> usize {
     of.nodes().keys().filter(|node| linked.contains(*node)).count()
 }

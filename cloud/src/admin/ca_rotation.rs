@@ -42,10 +42,10 @@ pub struct FinishRotation {
     pub lock_out: bool,
 }
 
-/// How far a rotation is.
+/// The progress of a rotation.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RotationView {
-    /// Whether a CA is taking over.
+    /// True if a CA is taking over.
     pub rotating: bool,
     /// The hash of the root of the CA that issues to nodes.
     pub ca_hash: String,
@@ -58,7 +58,7 @@ pub struct RotationView {
 pub struct NodeCaView {
     /// Its name.
     pub node: NodeName,
-    /// Whether it has a link.
+    /// True if it has a link.
     pub linked: bool,
     /// `current`: its certificate is of the CA that issues, and it trusts what csi-cloud trusts.
     /// `old`: it does not. `unknown`: it was not here since this csi-cloud began, or its csi-edge
@@ -76,7 +76,7 @@ impl AdminState {
         })
     }
 
-    /// How far a rotation is.
+    /// The progress of a rotation.
     pub(super) fn rotation(&self) -> Result<RotationView, CommandError> {
         let issuers = self.issuers()?;
         let issuer = issuers.read_again().issuer;

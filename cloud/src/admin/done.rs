@@ -3,10 +3,10 @@
 use serde::{Deserialize, Serialize};
 use tracing::info;
 
-/// What a change did.
+/// The result of a change.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Done {
-    /// Whether anything was done; if not, `text` says what would be.
+    /// True if anything was done; if not, `text` says what would be.
     pub done: bool,
     /// For an operator.
     pub text: String,

@@ -68,7 +68,7 @@ impl AdminState {
     }
 }
 
-/// What changes, and which sidecars do not know it yet.
+/// The changes, and the sidecars that do not know them yet.
 fn report(
     driver: &DriverName,
     from: &NodeName,

@@ -23,35 +23,35 @@ pub(crate) const PATH: &str = "/drivers";
 pub struct DriverView {
     /// Its name.
     pub name: DriverName,
-    /// Whether it has a front here.
+    /// True if it has a front here.
     pub front: bool,
     /// `node` or `shared`.
     pub scope: String,
-    /// Whether the scope was inferred from the driver's answers, not set by the operator.
+    /// True if the scope was inferred from the driver's answers, not set by the operator.
     pub scope_inferred: bool,
     /// `spread`, or `pinned NODE`; empty for a shared driver.
     pub placement: String,
     /// The node that carries out the calls of a shared driver.
     pub elected: Option<NodeName>,
-    /// How many nodes have it.
+    /// The number of nodes that have it.
     pub nodes: usize,
-    /// How many of them have a link.
+    /// The number of them that are linked.
     pub nodes_linked: usize,
     /// The linked nodes at which it is not up, and how it is there.
     #[serde(default)]
     pub not_up: BTreeMap<NodeName, HealthView>,
-    /// How many volumes, snapshots and groups are known.
+    /// The number of known volumes, snapshots and groups.
     pub homes: usize,
-    /// How many creates have an unknown outcome.
+    /// The number of creates with an unknown outcome.
     pub intents_open: usize,
-    /// How many calls are in flight.
+    /// The number of calls in flight.
     pub calls: usize,
     /// Its capabilities, by RPC; none before any node has reported them.
     pub capabilities: Option<BTreeMap<String, Vec<String>>>,
     /// Capabilities that some nodes have and others do not.
     #[serde(rename = "odd")]
     pub mismatches: Vec<String>,
-    /// What its front reports for good; none before enough nodes agreed.
+    /// Its pinned profile; none before enough nodes agreed.
     #[serde(default)]
     pub profile: Option<ProfileView>,
     /// The nodes that are set apart for it, and why.

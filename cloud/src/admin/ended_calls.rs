@@ -34,7 +34,7 @@ pub struct EndedQuery {
 /// A call that ended.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EndedView {
-    /// When it ended, in ms since 1970.
+    /// The time at which it ended, in ms since 1970.
     pub at_ms: u64,
     /// Its id, as in the logs of csi-cloud and csi-edge.
     pub id: String,
@@ -50,9 +50,9 @@ pub struct EndedView {
     pub code: String,
     /// The message that its caller got, at most 512 bytes.
     pub message: String,
-    /// How long it took, in ms.
+    /// Its duration, in ms.
     pub took_ms: u64,
-    /// How often it may have left csi-cloud for its node.
+    /// The number of times that it may have been sent to its node.
     pub attempts: u32,
 }
 

@@ -14,7 +14,7 @@ impl AdminState {
         self.explainer().explain(subject).await
     }
 
-    /// What says why something waits, for one question.
+    /// The explainer for one question.
     pub(crate) fn explainer(&self) -> Explainer<'_> {
         Explainer {
             store: &self.store,

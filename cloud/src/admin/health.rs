@@ -46,7 +46,7 @@ impl Health {
         self.stopping.store(true, Ordering::Relaxed);
     }
 
-    /// Why it is not ready, if it is not.
+    /// The reason why it is not ready, if it is not.
     fn not_ready(&self) -> Option<Arc<str>> {
         let state = match self.ready.get() {
             _ if self.stopping.load(Ordering::Relaxed) => {

@@ -32,13 +32,13 @@ pub struct IntentView {
     pub name: String,
     /// The driver.
     pub driver: DriverName,
-    /// Where it was sent.
+    /// The node to which it was sent.
     pub node: NodeName,
     /// The claim's namespace, if the provisioner sent it.
     pub claim_namespace: Option<String>,
     /// The claim's name.
     pub claim_name: Option<String>,
-    /// When it was first sent, in ms since 1970.
+    /// The time at which it was first sent, in ms since 1970.
     pub since_ms: u64,
     /// The id of what it created; none while the outcome is unknown.
     pub made: Option<String>,

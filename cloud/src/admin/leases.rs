@@ -31,7 +31,7 @@ pub struct LeaseView {
     pub id: String,
     /// Its driver.
     pub driver: DriverName,
-    /// Who has it.
+    /// Its holder.
     #[serde(flatten)]
     pub holder: LeaseHolder,
     /// Whether the holder's node has a link.

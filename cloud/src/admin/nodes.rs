@@ -37,9 +37,9 @@ pub struct NodeView {
     pub name: NodeName,
     /// `linked`, `away`, `revoked` or `removed`.
     pub state: String,
-    /// How long it has been linked, in s.
+    /// The time since it linked, in s.
     pub linked_s: Option<u64>,
-    /// How long it has been away, in s; at most as long as csi-cloud runs.
+    /// The time for which it has been away, in s; at most since csi-cloud began.
     pub away_s: Option<u64>,
     /// `wss` or `quic`.
     pub transport: Option<String>,
@@ -52,24 +52,25 @@ pub struct NodeView {
     /// Drivers that it names and that have no front; nothing is stored of them.
     #[serde(default)]
     pub unserved: Vec<DriverName>,
-    /// How its drivers are, by its own word; empty without a link.
+    /// The health of its drivers, as its edge reports it; empty without a link.
     #[serde(default)]
     pub health: BTreeMap<DriverName, HealthView>,
     /// Volumes that live or are being created there, without lost ones.
     pub volumes: u64,
     /// Direct volumes there that no runtime took, by the edge's last report.
     pub not_taken: u64,
-    /// When it first linked, in ms since 1970.
+    /// The time at which it first linked, in ms since 1970.
     pub since_ms: u64,
-    /// When it was removed, in ms since 1970.
+    /// The time at which it was removed, in ms since 1970.
     pub removed_ms: Option<u64>,
     /// The end of the certificate of its link, in ms since 1970; none without a link.
     #[serde(default)]
     pub not_after_ms: Option<u64>,
-    /// When its certificates were revoked, in ms since 1970, also if it has joined again.
+    /// The time at which its certificates were revoked, in ms since 1970, also if it has joined
+    /// again.
     #[serde(default)]
     pub revoked_ms: Option<u64>,
-    /// Why it is set apart, for each driver or for all.
+    /// The reason why it is set apart, for each driver or for all.
     #[serde(default)]
     pub set_apart: Vec<SetApartView>,
 }

@@ -40,7 +40,7 @@ pub(super) fn ids_after(after: Option<Id>) -> (Bound<Id>, Bound<Id>) {
     (after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded)
 }
 
-/// Which records a page is made of.
+/// The records from which a page is made.
 pub(super) struct Walk<'a> {
     /// Of this driver only.
     pub(super) driver: Option<&'a DriverName>,

@@ -103,7 +103,7 @@ impl AdminState {
     }
 }
 
-/// How many nodes answered, how much they have, and which did not answer.
+/// A summary: the nodes that answered, their entries, and the nodes without an answer.
 fn summary(rebuilt: Vec<(NodeName, Result<usize, String>)>) -> String {
     let mut answered = 0;
     let mut things = 0;

@@ -84,7 +84,7 @@ impl AdminState {
     }
 }
 
-/// What the named node has of the volume, if the operator may take it.
+/// The node's relation to the volume, if the operator may take it.
 fn check_release(
     lease: Option<&LeaseRecord>,
     node: &NodeName,
@@ -119,7 +119,7 @@ fn description(hold: &Hold) -> String {
     }
 }
 
-/// What the operator has to see to before the release, and whether the node is told.
+/// The operator's duty before the release, and if the node is told.
 fn precondition(hold: &Hold, node: &NodeName, standing: &Standing) -> String {
     if *hold == Hold::Attached {
         return format!(
@@ -151,7 +151,7 @@ fn precondition(hold: &Hold, node: &NodeName, standing: &Standing) -> String {
     format!("{promise} {told}")
 }
 
-/// What the operator has to see to after the release.
+/// The operator's duty after the release.
 fn remaining_duty(hold: &Hold, node: &NodeName, standing: &Standing) -> String {
     match (hold, standing) {
         (Hold::Attached, _) => String::new(),

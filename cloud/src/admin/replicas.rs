@@ -33,19 +33,19 @@ pub struct ReplicaOrder {
 pub struct ReplicaView {
     /// Its name.
     pub name: String,
-    /// Whether it leads.
+    /// True if it leads.
     pub leads: bool,
     /// The epoch of its calls, if it leads.
     pub epoch: Option<u64>,
-    /// How many commits it lacks; it says so every 2.5 s.
+    /// The number of commits that it lacks; it reports every 2.5 s.
     pub lag: u64,
     /// Its version; none if it does not run.
     pub version: Option<String>,
-    /// Whether it shall not lead.
+    /// True if it shall not lead.
     pub drained: bool,
-    /// Where edges reach it.
+    /// Its endpoints for edges.
     pub endpoints: Vec<String>,
-    /// Whether it gave this answer.
+    /// True if it gave this answer.
     pub this: bool,
 }
 
@@ -110,7 +110,7 @@ impl AdminState {
         Ok(done(format!("{} may lead again", order.name)))
     }
 
-    /// What this csi-cloud is, as metrics.
+    /// The metrics of this replica.
     pub(super) fn replica_now(&self) -> ReplicaNow {
         let leadership = self.store.leadership();
         let epoch = self.store.read(|state| state.leader_epoch());

@@ -26,7 +26,7 @@ pub(crate) const REVOKE: &str = "/token/revoke";
 pub(crate) const SHORTEST: u64 = 60;
 /// The longest life of a token, in s.
 pub(crate) const LONGEST: u64 = 7 * 86_400;
-/// How long a token that has ended is still listed, in ms.
+/// The time for which an ended token is still listed, in ms.
 const SHOWN: u64 = 7 * 86_400_000;
 /// The tokens that are kept at a time.
 const MOST: usize = 10_000;
@@ -39,7 +39,7 @@ pub struct CreateToken {
     pub node: NodeName,
     /// Its life, in s.
     pub ttl_s: u64,
-    /// Where the edge reaches csi-cloud: `wss://HOST:PORT`. None for what the configuration says.
+    /// The endpoint for the edge: `wss://HOST:PORT`. None for the configured one.
     #[serde(default)]
     pub cloud: Option<String>,
 }
@@ -53,9 +53,9 @@ pub struct CreatedToken {
     pub node: NodeName,
     /// The token itself.
     pub token: String,
-    /// When it ends, in ms since 1970.
+    /// The time at which it ends, in ms since 1970.
     pub expires_ms: u64,
-    /// Where the edge reaches csi-cloud.
+    /// The endpoint for the edge.
     pub cloud: String,
     /// The hash of the CA, which the edge checks before it sends anything.
     pub ca_hash: String,
@@ -72,11 +72,11 @@ pub struct TokenView {
     pub node: NodeName,
     /// `open`, `used`, `ended`, or `void`: its node was revoked or removed since.
     pub state: String,
-    /// When it was made, in ms since 1970.
+    /// The time at which it was made, in ms since 1970.
     pub created_ms: u64,
-    /// When it ends, in ms since 1970.
+    /// The time at which it ends, in ms since 1970.
     pub expires_ms: u64,
-    /// When it was used, in ms since 1970.
+    /// The time at which it was used, in ms since 1970.
     pub used_ms: Option<u64>,
     /// The serial of the certificate that was issued for it.
     pub serial: Option<String>,
@@ -172,7 +172,7 @@ impl AdminState {
         Ok(done(format!("the token {id} of {node} is revoked{certificate}")))
     }
 
-    /// Where an edge is told to reach this csi-cloud.
+    /// The endpoint of this csi-cloud that an edge is told.
     fn reached_at(&self, asked: Option<&str>) -> Result<String, CommandError> {
         let endpoint = match asked {
             Some(text) => {

@@ -34,13 +34,13 @@ pub struct TopView {
 pub struct TopDriver {
     /// Its name.
     pub name: DriverName,
-    /// How many nodes have it.
+    /// The number of nodes that have it.
     pub nodes: usize,
-    /// How many of them have a link.
+    /// The number of them that are linked.
     pub nodes_linked: usize,
-    /// How many volumes, snapshots and groups are known.
+    /// The number of known volumes, snapshots and groups.
     pub homes: usize,
-    /// How many creates have an unknown outcome.
+    /// The number of creates with an unknown outcome.
     pub intents_open: usize,
     /// Calls in flight.
     pub calls_in_flight: usize,

@@ -54,7 +54,7 @@ pub struct VolumeView {
     pub claim_name: Option<String>,
     /// The PersistentVolume's name.
     pub persistent_volume: Option<String>,
-    /// When csi-cloud learned of it, in ms since 1970.
+    /// The time at which csi-cloud learned of it, in ms since 1970.
     pub since_ms: u64,
     /// `ok`, `absent`, `lost` or `claimed`.
     ///
@@ -63,7 +63,7 @@ pub struct VolumeView {
     pub state: String,
     /// The other nodes that report it.
     pub claimed_by: Vec<NodeName>,
-    /// Who has its exclusive lease, if it is a direct volume.
+    /// The holder of its exclusive lease, if it is a direct volume.
     #[serde(flatten)]
     pub holder: LeaseHolder,
 }

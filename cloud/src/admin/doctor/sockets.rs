@@ -18,7 +18,7 @@ struct Seen {
     connections: Option<usize>,
 }
 
-/// What is said of all fronts.
+/// The findings about all fronts.
 pub(super) fn findings(installation: &Installation) -> Vec<Finding> {
     let Some(directory) = &installation.fronts else { return Vec::new() };
     let is_relayed = installation.is_relayed;

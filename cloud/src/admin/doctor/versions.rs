@@ -7,7 +7,7 @@ use proto::admin::doctor::Finding;
 /// Nodes that are shown of each version.
 const SHOWN: usize = 5;
 
-/// What is said of linked nodes and their versions, given ours.
+/// The finding about linked nodes' versions, compared with csi-cloud's own.
 pub(super) fn finding(nodes: &[(String, String)], ours: &str) -> Finding {
     const CHECK: &str = "versions";
     let about = "linked nodes";
