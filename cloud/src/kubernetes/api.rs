@@ -54,10 +54,10 @@ const RATE: f64 = 20.0;
 const BURST: f64 = 40.0;
 /// The timeout of a request.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How long a connection may be silent. The API server itself ends a watch after 290 s.
+/// The longest silence of a connection. The API server itself ends a watch after 290 s.
 const SILENCE: Duration = Duration::from_secs(330);
 
-/// Why a request failed.
+/// The reason why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ApiError {
     /// There is no answer in time, or only "not now".

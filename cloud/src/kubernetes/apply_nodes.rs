@@ -31,11 +31,11 @@ use crate::state::record::NodeDriver;
 
 /// Nodes that one round changes.
 const TURN: usize = 50;
-/// How long edges may take to link after csi-cloud has begun, at least.
+/// The least time for edges to link after csi-cloud has begun.
 const LINKING: Duration = Duration::from_secs(30);
 
 impl Keeper {
-    /// Publishes what nodes have, and withdraws what they no longer have.
+    /// Publishes the drivers of nodes, and withdraws those that are gone.
     pub(super) async fn apply_nodes(&mut self) -> Result<(), Away> {
         let applied = self.apply_wanted().await;
         // Also when that failed: a kubelet may have begun to publish.
@@ -90,7 +90,7 @@ impl Keeper {
         self.missing = missing;
     }
 
-    /// What is to be published, by node.
+    /// The entries to publish, by node.
     fn wanted(&self) -> BTreeMap<NodeName, Vec<Wanted>> {
         let mut wanted: BTreeMap<NodeName, Vec<Wanted>> = BTreeMap::new();
         if self.settings.publish == Publish::Off {
@@ -114,7 +114,7 @@ impl Keeper {
         wanted
     }
 
-    /// What there is to do about nodes that Kubernetes knows.
+    /// The plans for the nodes that Kubernetes knows.
     fn plans(&self, wanted: &BTreeMap<NodeName, Vec<Wanted>>) -> Vec<(NodeName, KnownNode, Plan)> {
         let now = Instant::now();
         let objects = self.mirror.objects();
@@ -141,9 +141,9 @@ impl Keeper {
         plans
     }
 
-    /// Whether a node of which nothing is wanted certainly has nothing.
+    /// True if a node without wanted entries certainly has no drivers.
     ///
-    /// A new store learns what nodes have from their links, which take a while to come.
+    /// A new store learns the drivers of nodes from their links, which take a while to come.
     fn is_sure(&self, node: &NodeName) -> bool {
         let is_known = || self.facts.store.read(|state| state.nodes().contains_key(node));
         self.settings.publish == Publish::Off

@@ -29,7 +29,7 @@ pub(super) struct Pending {
     pub(super) node: Option<NodeName>,
 }
 
-/// Why a claim waits.
+/// The reason why a claim waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Reason {
     /// The node has had no link for so long.
@@ -47,7 +47,7 @@ pub(super) enum Reason {
         node: NodeName,
         driver: DriverName,
         lasts: Duration,
-        /// How it is, in a word, and why.
+        /// Its state in a word, and the reason.
         state: &'static str,
         why: Box<str>,
     },
@@ -71,7 +71,7 @@ fn pending(metadata: &ObjectMeta) -> Option<Pending> {
     Some(Pending { uid: metadata.uid.clone()?, driver, node })
 }
 
-/// Why a claim waits, if a node is the reason.
+/// The reason why a claim waits, if a node is the reason.
 ///
 /// `away` is how long a node has had no link, and `health` how the claim's driver is there. Less
 /// than `patience` is no reason yet.

@@ -57,7 +57,7 @@ pub struct CsiDriverSettings {
 pub struct Token {
     /// Its audience; empty for the API server's.
     pub audience: String,
-    /// How long it is valid, in seconds, at least 600; the API's default if none.
+    /// Its lifetime in seconds, at least 600; the API's default if none.
     pub expiration_s: Option<u16>,
 }
 
@@ -106,7 +106,7 @@ fn one_of<const N: usize>(text: &str, known: [&'static str; N]) -> Result<&'stat
         .ok_or_else(|| format!("{text:?} is none of {known:?}"))
 }
 
-/// What to do about a CSIDriver object.
+/// The decision about a CSIDriver object.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Decision {
     /// It is as wanted.
@@ -163,7 +163,7 @@ pub(super) fn wanted(
     }
 }
 
-/// What to do, given the object that the API has.
+/// Decides about the object that the API has.
 pub(super) fn decide(wanted: &CSIDriver, live: Option<&CSIDriver>) -> Decision {
     let Some(live) = live else { return Decision::Apply };
     let managed = ManagedFields::of(&live.metadata);

@@ -26,9 +26,9 @@ use crate::state::policy::Policy;
 use crate::state::store::writer::Store;
 use crate::telemetry::calls::Calls;
 
-/// What csi-cloud knows that Kubernetes is to know.
+/// The facts to publish in Kubernetes.
 pub struct Facts {
-    /// What is durable.
+    /// The store.
     pub store: Store,
     /// All links.
     pub links: Arc<Links>,
@@ -55,9 +55,9 @@ pub(super) struct Keeper {
     pub(super) scan: Scan,
     /// Notices about volumes that were not published yet.
     pub(super) left: VecDeque<Notice>,
-    /// When objects that wait may be looked for.
+    /// The times of the next lookups of waiting objects.
     pub(super) looks: Looks,
-    /// How many Events may still be tried in this round.
+    /// The number of Events that may still be tried in this round.
     pub(super) turns: usize,
 }
 

@@ -19,7 +19,7 @@ impl<'a> ManagedFields<'a> {
         Self(metadata.managed_fields.as_deref().unwrap_or_default())
     }
 
-    /// What we applied below a path of the field set, for example `["f:spec"]`.
+    /// The fields that csi-cloud applied below a path of the field set, for example `["f:spec"]`.
     pub(super) fn ours(&self, path: &[&str]) -> Option<&'a Value> {
         self.0.iter().filter(|entry| is_ours(entry)).find_map(|entry| at(entry, path))
     }

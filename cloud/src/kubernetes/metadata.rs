@@ -70,7 +70,7 @@ impl Watches<'_> {
     }
 }
 
-/// What an event says.
+/// The change in an event.
 fn change<K: kube::Resource>(
     kind: Kind,
     event: Event<K>,

@@ -22,7 +22,7 @@ use crate::state::node_labels::NodeLabels;
 /// The annotation with a node's ids, by driver.
 pub(super) const NODE_IDS: &str = "csi.volume.kubernetes.io/nodeid";
 
-/// What is known of a Node.
+/// The known part of a Node.
 #[derive(Clone, Debug, Default)]
 pub(super) struct KnownNode {
     pub(super) uid: String,
@@ -35,18 +35,18 @@ pub(super) struct KnownNode {
     pub(super) their_labels: BTreeSet<String>,
     /// The annotation with the drivers' ids of the node.
     pub(super) ids: Option<String>,
-    /// Whether we applied the annotation.
+    /// True if we applied the annotation.
     pub(super) our_ids: bool,
-    /// Whether another manager did.
+    /// True if another manager did.
     pub(super) others_have_ids: bool,
 }
 
-/// What is known of a CSINode; empty if there is none.
+/// The known part of a CSINode; empty if there is none.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct KnownCsiNode {
     /// Its entries by driver.
     pub(super) entries: BTreeMap<String, KnownEntry>,
-    /// Another manager has a part of it: a kubelet, or whoever made it by hand.
+    /// Another manager of a part of it: a kubelet, or a person.
     pub(super) other: Option<String>,
 }
 
@@ -54,7 +54,7 @@ pub(super) struct KnownCsiNode {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct KnownEntry {
     pub(super) entry: CSINodeDriver,
-    /// Whether we applied it.
+    /// True if we applied it.
     pub(super) ours: bool,
 }
 
@@ -248,12 +248,12 @@ impl Mirror {
         self.changed.notified().await;
     }
 
-    /// Whether all CSIDrivers were read once.
+    /// True if all CSIDrivers were read once.
     pub(super) fn has_drivers(&self) -> bool {
         self.objects().drivers.synced
     }
 
-    /// Whether all Nodes and CSINodes were read once.
+    /// True if all Nodes and CSINodes were read once.
     pub(super) fn has_nodes(&self) -> bool {
         let objects = self.objects();
         objects.nodes.synced && objects.csinodes.synced

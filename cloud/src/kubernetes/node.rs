@@ -83,9 +83,9 @@ pub(super) fn wanted(
     Some(wanted).filter(|wanted| !wanted.id.is_empty())
 }
 
-/// What to do next about a node, given the objects that the API has.
+/// Plans the next step for a node, given the objects that the API has.
 ///
-/// `due` says whether the kubelet's time for a driver is over.
+/// `due` is true if the kubelet's time for a driver is over.
 pub(super) fn plan(
     wanted: &[Wanted],
     node: &KnownNode,
@@ -145,7 +145,7 @@ fn collision(wanted: &Wanted, node: &KnownNode, others: &[&Wanted]) -> Option<Co
     })
 }
 
-/// Why a segment cannot become a label of the node.
+/// The reason why a segment cannot become a label of the node.
 fn refusal(key: &str, value: &str, node: &KnownNode, others: &[&Wanted]) -> Option<String> {
     if let Some(refused) = labels::refused(key, value) {
         return Some(refused.to_owned());

@@ -24,7 +24,7 @@ pub struct ClaimFacts {
     pub selected_node: Option<String>,
     /// The name of its PersistentVolume.
     pub volume: Option<String>,
-    /// Whether it is being deleted.
+    /// True if it is being deleted.
     pub is_ending: bool,
 }
 
@@ -33,7 +33,7 @@ pub struct ClaimFacts {
 pub struct ClassFacts {
     /// Its driver.
     pub provisioner: String,
-    /// Whether a volume is made only when a pod needs it.
+    /// True if a volume is made only when a pod needs it.
     pub waits_for_pod: bool,
 }
 
@@ -46,7 +46,7 @@ pub struct PersistentVolumeFacts {
     pub volume: Option<(String, String)>,
     /// The namespace and name of its claim.
     pub claim: Option<(String, String)>,
-    /// Whether it is being deleted.
+    /// True if it is being deleted.
     pub is_ending: bool,
 }
 
@@ -55,26 +55,26 @@ pub struct PersistentVolumeFacts {
 pub struct PodFacts {
     /// `Pending`, `Running`, `Succeeded` or `Failed`.
     pub phase: String,
-    /// Whether all its containers are ready.
+    /// True if all its containers are ready.
     pub is_ready: bool,
     /// The node at which it runs or shall run.
     pub node: Option<String>,
-    /// What the scheduler says while it finds no node.
+    /// The scheduler's message while it finds no node.
     pub unschedulable: Option<String>,
     /// The names of its claims.
     pub claims: Vec<String>,
-    /// Whether it is being deleted.
+    /// True if it is being deleted.
     pub is_ending: bool,
 }
 
 /// A VolumeAttachment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AttachmentFacts {
-    /// Whether the volume is attached.
+    /// True if the volume is attached.
     pub is_attached: bool,
     /// The last error of attaching or detaching.
     pub error: Option<String>,
-    /// Whether it is being deleted: the volume is being detached.
+    /// True if it is being deleted: the volume is being detached.
     pub is_ending: bool,
 }
 

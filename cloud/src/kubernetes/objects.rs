@@ -27,7 +27,7 @@ use crate::kubernetes::snapshot_facts::{
 /// Events of one object that are looked at.
 const EVENTS: u32 = 100;
 
-/// What reading an object gave: none if there is none, or why it cannot be seen.
+/// The result of reading an object: none if there is none, or the reason why it cannot be read.
 pub type Seen<T> = Result<Option<T>, String>;
 
 /// Reads objects.

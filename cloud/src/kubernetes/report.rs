@@ -31,7 +31,7 @@ const SCAN: Duration = Duration::from_secs(5);
 const ANYWAY: Duration = Duration::from_secs(600);
 /// A scan is followed by a pause of at least this many times its duration.
 const SHARE: u32 = 20;
-/// How long a refused Event is not tried again.
+/// The pause after a refused Event.
 const REFUSED: Duration = Duration::from_secs(300);
 /// The name of Events among the retries.
 const EVENTS: &str = "Events";
@@ -100,7 +100,7 @@ impl Keeper {
         Ok(())
     }
 
-    /// Whether this round may publish one more Event, and Events do not wait for a retry.
+    /// True if this round may publish one more Event, and Events do not wait for a retry.
     fn may_publish(&self) -> bool {
         self.turns > 0 && self.retries.may(EVENTS, Instant::now())
     }

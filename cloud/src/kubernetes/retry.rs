@@ -10,7 +10,7 @@ const SHORTEST: Duration = Duration::from_secs(1);
 /// The longest wait.
 const LONGEST: Duration = Duration::from_secs(300);
 
-/// What failed, by its subject.
+/// The failures, by subject.
 #[derive(Default)]
 pub(super) struct Retries(HashMap<String, Failed>);
 
@@ -20,7 +20,7 @@ struct Failed {
 }
 
 impl Retries {
-    /// Whether the subject may be tried now.
+    /// True if the subject may be tried now.
     pub(super) fn may(&self, what: &str, now: Instant) -> bool {
         self.0.get(what).is_none_or(|failed| failed.until <= now)
     }

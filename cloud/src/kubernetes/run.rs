@@ -28,7 +28,7 @@ const OUTAGE: Duration = Duration::from_secs(10);
 /// Events that one round may try.
 const EVENTS: usize = 50;
 
-/// Starts the work in Kubernetes. The API server need not answer yet. Returns who looks at it.
+/// Starts the work in Kubernetes. The API server need not answer yet. Returns the doctor.
 ///
 /// # Errors
 /// The kubeconfig or the pod's environment cannot be read or used.

@@ -17,11 +17,12 @@ const GRACE: u16 = 60;
 /// The settings of Kubernetes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kubernetes {
-    /// Where its API is.
+    /// The location of its API.
     pub api: ApiAt,
     /// Whether CSINode entries, node labels and node ids are published.
     pub publish: Publish,
-    /// How long a node's kubelet may take to publish a driver before we do. One second to one hour.
+    /// The time for a node's kubelet to publish a driver before csi-cloud does. One second to one
+    /// hour.
     ///
     /// A driver that is gone from its node is withdrawn after the same time.
     pub grace: Duration,
@@ -74,12 +75,12 @@ impl FromStr for ServiceAccount {
     }
 }
 
-/// Where the API is.
+/// The location of the API.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ApiAt {
-    /// Where a pod's environment says.
+    /// The address in a pod's environment.
     InCluster,
-    /// Where a kubeconfig says.
+    /// The address in a kubeconfig.
     Kubeconfig(PathBuf),
 }
 

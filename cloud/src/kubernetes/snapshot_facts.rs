@@ -41,11 +41,11 @@ pub struct SnapshotFacts {
     pub claim: Option<String>,
     /// The name of its content: bound, or named by its user.
     pub content: Option<String>,
-    /// Whether it can be used.
+    /// True if it can be used.
     pub is_ready: bool,
-    /// What snapshot-controller and external-snapshotter say of it.
+    /// The error that snapshot-controller or external-snapshotter reports.
     pub error: Option<String>,
-    /// Whether it is being deleted.
+    /// True if it is being deleted.
     pub is_ending: bool,
 }
 
@@ -60,11 +60,11 @@ pub struct ContentFacts {
     pub snapshot: Option<String>,
     /// The namespace, name and uid of its VolumeSnapshot.
     pub of: Option<(String, String, String)>,
-    /// Whether it can be used.
+    /// True if it can be used.
     pub is_ready: bool,
-    /// What external-snapshotter says of it.
+    /// The error that external-snapshotter reports.
     pub error: Option<String>,
-    /// Whether it is being deleted.
+    /// True if it is being deleted.
     pub is_ending: bool,
 }
 

@@ -19,7 +19,7 @@ use crate::telemetry::calls::Calls;
 
 /// The audience of the tokens, so that no other token of a pod lets a node join.
 const AUDIENCE: &str = "edge-csi";
-/// Where Kubernetes says on which node the pod of a token runs.
+/// The key under which Kubernetes names the node of a token's pod.
 const NODE: &str = "authentication.kubernetes.io/node-name";
 
 /// Reviews tokens of the ServiceAccount in the settings; none if they name none.

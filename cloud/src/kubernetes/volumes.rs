@@ -83,7 +83,7 @@ impl Lookup {
         }
     }
 
-    /// What was read last, within this time, or is being read.
+    /// The last reading if it is younger than this, else a new one.
     fn volumes(self: &Arc<Self>, within: Duration) -> watch::Receiver<Option<ByVolume>> {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(reading) = last.as_ref().filter(|reading| reading.is_usable(within)) {

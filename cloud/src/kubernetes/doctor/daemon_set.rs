@@ -17,7 +17,7 @@ const REGISTRAR: &str = "--kubelet-registration-path";
 /// The labels of nodes, by name.
 pub(super) type NodeLabels<'a> = BTreeMap<&'a str, &'a BTreeMap<String, String>>;
 
-/// What is said of the DaemonSet, given the nodes that KubeEdge has.
+/// The findings about the DaemonSet, given KubeEdge's nodes.
 pub(super) fn findings(daemon_set: &Looked<DaemonSet>, edges: &NodeLabels<'_>) -> Vec<Finding> {
     let about = format!("DaemonSet {NAME}");
     let daemon_set = match daemon_set {

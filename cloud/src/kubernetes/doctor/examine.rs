@@ -37,9 +37,9 @@ pub struct Doctor {
     pub(in crate::kubernetes) publish: Publish,
     /// Single objects.
     pub objects: Objects,
-    /// Whether nodes join by tokens of a ServiceAccount.
+    /// True if nodes join by tokens of a ServiceAccount.
     pub(in crate::kubernetes) joins: bool,
-    /// Whether the metadata of pods is watched.
+    /// True if the metadata of pods is watched.
     pub(in crate::kubernetes) metadata: bool,
 }
 
@@ -146,7 +146,7 @@ impl Doctor {
         })
     }
 
-    /// Who does the node's half of expansion, for each driver that has one.
+    /// The findings about node expansion, for each driver that needs it.
     fn expansions(&self, edges: &Edges) -> Vec<Finding> {
         let linked = edges.keys().filter_map(|name| {
             let node: NodeName = name.parse().ok()?;
@@ -165,7 +165,7 @@ impl Doctor {
         self.drivers.iter().filter_map(finding).collect()
     }
 
-    /// Whether a driver has a node's half of expansion.
+    /// True if a driver has a node's half of expansion.
     fn expands_at_nodes(&self, driver: &DriverName) -> bool {
         let kind = Capabilities::Node;
         self.store.read(|state| {

@@ -18,7 +18,7 @@ pub(super) struct Waiting {
     node: NodeName,
 }
 
-/// A claim whose volume is larger, and whose file system is not yet; none if that is not so.
+/// A claim with a grown volume and a file system that has not grown yet; none otherwise.
 pub(super) fn waiting(claim: &PersistentVolumeClaim) -> Option<Waiting> {
     let status = claim.status.as_ref()?;
     let pending = status.conditions.iter().flatten().any(|condition| {
@@ -41,8 +41,8 @@ pub(super) fn waiting(claim: &PersistentVolumeClaim) -> Option<Waiting> {
     Some(Waiting { claim: format!("{namespace}/{name}"), driver, node })
 }
 
-/// What is said of a driver that has a node's half of expansion, given the nodes of KubeEdge whose
-/// csi-edge does not carry it out.
+/// The finding about a driver that needs node expansion, given the KubeEdge nodes whose csi-edge
+/// does not carry it out.
 pub(super) fn drivers_half(driver: &DriverName, without: &[String]) -> Finding {
     const CHECK: &str = "node-expansion";
     const FEW: usize = 5;
@@ -63,7 +63,7 @@ pub(super) fn drivers_half(driver: &DriverName, without: &[String]) -> Finding {
     )
 }
 
-/// What is said of claims that wait for a node of KubeEdge.
+/// The findings about claims that wait for a node of KubeEdge.
 pub(super) fn claims(waiting: &[Waiting], is_edge: impl Fn(&Waiting) -> bool) -> Vec<Finding> {
     const CHECK: &str = "claims";
     let waiting: Vec<_> = waiting.iter().filter(|one| is_edge(one)).collect();

@@ -12,7 +12,7 @@ use crate::kubernetes::settings::Publish;
 /// Nodes with problems that are shown.
 const SHOWN: usize = 100;
 
-/// What is known of a node that KubeEdge labels.
+/// The facts about a node that KubeEdge labels.
 pub(super) struct EdgeNode<'a> {
     pub(super) name: &'a str,
     pub(super) csinode: Option<&'a KnownCsiNode>,
@@ -23,7 +23,7 @@ pub(super) struct EdgeNode<'a> {
     pub(super) told: BTreeSet<DriverName>,
 }
 
-/// What is said of all of them.
+/// The findings about all of them.
 pub(super) fn findings(nodes: &[EdgeNode<'_>], publish: Publish) -> Vec<Finding> {
     const CHECK: &str = "nodes";
     if nodes.is_empty() {
@@ -64,7 +64,7 @@ fn published(publish: Publish) -> Finding {
     }
 }
 
-/// What is wrong with a node; none if nothing is.
+/// The fault of a node, if it has one.
 fn problem(node: &EdgeNode<'_>) -> Option<Finding> {
     let about = format!("Node {}", node.name);
     let (found, advice) = wrong(node)?;

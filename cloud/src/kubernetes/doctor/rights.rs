@@ -18,7 +18,7 @@ pub(super) enum Part {
 }
 
 impl Part {
-    /// Where the manifests have it.
+    /// The manifest that has it.
     fn manifest(self) -> &'static str {
         match self {
             Self::Base => "deploy/kustomize/base/rbac.yaml",
@@ -89,7 +89,8 @@ pub(super) fn of(parts: &[Part]) -> Vec<Right> {
     rights.filter(|right| asked.insert((right.group, right.resource, right.verb))).collect()
 }
 
-/// What is said of the rights, given the answers: true if we may, or why that is not known.
+/// The findings about the rights. An answer is true if csi-cloud has the right, or the reason why
+/// that is not known.
 pub(super) fn findings(answers: &[(Right, Result<bool, String>)]) -> Vec<Finding> {
     const CHECK: &str = "rights";
     let about = "API server";

@@ -23,7 +23,7 @@ pub(super) fn images(pod: &Pod) -> Vec<String> {
     containers.filter_map(|container| container.image.clone()).collect()
 }
 
-/// What is said of them.
+/// The findings about them.
 pub(super) fn findings(images: &Looked<Vec<String>>) -> Vec<Finding> {
     let images = match images {
         Looked::Found(images) => images,

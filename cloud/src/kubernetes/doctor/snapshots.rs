@@ -12,7 +12,7 @@ pub(super) const GROUP: &str = "snapshot.storage.k8s.io/v1";
 /// Its resources.
 const KINDS: [&str; 3] = ["volumesnapshotclasses", "volumesnapshotcontents", "volumesnapshots"];
 
-/// What is said of the kinds that there are, given the drivers that can make snapshots.
+/// The finding about the installed kinds, given the drivers that can make snapshots.
 pub(super) fn finding(can: &[DriverName], kinds: &Looked<BTreeSet<String>>) -> Finding {
     const CHECK: &str = "snapshot-kinds";
     const ADVICE: &str = "install the CRDs and the snapshot-controller of external-snapshotter; \
