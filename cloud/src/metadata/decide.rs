@@ -11,7 +11,7 @@ use crate::metadata::index::Index;
 use crate::state::default_name::claim_uid;
 use crate::state::record::Claim;
 
-/// Why there is no decision.
+/// The reason why there is no decision.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Undecided {
     /// There are no watches.
@@ -51,7 +51,7 @@ pub(crate) enum Undecided {
 }
 
 impl Undecided {
-    /// Whether it passes by itself.
+    /// True if it passes by itself.
     pub(crate) fn passes(&self) -> bool {
         matches!(self, Self::NotYet(_))
     }
@@ -119,7 +119,7 @@ fn within(namespace: impl Display, name: impl Display) -> String {
     format!("{namespace}/{name}")
 }
 
-/// Whether a volume's name has the uid of another claim than this.
+/// True if a volume's name has the uid of another claim than this.
 fn is_anothers(name: &str, uid: &str) -> bool {
     let named = claim_uid(name).filter(|rest| uuid::Uuid::try_parse(rest).is_ok());
     named.is_some_and(|named| named != uid)

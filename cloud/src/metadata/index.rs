@@ -18,7 +18,7 @@ use crate::metadata::view::View;
 pub const KINDS: [Kind; 6] =
     [Kind::Pod, Kind::Claim, Kind::Volume, Kind::Attachment, Kind::Driver, Kind::RuntimeClass];
 
-/// What Kubernetes' watch says of one kind of objects.
+/// A change that Kubernetes' watch reports for one kind of objects.
 pub enum Change {
     /// A list begins that replaces all.
     Begin,
@@ -30,7 +30,7 @@ pub enum Change {
     Set(Key, Option<Observed>),
 }
 
-/// A node's view, and who follows it.
+/// A node's view, and its followers.
 struct Followed {
     view: View,
     changed: watch::Sender<u64>,
@@ -67,12 +67,12 @@ impl Index {
         self.handlers = Some(handlers);
     }
 
-    /// Which handlers take direct volumes; none without watches.
+    /// The handlers that take direct volumes; none without watches.
     pub fn handlers(&self) -> Option<&Handlers> {
         self.handlers.as_ref()
     }
 
-    /// Whether every kind was read once.
+    /// True if every kind was read once.
     pub fn is_whole(&self) -> bool {
         self.read.len() == KINDS.len()
     }
@@ -157,7 +157,8 @@ impl Index {
         receiver
     }
 
-    /// What the edge of a node lacks that has this position; none if nothing, or not yet known.
+    /// The transfer for a node's edge with this position; none if it lacks nothing, or the objects
+    /// are not known yet.
     pub fn since(&self, node: &str, position: Position) -> Option<Transfer> {
         if !self.is_whole() {
             return None;

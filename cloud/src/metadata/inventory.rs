@@ -15,9 +15,9 @@ pub struct Observed {
     pub object: Arc<Object>,
     /// The node of a Pod; none before it is scheduled.
     pub node: Option<Box<str>>,
-    /// Whether all containers of a Pod have ended for good.
+    /// True if all containers of a Pod have ended for good.
     pub finished: bool,
-    /// Whether the scheduler has selected a node for a claim.
+    /// True if the scheduler has selected a node for a claim.
     pub selected: bool,
 }
 
@@ -55,7 +55,8 @@ pub struct Inventory {
 }
 
 impl Inventory {
-    /// Keeps an object, or that it is gone; returns whom that may concern, none if it is no news.
+    /// Keeps an object or its deletion. Returns the nodes that it may concern; none if nothing
+    /// changed.
     pub fn set(&mut self, key: &Key, value: Option<Observed>) -> Option<Touched> {
         if self.objects.get(key) == value.as_ref() {
             return None;

@@ -18,13 +18,13 @@ const APART: Duration = Duration::from_millis(100);
 /// The wait after a transfer that the edge did not take.
 const NOT_TAKEN: Duration = Duration::from_secs(1);
 
-/// What one link is sent.
+/// The transfers to one link.
 pub(crate) struct Sending {
     metadata: Arc<Metadata>,
     node: NodeName,
     /// None for an edge that takes no metadata.
     changed: Option<watch::Receiver<u64>>,
-    /// How far the edge is, by its own word.
+    /// The position that the edge reported.
     position: Position,
     transfer: Option<Transfer>,
     /// A part is not answered yet.
@@ -91,7 +91,7 @@ impl Sending {
         true
     }
 
-    /// Whether a part waits for its answer.
+    /// True if a part waits for its answer.
     pub(crate) fn is_awaited(&self) -> bool {
         self.in_flight
     }

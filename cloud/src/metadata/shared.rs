@@ -28,7 +28,7 @@ impl Metadata {
         self.index().begin(handlers);
     }
 
-    /// Whether there are watches.
+    /// True if there are watches.
     pub(crate) fn is_on(&self) -> bool {
         self.index().handlers().is_some()
     }
@@ -43,7 +43,7 @@ impl Metadata {
         self.index().follow(node.as_str())
     }
 
-    /// What an edge with this position lacks.
+    /// The transfer for an edge with this position.
     pub(crate) fn since(&self, node: &NodeName, position: Position) -> Option<Transfer> {
         self.index().since(node.as_str(), position)
     }

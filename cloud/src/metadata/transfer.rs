@@ -5,7 +5,7 @@ use std::sync::Arc;
 use proto::control::metadata::{Key, LARGEST, Object, PART, Part, Position};
 use tracing::warn;
 
-/// What is still to be sent.
+/// The rest of a transfer.
 #[derive(Debug)]
 pub struct Transfer {
     from: Option<Position>,
@@ -31,7 +31,7 @@ impl Transfer {
         Self { from, to, number: 0, is_over: false, objects, held: None, gone }
     }
 
-    /// Where it leads.
+    /// The position after it.
     pub fn to(&self) -> Position {
         self.to
     }
