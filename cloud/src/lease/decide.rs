@@ -115,7 +115,7 @@ fn is_elsewhere(record: &LeaseRecord, node: &NodeName) -> bool {
     claims.chain(attached).any(|other| other != node)
 }
 
-/// Makes the node the holder. A grant of ours ends an operator's revocation.
+/// Makes the node the holder. A grant by csi-cloud ends an operator's revocation.
 fn set_holder(record: &mut LeaseRecord, node: &NodeName, pod: &str, epoch: u64, now: u64) {
     let before = record.holder.take().filter(|holder| holder.node == *node);
     let same = before.filter(|before| pod.is_empty() || *before.pod == *pod);
@@ -125,8 +125,8 @@ fn set_holder(record: &mut LeaseRecord, node: &NodeName, pod: &str, epoch: u64, 
     take_claim(record, node);
 }
 
-/// The node proves a grant of ours. Of two grants the later one counts, also if the store is an
-/// older copy. It was given only after the other lease had been released or revoked.
+/// The node proves a grant by csi-cloud. Of two grants the later one counts, also if the store is
+/// an older copy. It was given only after the other lease had been released or revoked.
 fn hold(record: &mut LeaseRecord, node: &NodeName, report: Report<'_>, at: Moment) -> LeaseVerdict {
     let reported = report.epoch;
     let mut broken = record.broken.iter();

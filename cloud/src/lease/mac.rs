@@ -12,10 +12,10 @@ use ring::hmac;
 
 use crate::state::trust::SecretKey;
 
-/// What a MAC is for. Another use of the key needs another text.
+/// The purpose of a MAC. Another use of the key needs another text.
 const PURPOSE: &[u8] = b"edge-csi lease of a direct volume, 1";
 
-/// What a MAC is made of.
+/// The fields that a MAC covers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Granted<'a> {
     /// The node to which the lease was granted.

@@ -27,7 +27,7 @@ pub(crate) const MOST: usize = 10_000;
 /// The highest epoch that a node may report. It leaves 10¹² for later leases.
 pub(super) const LAST: u64 = u64::MAX - (1 << 40);
 
-/// Why a request changes nothing.
+/// The reason why a request changes nothing.
 #[derive(Debug, PartialEq, Eq)]
 enum LeaseRefusal {
     /// Its link is not the node's any more.
@@ -151,7 +151,7 @@ fn apply(
     Applied { verdict, mac, before, changed }
 }
 
-/// Whether a node shows our MAC of the lease that it states.
+/// True if a node shows our MAC of the lease that it states.
 fn is_proven(
     txn: &Txn<'_>,
     (driver, id): (&DriverName, &Id),

@@ -95,7 +95,7 @@ fn date(since: u64) -> String {
     since.map(|since| format!(" since {since:.0}")).unwrap_or_default()
 }
 
-/// When the node releases it, and the remedy otherwise.
+/// The condition under which the node releases it, and the remedy otherwise.
 fn until(node: &NodeName, standing: &Standing, release: &str) -> String {
     match standing {
         Standing::Linked => format!(

@@ -95,7 +95,7 @@ pub(super) struct World {
     copy: (LeaseRecord, u64),
     /// The key of MACs; another one after the store was lost.
     pub(super) key: u32,
-    /// Whether the clock continues when a copy is restored. Otherwise only the nodes' reports keep
+    /// True if the clock continues when a copy is restored. Otherwise only the nodes' reports keep
     /// epochs apart.
     pub(super) clock: bool,
     now: u64,
