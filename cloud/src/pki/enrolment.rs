@@ -34,7 +34,7 @@ const AT_ONCE: usize = 32;
 pub type Review =
     Arc<dyn Fn(String) -> BoxFuture<'static, Result<NodeName, ReviewError>> + Send + Sync>;
 
-/// Why the token of a ServiceAccount lets no node join.
+/// The reason why the token of a ServiceAccount lets no node join.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReviewError {
     /// Kubernetes does not know it, or it is for another audience.
@@ -68,7 +68,7 @@ pub struct Enrolment {
     renewals: Mutex<Renewals>,
 }
 
-/// Why no certificate is issued.
+/// The reason why no certificate is issued.
 #[derive(Debug, thiserror::Error)]
 pub enum EnrolmentError {
     /// There is no CA.
@@ -190,7 +190,7 @@ impl Enrolment {
         self.issuers.as_ref()
     }
 
-    /// What an edge has that needs no renewal; none without a CA.
+    /// The tag of an edge that needs no renewal; none without a CA.
     pub fn tag(&self) -> Option<CaTag> {
         Some(self.issuers()?.known().issuer.tag())
     }
@@ -326,7 +326,7 @@ fn use_token(
     Ok(node)
 }
 
-/// Whether a token is one of Kubernetes: a JWT, which has three parts and begins with `{"` in
+/// True if a token is one of Kubernetes: a JWT, which has three parts and begins with `{"` in
 /// base64. Two of our tokens that were pasted together have three parts too.
 fn is_of_service_account(token: &str) -> bool {
     token.starts_with("eyJ") && token.split('.').count() == 3

@@ -10,7 +10,7 @@ use rcgen::KeyPair;
 
 use crate::pki::issuer::Issuer;
 
-/// What `ca use` takes.
+/// The inputs of `ca use`.
 pub struct Use<'a> {
     /// The certificate of the CA that issues, PEM, and those between it and the root.
     pub cert: &'a Path,
@@ -18,11 +18,11 @@ pub struct Use<'a> {
     pub key: &'a Path,
     /// The root, PEM; without one, the certificate is a root itself.
     pub root: Option<&'a Path>,
-    /// Where the files go.
+    /// The directory of the files.
     pub dir: &'a Path,
     /// The hosts of csi-cloud's own certificate; without any, none is made.
     pub hosts: &'a [String],
-    /// How long that is valid, in days.
+    /// Its validity, in days.
     pub days: u16,
 }
 

@@ -39,7 +39,7 @@ pub const DAY: Duration = Duration::from_secs(86_400);
 /// A CA that can issue.
 pub struct Issuer {
     issuer: rcgen::Issuer<'static, KeyPair>,
-    /// What follows an issued certificate: the certificates up to the root, without it.
+    /// The chain after an issued certificate: the certificates up to the root, without it.
     between: Vec<CertificateDer<'static>>,
     /// The roots that both ends trust.
     roots: Vec<CertificateDer<'static>>,
@@ -62,7 +62,7 @@ pub struct CaPem {
     pub roots: String,
 }
 
-/// Which CAs an edge trusts, and which one issued its certificate.
+/// A tag for the CAs that an edge trusts and the CA that issued its certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CaTag(u64);
 
@@ -84,7 +84,7 @@ pub struct Issued {
     pub chain: String,
     /// The roots that both ends trust, PEM.
     pub ca: String,
-    /// When it ends.
+    /// The time at which it ends.
     pub not_after: SystemTime,
 }
 
@@ -248,17 +248,17 @@ impl Issuer {
         self.not_after
     }
 
-    /// What an edge has whose certificate is of this CA, with its roots.
+    /// The tag of an edge with a certificate of this CA and its roots.
     pub fn tag(&self) -> CaTag {
         self.tag
     }
 
-    /// Whether this CA issued a certificate.
+    /// True if this CA issued a certificate.
     pub fn has_issued(&self, certificate: &CertificateDer<'_>) -> bool {
         self.issuer_key.is_some() && IssuerKey::of(certificate) == self.issuer_key
     }
 
-    /// Whether another one has the same key.
+    /// True if another one has the same key.
     pub fn is_same(&self, other: &Self) -> bool {
         self.issuer_key.is_some() && self.issuer_key == other.issuer_key
     }

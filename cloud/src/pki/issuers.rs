@@ -66,7 +66,7 @@ impl Cas {
 
 struct Current {
     cas: Cas,
-    /// What was read last, used or not.
+    /// The files that were read last, used or not.
     read: Vec<Vec<u8>>,
 }
 

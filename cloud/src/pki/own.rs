@@ -22,14 +22,14 @@ use crate::pki::enrolment::Enrolment;
 use crate::pki::issuer::{CaTag, IssueError, Issuer};
 use crate::pki::issuers::Issuers;
 
-/// How often the files of the CA are looked at.
+/// The interval of checks of the CA's files.
 const LOOK: Duration = Duration::from_secs(10);
 /// The pause after a renewal that failed.
 const AGAIN: Duration = Duration::from_secs(600);
 /// The part of its life after which the certificate is renewed.
 const RENEW_AFTER: f64 = 0.5;
 
-/// Why the certificate of csi-cloud is not renewed.
+/// The reason why the certificate of csi-cloud is not renewed.
 #[derive(Debug, thiserror::Error)]
 pub enum OwnError {
     /// A file cannot be read or written.
@@ -37,7 +37,7 @@ pub enum OwnError {
     File {
         /// The file.
         path: PathBuf,
-        /// What was tried.
+        /// The action that failed.
         did: &'static str,
         /// The cause.
         why: String,
@@ -93,7 +93,7 @@ pub fn renew(issuer: &Issuer, files: &Files, days: u16) -> Result<(), OwnError> 
         .map_err(|error| failed(&files.cert, "written", error.to_string()))
 }
 
-/// Whether a certificate is due, and whether there is a CA that made it.
+/// True if a certificate is due for renewal, and the CA that issued it is there.
 fn is_due(own: &CertificateDer<'_>, issuers: &Issuers, now: SystemTime) -> bool {
     let Ok(validity) = Validity::of(own) else { return false };
     let due = validity.not_before + validity.life().mul_f64(RENEW_AFTER);

@@ -9,10 +9,10 @@ use x509_parser::prelude::FromDer;
 
 use crate::state::trust::Hash;
 
-/// A public key whose owner has shown that it has the private key.
+/// A public key with proof that its owner has the private key.
 pub struct ProvenKey(SubjectPublicKeyInfo);
 
-/// Why a request gives no key. No text has a part of the request.
+/// The reason why a request gives no key. No text has a part of the request.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RequestError {
     /// It is no request.

@@ -15,7 +15,7 @@ use crate::pki::issuer::{CaPem, IssueError, Issuer, certificates, pems};
 use crate::pki::issuers::{Cas, Issuers};
 use crate::pki::own::{OwnError, own, renew};
 
-/// Why a step is not made.
+/// The reason why a step is not made.
 #[derive(Debug, thiserror::Error)]
 pub enum RotationError {
     /// The new CA cannot be used.
@@ -75,7 +75,7 @@ pub struct NewCa {
 }
 
 impl Issuers {
-    /// Whether another CA is taking over.
+    /// True if another CA is taking over.
     pub fn is_rotating(&self) -> bool {
         self.settings().next().exists()
     }
