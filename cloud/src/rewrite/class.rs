@@ -12,7 +12,7 @@ use crate::error::Error;
 /// A longer key is cut, in characters.
 const LONGEST: usize = 100;
 
-/// Refuses a request whose class has a parameter of ours that such a class cannot have.
+/// Refuses a request if its class has an `edge-csi.io/` parameter that such a class cannot have.
 ///
 /// # Errors
 /// It has one, or the request is malformed.
@@ -37,7 +37,7 @@ pub(crate) fn check(method: Method, request: &[u8]) -> Result<(), Error> {
     Ok(())
 }
 
-/// What is wrong with a parameter; none if it is known there, or not ours.
+/// The fault of a parameter; none if it is known there, or has another prefix.
 fn fault(class: Class, key: &str) -> Option<String> {
     if !key.starts_with(OURS) {
         return None;

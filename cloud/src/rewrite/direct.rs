@@ -84,7 +84,7 @@ pub(crate) fn out_of(
 pub(crate) struct VolumeRequest {
     /// The message.
     pub(crate) message: Bytes,
-    /// Whether the volume is direct, or was made by a decision and the call is validated here.
+    /// True if the volume is direct, or was made by a decision and the call is validated here.
     pub(crate) is_direct: bool,
 }
 
