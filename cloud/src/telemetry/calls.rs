@@ -78,7 +78,7 @@ pub struct Running {
     pub id: CallId,
     /// The time of arrival.
     pub begun: Instant,
-    /// How often it may have left csi-cloud for a node.
+    /// The number of times that it may have been sent to a node.
     attempts: AtomicU32,
     progress: Mutex<Progress>,
 }
@@ -194,8 +194,8 @@ impl Ongoing {
         self.running.clone()
     }
 
-    /// Ends the call with what its caller gets, and returns a failure that the log has not had in
-    /// the last minute. A stream ends here when its answer begins.
+    /// Ends the call with its outcome. Returns a failure that the log has not had in the last
+    /// minute. A stream ends here when its answer begins.
     pub fn ended(mut self, outcome: &Outcome) -> Option<Arc<EndedCall>> {
         self.end(outcome)
     }
@@ -317,7 +317,7 @@ impl Drop for Sent<'_> {
     }
 }
 
-/// What the caller of a call gets. An answer that is still streaming counts as OK.
+/// The outcome for the caller. An answer that is still streaming counts as OK.
 pub(crate) fn outcome(result: &Result<Response<Body>, Error>) -> Outcome {
     match result {
         Ok(answer) => answered(answer),

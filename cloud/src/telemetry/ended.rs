@@ -27,21 +27,21 @@ pub(super) const SHOWN: usize = 256;
 const MAX_MESSAGE: usize = 512;
 /// The most calls that wait to be written; older ones are not.
 pub(crate) const MAX_UNWRITTEN: usize = 4_096;
-/// What a subject costs beside its text and its calls, in bytes: its entries in both maps.
+/// The memory of a subject beside its text and its calls, in bytes: its entries in both maps.
 const SUBJECT: usize = 256;
 /// For so long a failure that comes again is no news, in ms.
 const NO_NEWS: u64 = 60_000;
 
 /// A call that ended.
 ///
-/// It holds no secrets. A message of ours names ids, nodes and parameters of a class, and never a
-/// request's `secrets`. A driver's message is kept as its caller got it; Kubernetes shows the same
-/// text in Events. Subject and message come from peers, so whoever shows them escapes them.
+/// It holds no secrets. A message of csi-cloud names ids, nodes and parameters of a class, and
+/// never a request's `secrets`. A driver's message is kept as its caller got it; Kubernetes shows
+/// the same text in Events. Subject and message come from peers, so views escape them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EndedCall {
     /// Its place in the order in which calls ended, over restarts.
     pub number: u64,
-    /// When it ended, in ms since 1970.
+    /// The time at which it ended, in ms since 1970.
     pub at: u64,
     /// Its id, as in the logs.
     pub id: CallId,
@@ -57,15 +57,15 @@ pub struct EndedCall {
     pub code: Code,
     /// The message that its caller got, at most 512 bytes; empty if it was carried out.
     pub message: Box<str>,
-    /// How long it took.
+    /// Its duration.
     pub duration: Duration,
-    /// How often it may have left csi-cloud for the node.
+    /// The number of times that it may have been sent to the node.
     pub attempts: u32,
     /// True if it is a failure that the log has.
     pub(crate) news: bool,
 }
 
-/// What is known of a call at its end.
+/// The outcome of a call.
 pub struct Outcome {
     /// The code that its caller gets.
     pub code: Code,

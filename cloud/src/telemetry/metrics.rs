@@ -82,7 +82,7 @@ pub struct Now {
     pub link_ups: u64,
     /// Direct volumes that no runtime took, and the nodes that report some.
     pub not_taken: (u64, usize),
-    /// What was refused because of quotas, by quota.
+    /// The refusals, by quota.
     pub quota_refusals: Vec<(&'static str, u64)>,
     /// The bytes of all nodes' records, and the most that there may be.
     pub records_bytes: (i64, u64),
@@ -92,7 +92,7 @@ pub struct Now {
     pub links_ending: usize,
     /// Changes that wait for a commit.
     pub queue: usize,
-    /// What this csi-cloud is among several.
+    /// This csi-cloud as one of several.
     pub replica: ReplicaNow,
     /// The drivers that have a front.
     pub drivers: Vec<DriverNow>,
