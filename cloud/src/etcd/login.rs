@@ -22,7 +22,7 @@ impl Login {
         Self { user: user.into(), password: password.into(), token: Mutex::default() }
     }
 
-    /// What a token is asked for with.
+    /// The request for a token.
     pub(super) fn request(&self) -> AuthenticateRequest {
         AuthenticateRequest { name: self.user.clone(), password: self.password.clone() }
     }

@@ -48,7 +48,7 @@ pub enum SettingsError {
     Address {
         /// The address.
         host: String,
-        /// What is wrong with it.
+        /// The fault.
         #[source]
         source: tonic::transport::Error,
     },
