@@ -17,7 +17,7 @@ pub(super) fn claim(namespace: Option<&str>, name: Option<&str>) -> String {
     name.map(|name| format!("{namespace}/{name}")).unwrap_or_default()
 }
 
-/// How a driver is at a node.
+/// The health of a driver at a node.
 pub(super) fn health(health: &HealthView) -> String {
     let HealthView { state, for_s, why } = health;
     let lasts = age(Duration::from_secs(*for_s));

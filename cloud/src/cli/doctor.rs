@@ -18,7 +18,7 @@ use crate::config::doctor_arguments::{Doctor, DoctorCommand};
 use crate::config::serve_arguments::Serve;
 use crate::config::show_arguments::Show;
 
-/// How long csi-cloud may take: each of its checks ends within 5 s, and few wait for another.
+/// The time limit for csi-cloud: each of its checks ends within 5 s, and few wait for another.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Prints what was found. It fails if something is at fault.
@@ -45,7 +45,7 @@ async fn ask(socket: &Path) -> Result<Vec<Finding>, String> {
     client.carry_out(PATH, &no_parameters()).await.map_err(|error| chain(&error))
 }
 
-/// What can be seen without a csi-cloud that answers.
+/// The findings without an answer of csi-cloud.
 async fn without(asked: &Show, socket: &Path, why: String) -> Vec<Finding> {
     let advice = "start it (`systemctl start csi-cloud`, or the StatefulSet csi-cloud), and look \
                   at its log";

@@ -54,7 +54,7 @@ fn row(node: &NodeCaView) -> Vec<String> {
     vec![node.node.to_string(), link.into(), node.ca.clone()]
 }
 
-/// What the table means, and what to do.
+/// The meaning of the table, and advice.
 fn verdict(view: &RotationView) -> String {
     let behind = view.nodes.iter().filter(|node| node.ca != CURRENT).count();
     let of_all = format!("{behind} of {} nodes", view.nodes.len());
