@@ -40,17 +40,17 @@ const CLOUD_DAYS: u16 = 90;
 /// The whole configuration of csi-cloud.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Where edges dial; at least one.
+    /// The endpoints on which csi-cloud listens for edges; at least one.
     pub listen: Vec<Endpoint>,
     /// The drivers that have a front, each once; at least one.
     pub drivers: Vec<DriverName>,
     /// The directory of the fronts' sockets; none if all callers come by socket relays.
     pub fronts: Option<PathBuf>,
-    /// Where socket relays bring their calls.
+    /// The addresses for the calls of socket relays.
     pub holders: Vec<Address>,
     /// Each node has a front for each driver as well: `FRONTS/NODE/DRIVER.sock`.
     pub node_fronts: bool,
-    /// Whether direct volumes get new leases. False while a store is put back.
+    /// True if direct volumes get new leases. False while a store is put back.
     pub new_leases: bool,
     /// The node for calls that name none.
     pub default_node: Option<NodeName>,
@@ -58,11 +58,11 @@ pub struct Config {
     pub policies: BTreeMap<DriverName, Policy>,
     /// The settings of the CSIDriver object of each of `drivers`.
     pub csidrivers: BTreeMap<DriverName, CsiDriverSettings>,
-    /// Where all records are kept.
+    /// The store of all records.
     pub store: StoreAt,
     /// The admin socket.
     pub admin: PathBuf,
-    /// Where `/livez`, `/readyz` and `/metrics` are served, if anywhere.
+    /// The address of `/livez`, `/readyz` and `/metrics`, if there is one.
     pub http: Option<SocketAddr>,
     /// The settings of the page, if there is to be one.
     pub page: Option<PageSettings>,
@@ -72,9 +72,10 @@ pub struct Config {
     pub tls: Files,
     /// The CA that issues certificates; none if none are issued.
     pub ca: Option<CaSettings>,
-    /// Where edges reach this csi-cloud from outside, for the command that joins a node.
+    /// The endpoint by which edges reach this csi-cloud from outside, for the command that joins a
+    /// node.
     pub advertise: Option<Endpoint>,
-    /// What this csi-cloud is among several with one store.
+    /// This csi-cloud as one of several with one store.
     pub replica: Replica,
     /// The limits of one remote address.
     pub limits: Limits,
@@ -155,7 +156,7 @@ impl Config {
 }
 
 impl Config {
-    /// What of it `csi-cloud doctor` looks at.
+    /// The part that `csi-cloud doctor` checks.
     pub fn installation(&self) -> Installation {
         Installation {
             listen: self.listen.clone(),
@@ -192,7 +193,7 @@ fn store(flag: Option<StoreAt>, file: &mut Reader, directory: Option<&Path>) -> 
     store.map(|store| store.with_etcd(etcd))
 }
 
-/// What this csi-cloud is among several.
+/// This csi-cloud as one of several.
 fn replica(name: Option<String>, advertise: Vec<Endpoint>, file: &mut Reader) -> Replica {
     let configured = file.parsed("replica", replica_name);
     let endpoints = over(advertise, file.one_or_list("advertise", str::parse::<Endpoint>));
