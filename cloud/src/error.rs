@@ -16,7 +16,7 @@ pub use not_leading::NotLeading;
 mod not_leading;
 mod retry;
 
-/// Why a call was not carried out, or its outcome is not known.
+/// The reason why a call was not carried out, or its outcome is not known.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The path names no method that we pass on.
@@ -30,7 +30,7 @@ pub enum Error {
     BadRequest {
         /// The RPC's method name.
         method: &'static str,
-        /// What is wrong with it.
+        /// The fault of the request.
         #[source]
         source: BadRequest,
     },
@@ -70,7 +70,7 @@ pub enum Error {
         node: NodeName,
         /// The driver that the call is for.
         driver: DriverName,
-        /// Why it is set apart.
+        /// The reason why it is set apart.
         why: String,
     },
     /// The node is set apart or its driver is down, and nothing was ever sent there: the scheduler
@@ -90,10 +90,10 @@ pub enum Error {
     NoRoute {
         /// The driver that the call is for.
         driver: DriverName,
-        /// What is missing.
+        /// The missing field.
         why: String,
     },
-    /// What the call names lives on several nodes and the call can be carried out on one only.
+    /// The call names things with homes on several nodes, and only one node can carry it out.
     #[error("the volumes live on several nodes ({nodes}); {method} takes volumes of one node")]
     SeveralHomes {
         /// The RPC's method name.
@@ -109,7 +109,7 @@ pub enum Error {
     LinkLost {
         /// The node on the other end.
         node: NodeName,
-        /// How it broke.
+        /// The failure.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
@@ -119,7 +119,7 @@ pub enum Error {
          send it again when it runs"
     )]
     ServerLost {
-        /// What was met last.
+        /// The last failure.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
@@ -140,20 +140,19 @@ pub enum Error {
          there"
     )]
     NodeOnly(&'static str),
-    /// What a sidecar reads once at its start is not known yet; an empty answer would be kept for
-    /// ever.
+    /// The answer is not known yet. A sidecar reads it once, and would keep an empty one for ever.
     #[error(
         "nothing is known of driver {0} yet: no node with it has ever linked; is csi-edge running \
          there?"
     )]
     NotLearned(DriverName),
-    /// What may not be forgotten could not be kept.
+    /// A change that must be durable could not be stored.
     #[error(
         "it could not be made durable, so it was not answered; send it again when the store can \
          be written"
     )]
     NotDurable {
-        /// What the store met.
+        /// The failure of the store.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
@@ -202,7 +201,7 @@ pub enum Error {
     Nowhere {
         /// The driver that the call is for.
         driver: DriverName,
-        /// What was asked for and what there is.
+        /// The request, and the alternatives that exist.
         why: String,
     },
     /// The source's node is not in the requested topology, and the operator does not want the
@@ -303,10 +302,10 @@ pub enum Error {
         node: NodeName,
         /// The RPC's method name.
         method: &'static str,
-        /// What is wrong with the answer.
+        /// The fault of the answer.
         why: &'static str,
     },
-    /// A list would lack what these nodes have, and who reads it would take that for gone.
+    /// The list would lack the entries of these nodes, and its reader would take them for gone.
     #[error(
         "driver {driver} cannot be listed whole: it is not known what these nodes have: {nodes} \
          ({why}); list again when they have linked and answered"
@@ -316,7 +315,7 @@ pub enum Error {
         driver: DriverName,
         /// The nodes.
         nodes: String,
-        /// Why one of them was not asked, or what it said.
+        /// The reason why one of them was not asked, or what it said.
         why: String,
     },
     /// No node has said how much room it has, nor has it been away for so long that it counts as
@@ -331,7 +330,7 @@ pub enum Error {
         /// The nodes.
         nodes: String,
     },
-    /// A page token that no list of ours gave.
+    /// A page token that csi-cloud did not issue.
     #[error("the starting_token is none that this front gave; begin the list again")]
     BadToken,
     /// The node is over a quota.
@@ -351,12 +350,12 @@ pub enum Error {
     /// A class has a parameter with our prefix that it cannot have: the method, and the reason.
     #[error("{0} is refused: {1}; nothing was done")]
     UnknownParameter(&'static str, String),
-    /// What is asked of a direct volume cannot be.
+    /// The request is impossible for a direct volume.
     #[error("{method} is refused; nothing was done")]
     DirectAsked {
         /// The RPC's method name.
         method: &'static str,
-        /// What contradicts what.
+        /// The contradiction.
         #[source]
         source: Contradiction,
     },
@@ -370,7 +369,7 @@ pub enum Error {
         driver: DriverName,
         /// The volume's name.
         name: String,
-        /// Why not, and what to do.
+        /// The reason and advice.
         why: String,
     },
     /// The RuntimeClass of the pods is to decide, and cannot yet.
@@ -383,7 +382,7 @@ pub enum Error {
         driver: DriverName,
         /// The volume's name.
         name: String,
-        /// Why not.
+        /// The reason.
         why: String,
     },
     /// The expansion of a volume on its node takes a secret that csi-edge does not have.
@@ -417,7 +416,7 @@ pub enum Error {
     Owned {
         /// The volume's id.
         volume: String,
-        /// Who has it, and what to do.
+        /// The holder and advice.
         why: String,
     },
     /// This csi-cloud is one of several, and does not lead.

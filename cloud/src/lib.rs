@@ -66,10 +66,10 @@ pub mod rewrite;
 pub mod state;
 pub mod telemetry;
 
-/// How long a csi-cloud that is one of several may take with its calls when it ends. Those of
-/// relays are given back after half a second.
+/// The time limit for calls when one of several csi-clouds ends. Calls of relays are given back
+/// after half a second.
 const HANDOVER: Duration = Duration::from_millis(700);
-/// How long links may take to say goodbye.
+/// The time limit for goodbyes of links.
 const GOODBYE: Duration = Duration::from_secs(2);
 
 /// The tasks of csi-cloud, in the order in which they end.
@@ -79,7 +79,7 @@ struct Groups {
     fronts: Tasks,
     /// The links, which calls in flight need.
     edges: Tasks,
-    /// Who watches, until the last link is gone.
+    /// The tasks of watchers, until the last link is gone.
     watching: Tasks,
     /// The store.
     keeping: Tasks,
@@ -328,7 +328,7 @@ fn serve_fronts(
     fronts
 }
 
-/// Begins what there is to do in Kubernetes, if there is any, and notes who knows of it.
+/// Begins the work in Kubernetes, if it is configured, and keeps the doctor.
 async fn publish(
     settings: Option<Kubernetes>,
     mut state: AdminState,
