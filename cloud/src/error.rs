@@ -90,7 +90,7 @@ pub enum Error {
     NoRoute {
         /// The driver that the call is for.
         driver: DriverName,
-        /// The missing field.
+        /// The reason.
         why: String,
     },
     /// The call names things with homes on several nodes, and only one node can carry it out.
