@@ -101,7 +101,7 @@ impl Client {
         Ok(Self { program, path: path.to_owned(), sender, tasks })
     }
 
-    /// Asks for what the program has in memory.
+    /// Asks for data that the program has in memory.
     ///
     /// # Errors
     /// The program does not answer, refuses or goes away, or its answer cannot be read.

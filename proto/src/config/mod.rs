@@ -354,7 +354,7 @@ impl Reader {
     /// Ends the reading of a part: other keys do not matter.
     ///
     /// # Errors
-    /// All problems of what was taken.
+    /// All problems of the keys that were read.
     pub fn finish_part(self) -> Result<(), Problems> {
         if self.problems.is_empty() { Ok(()) } else { Err(Problems(self.problems)) }
     }

@@ -139,7 +139,7 @@ pub struct Welcome {
     /// The drivers whose topology at this node the cloud alone publishes. The node's own front
     /// leaves it out for them, and for no other driver.
     ///
-    /// None if the cloud does not know it, or not yet; what it said last holds then.
+    /// None if the cloud does not know it, or not yet; the last list holds then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub publishes_topology: Option<BTreeSet<DriverName>>,
     /// True if the cloud grants leases of direct volumes, and reads [`Message::Lease`].

@@ -44,7 +44,7 @@ impl List {
     }
 }
 
-/// A call that a front answers itself, from what drivers said before.
+/// A call that a front answers itself, from drivers' earlier answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Local {
     /// The driver's name and version.

@@ -62,7 +62,7 @@ pub type Segments = BTreeMap<String, String>;
 /// The subject of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Key {
-    /// Answered by the front itself, from what it has learned.
+    /// Answered by the front itself, from the store.
     Local,
     /// Makes a volume: near its source if it has one, else where the topology says.
     Create {
@@ -115,7 +115,7 @@ impl Key {
 }
 
 impl Method {
-    /// Reads what the call is about from its (unframed) request message.
+    /// Reads the subject of the call from its (unframed) request message.
     ///
     /// # Errors
     /// The message is not the protobuf that this RPC takes.
@@ -187,7 +187,7 @@ fn same<M: Message + Default + PartialEq>(one: &[u8], other: &[u8]) -> bool {
     read(one).is_some_and(|one| read(other) == Some(one))
 }
 
-/// The part of a CreateVolumeRequest that says what it is about.
+/// The part of a CreateVolumeRequest that decides its key.
 ///
 /// To read its maps and secrets too costs several times as much.
 #[derive(Clone, PartialEq, Message)]

@@ -31,11 +31,11 @@ use crate::http2::limits::{CLIENT_WINDOW, MAX_HEADERS, MAX_STREAMS, STREAM_WINDO
 
 /// The id of a caller's call on the link to an edge, a UUIDv7; kept when the call is sent again.
 pub static CALL_ID: HeaderName = HeaderName::from_static("edge-csi-call");
-/// The epoch of the csi-cloud that sends a call to an edge, if it has one. Only csi-cloud may say
-/// it, so fronts take it out of what callers send.
+/// The epoch of the csi-cloud that sends a call to an edge, if it has one. Only csi-cloud may set
+/// it, so fronts remove it from callers' requests.
 pub static LEADER_EPOCH: HeaderName = HeaderName::from_static("edge-csi-leader-epoch");
 /// In an edge's refusal, with the value `1`: no byte of the call went to the driver. Only an edge
-/// may say it, so the edge takes it out of what a driver answers.
+/// may set it, so the edge removes it from drivers' answers.
 pub static NOT_DISPATCHED: HeaderName = HeaderName::from_static("edge-csi-not-dispatched");
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;

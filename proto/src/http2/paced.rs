@@ -71,7 +71,7 @@ impl Account {
         Self { allowance, left: allowance.per_second }
     }
 
-    /// Charges for what was received within so many seconds; returns the seconds to wait.
+    /// Charges for frames received within so many seconds; returns the seconds to wait.
     fn charge(&mut self, received: f64, seconds: f64) -> f64 {
         // What calls paid for stays.
         let earned =
@@ -114,7 +114,7 @@ impl<I> Paced<I> {
         }
     }
 
-    /// Notes what we sent: calls.
+    /// Notes the calls that were sent.
     fn pay(&mut self, bytes: &[u8]) {
         let mut calls: u32 = 0;
         self.sent.scan(bytes, |kind, _| calls += u32::from(kind == HEADERS));

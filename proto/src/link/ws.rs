@@ -47,7 +47,7 @@ mod stream;
 
 /// The application protocol in the TLS handshake.
 pub const ALPN: &[u8] = b"http/1.1";
-/// The time for what the other side still sends when it is told the end.
+/// The time in which the peer may still send after it is told the end.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 /// The time for the other side to take the end of the link.
 const GOODBYE: Duration = Duration::from_secs(3);
@@ -95,7 +95,7 @@ pub struct Greeted(StartHandshake<Metered>);
 
 /// The purpose of an authenticated connection.
 pub enum Accepted {
-    /// A link, and whose it is. A node whose certificate has ended may only renew it.
+    /// A link, and its node's identity. A node whose certificate has ended may only renew it.
     Link(Identity<NodeName>, Box<WsLink>),
     /// A bulk stream, which its link has now.
     Bulk,
@@ -104,7 +104,7 @@ pub enum Accepted {
 }
 
 impl Accepted {
-    /// The link, and whose it is; none for any other connection.
+    /// The link, and its node's identity; none for any other connection.
     pub fn link(self) -> Option<(Identity<NodeName>, WsLink)> {
         match self {
             Self::Link(peer, link) => Some((peer, *link)),

@@ -224,7 +224,7 @@ pub fn decision(context: &BTreeMap<String, String>) -> Option<bool> {
 /// The settings of direct volumes in a class.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Direct {
-    /// Who may use them.
+    /// The access mode.
     pub access: Access,
     /// The device that guests get.
     pub kind: DeviceKind,

@@ -224,7 +224,7 @@ impl Seen {
     }
 }
 
-/// Verifies as [`Shown`] does, and notes what it was shown.
+/// Verifies as [`Shown`] does, and notes the certificate.
 #[derive(Debug)]
 struct Noting {
     shown: Shown,

@@ -170,7 +170,7 @@ impl Socket {
         }
     }
 
-    /// Sends what can be sent, without reading.
+    /// Sends as much as possible, without reading.
     pub(super) fn drain(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         match self.poll_outgoing(cx) {
             Poll::Ready(Err(error)) => Err(error),
@@ -178,7 +178,7 @@ impl Socket {
         }
     }
 
-    /// Ends when the other side has closed. What it still sends is dropped.
+    /// Ends when the peer has closed. Its last messages are dropped.
     pub(super) async fn drained(&mut self) {
         while let Some(Ok(_)) = self.ws.next().await {}
     }
