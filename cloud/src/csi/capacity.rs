@@ -73,7 +73,7 @@ struct Sum {
     unknown: Vec<NodeName>,
     /// True if a node answered just now.
     answered: bool,
-    /// Nodes whose answers are no use, and why.
+    /// Nodes with useless answers, and the faults.
     no_use: Vec<(NodeName, &'static str)>,
 }
 
@@ -142,7 +142,7 @@ impl Capacities {
         self.answer(sum, asked)
     }
 
-    /// Sets nodes apart whose answers are no use, if another node gave a good one. If none did, the
+    /// Sets nodes apart for useless answers, if another node gave a good one. If none did, the
     /// request or the driver is wrong, and no single node.
     fn judge(&self, sum: &Sum, method: Method) {
         for (node, why) in sum.no_use.iter().filter(|_| sum.answered) {

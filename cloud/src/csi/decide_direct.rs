@@ -13,7 +13,7 @@ impl Creates<'_> {
     /// The decision, which the call then carries; none if the class leaves nothing open.
     ///
     /// # Errors
-    /// There is no decision, or what is asked for cannot be had with it.
+    /// There is no decision, or it contradicts the request.
     pub(super) fn decide(&self, name: &Id, call: &mut IncomingCall) -> Result<Option<bool>, Error> {
         if !direct::is_auto(&call.extracted.parameters) {
             return Ok(None);

@@ -199,8 +199,8 @@ impl Front {
         result
     }
 
-    /// Refuses a call if this csi-cloud does not lead. What it answers itself needs no leader:
-    /// sidecars ask at their start, and exit at an error.
+    /// Refuses a call if this csi-cloud does not lead. Local answers need no leader: sidecars ask
+    /// at their start, and exit at an error.
     fn check_leads(&self, method: Method) -> Result<(), Error> {
         match method.local() {
             Some(_) => Ok(()),

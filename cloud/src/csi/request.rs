@@ -58,8 +58,8 @@ pub(crate) struct RawRequest {
 /// `was_sent` is true if a create of the name was sent before.
 ///
 /// # Errors
-/// The request is malformed, a class has an unknown parameter of ours, or a direct volume cannot
-/// have what it asks for.
+/// The request is malformed, a class has an unknown `edge-csi.io/` parameter, or the request is
+/// impossible for a direct volume.
 pub(crate) fn prepare(
     raw: RawRequest,
     parameters_of: impl FnOnce(&Id) -> BTreeMap<String, String>,
@@ -129,7 +129,7 @@ impl IncomingCall {
     /// Takes the decision on a class that left open whether the volume is direct.
     ///
     /// # Errors
-    /// A direct volume cannot have what is asked for, or the request is malformed.
+    /// The request is impossible for a direct volume, or malformed.
     pub(crate) fn decide(&mut self, is_direct: bool) -> Result<(), Error> {
         let settings = proto::csi::direct::decided(&self.extracted.parameters, is_direct);
         direct::check_create(&self.message, &settings)?;

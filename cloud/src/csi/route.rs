@@ -105,8 +105,8 @@ pub struct Facts<'a> {
     pub scope: Scope,
     /// The operator's policy.
     pub policy: &'a Policy,
-    /// Whether the operator names a node for the driver that never reported it. It may have what
-    /// has no home.
+    /// True if the operator names a node for the driver that never reported it. Such a node may
+    /// have an id without a home.
     pub awaits: &'a dyn Fn() -> bool,
     /// The current time, in ms since 1970.
     pub now: u64,
@@ -267,8 +267,8 @@ impl Facts<'_> {
 
     /// Places a new volume without a source: by the topology, else by the policy.
     ///
-    /// The first topology counts where a node can do it now, or is waited for. If there is none, a
-    /// node whose driver is not up gets it: its edge knows best.
+    /// Takes the first topology with a node that can do it now, or that is waited for. Without one,
+    /// a node gets the create although its driver is not up: its edge knows best.
     fn place(&self, name: Id, topology: &[Segments]) -> Result<Plan, Unclear> {
         let requested = || topology.iter().filter(|segments| !segments.is_empty());
         if requested().next().is_none() {

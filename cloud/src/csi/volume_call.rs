@@ -29,7 +29,7 @@ use crate::state::{ingest, list_entry};
 /// The time limit for Kubernetes' answer about a volume.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Carries out the calls of one front on what exists.
+/// Carries out the calls of one front on existing things.
 pub(crate) struct VolumeCalls<'a> {
     pub(crate) sender: Sender<'a>,
     pub(crate) queries: &'a NodeQueries,

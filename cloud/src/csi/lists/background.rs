@@ -76,7 +76,7 @@ impl Lists {
         }
     }
 
-    /// Lists nodes again whose driver is up, each at its turn.
+    /// Lists the nodes with a driver that is up, each at its turn.
     fn ask_known_nodes(&self, turns: &mut Turns) {
         let queries = &self.refresher.queries;
         let mut up = self.nodes();
@@ -149,13 +149,13 @@ impl Lists {
             .find(|kind| !self.refresher.is_known(node, *kind, &at) && kind.is_listed(&at))
     }
 
-    /// Forgets that a node was listed, because what it listed is forgotten.
+    /// Forgets that a node was listed, because the listed entries are forgotten.
     pub(crate) fn forget(&self, node: &NodeName) {
         self.refresher.forget(node);
     }
 
-    /// Lists all nodes for an operator whose store was lost. Returns the number of entries of each
-    /// node, or why it is unknown.
+    /// Lists all nodes after the loss of a store. Returns the number of entries of each node, or
+    /// the reason why it is unknown.
     pub async fn rebuild(&self) -> Vec<(NodeName, Result<usize, String>)> {
         let rebuilt = self.list_all().await;
         if rebuilt.iter().all(|(_, total)| total.is_ok()) {

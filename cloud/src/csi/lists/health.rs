@@ -138,7 +138,7 @@ impl HealthList<'_> {
         Ok(page)
     }
 
-    /// True if an entry is about what no other node has.
+    /// True if an entry is of a volume that no other node has.
     fn may_say(&self, node: &NodeName, entry: &Bytes) -> bool {
         let Ok(health) = csi::VolumeHealth::decode(entry.clone()) else { return false };
         let id = Id::Volume(health.volume_id);

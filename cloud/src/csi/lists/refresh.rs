@@ -296,7 +296,7 @@ impl Refresher {
         }
     }
 
-    /// Records a page of a list, and notes in its end what became of it.
+    /// Records a page of a list, and notes the outcome.
     async fn record_page(
         &self,
         node: &NodeName,
@@ -364,7 +364,7 @@ impl Refresher {
         Ok(is_complete)
     }
 
-    /// Sets a node apart whose list is over a quota.
+    /// Sets a node apart for a list over a quota.
     fn over_quota(&self, node: &NodeName, over: OverQuota) -> Error {
         self.store.refuse_over_quota(node, Some(&self.queries.driver), &over);
         Error::OverQuota { node: node.clone(), why: over.to_string() }
