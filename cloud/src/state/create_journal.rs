@@ -234,8 +234,8 @@ impl PendingCreate<'_> {
         }
     }
 
-    /// Records the home node of what was created; only then may the create be answered. `is_shared`
-    /// is true for a shared driver: an earlier attempt may have used another node.
+    /// Records the home of the created thing; only then may the create be answered. `is_shared` is
+    /// true for a shared driver: an earlier attempt may have used another node.
     ///
     /// # Errors
     /// The record is not durable, or another node or name has it: the answer must not be given.
@@ -362,7 +362,7 @@ fn move_home(txn: &mut Txn<'_>, driver: &DriverName, id: &Id, node: &NodeName) {
     }
 }
 
-/// Records what a node created, with the name it was requested under; returns its home node.
+/// Records the thing that a node created, with its requested name; returns its home.
 fn record(
     txn: &mut Txn<'_>,
     (driver, node): (&DriverName, &NodeName),

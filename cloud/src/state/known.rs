@@ -71,8 +71,8 @@ impl State {
         self.driver(driver).into_iter().flat_map(DriverState::members)
     }
 
-    /// The nodes that the operator names for a driver and that never reported it. They may have
-    /// what has no home.
+    /// The nodes that the operator names for a driver and that never reported it. They may have ids
+    /// without a home.
     pub fn awaited(&self, driver: &DriverName) -> impl Iterator<Item = &NodeName> {
         let of = self.driver(driver);
         let has_reported = move |node: &NodeName| of.is_some_and(|of| of.at(node).is_some());
@@ -86,7 +86,8 @@ impl State {
         })
     }
 
-    /// The nodes that may have what has no home: those that count for the driver, and awaited ones.
+    /// The nodes that may have an id without a home: those that count for the driver, and awaited
+    /// ones.
     pub fn candidates(&self, driver: &DriverName) -> impl Iterator<Item = &NodeName> {
         self.members(driver).map(|(node, _)| node).chain(self.awaited(driver))
     }
@@ -193,7 +194,7 @@ impl State {
         }
     }
 
-    /// Takes the records of a state that was read anew. What is in memory only stays.
+    /// Takes the records of a state that was read anew. Data in memory only stays.
     pub(super) fn take_records(&mut self, fresh: Self) {
         let apart = std::mem::take(&mut self.apart);
         let named = std::mem::take(&mut self.named);

@@ -70,7 +70,7 @@ impl NodeSet {
 impl FromStr for NodePattern {
     type Err = String;
 
-    /// Reads a name, a pattern or a label `KEY=VALUE`. What no node can match is refused.
+    /// Reads a name, a pattern or a label `KEY=VALUE`. Refuses one that no node can match.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         // No name or pattern has these.
         if text.contains(['/', '=']) {

@@ -105,8 +105,8 @@ impl Policy {
         self.nodes.as_ref().is_none_or(|nodes| nodes.contains(node))
     }
 
-    /// True if a node may be elected, if the driver is shared. Without the operator's word none
-    /// may. That a driver is shared is only inferred then, from what nodes say.
+    /// True if a node may be elected, if the driver is shared. Without the operator's setting none
+    /// may: the scope is only inferred then, from the nodes' reports.
     pub fn may_elect(&self, node: &NodeName) -> bool {
         let is_controller = match &self.controllers {
             Some(Controllers::Of(nodes)) => nodes.contains(node),

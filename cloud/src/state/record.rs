@@ -15,7 +15,7 @@ use crate::state::election::HOLD;
 use crate::state::json;
 use crate::state::trust::TrustChange;
 
-/// The most nodes that are noted as claiming what is another node's.
+/// The largest number of nodes noted as claiming another node's home.
 const MAX_CONFLICTS: usize = 8;
 
 /// The home node of a volume, snapshot or group snapshot, and its last known state.
@@ -279,7 +279,7 @@ pub enum Change {
     Epoch(u64),
     /// The epoch of the last csi-cloud that led; it only grows. See `state::leader_epoch`.
     LeaderEpoch(LeaderEpoch),
-    /// A record of whom csi-cloud trusts.
+    /// A trust record.
     Trust(TrustChange),
 }
 
@@ -321,8 +321,8 @@ impl Home {
         }
     }
 
-    /// Notes that another node claims it. Returns false if that is known, or enough do: what others
-    /// say is charged to the home, so it has an end.
+    /// Notes that another node claims it. Returns false if that is known, or enough nodes do: their
+    /// claims are charged to the home, so they are bounded.
     pub fn add_conflict(&mut self, node: &NodeName) -> bool {
         let is_news = self.conflicts.len() < MAX_CONFLICTS && !self.conflicts.contains(node);
         if is_news {

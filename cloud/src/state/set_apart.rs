@@ -144,8 +144,8 @@ impl ReasonKind {
         Self::TooManyMessages,
     ];
 
-    /// True if the node counts for nothing: no question goes to it, and nothing that it said
-    /// counts. Only calls for what it has go there.
+    /// True if the node counts for nothing: no question goes to it, and its reports do not count.
+    /// Only calls for its own homes go there.
     pub fn excludes(self) -> bool {
         matches!(self, Self::NotAllowed | Self::OtherName)
     }

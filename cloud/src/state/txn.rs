@@ -201,7 +201,7 @@ impl<'a> Txn<'a> {
         self.trust.revocation(self.state.trust(), subject)
     }
 
-    /// Changes the records of whom csi-cloud trusts.
+    /// Changes a trust record.
     pub fn set_trust(&mut self, change: TrustChange) {
         self.trust.set(change);
     }

@@ -145,7 +145,7 @@ impl Cluster {
         troubles.insert(work, Trouble { why, since: Instant::now() });
     }
 
-    /// etcd did what it was asked for.
+    /// etcd carried out the request.
     pub(super) fn clear_trouble(&self, work: Work) {
         let mut troubles = self.troubles.lock().unwrap_or_else(PoisonError::into_inner);
         if troubles.remove(&work).is_some() {
@@ -184,7 +184,7 @@ impl Cluster {
         Ok(Replicas { by_name, commit })
     }
 
-    /// Orders that this replica leads, as soon as it has what the leader has.
+    /// Orders that this replica leads, as soon as it has the leader's last commit.
     ///
     /// # Errors
     /// There is no such replica, it is drained, or etcd gives no answer.

@@ -25,7 +25,7 @@ pub(super) enum Key<'a> {
     Promote,
     /// A replica that shall not lead.
     Drain(&'a str),
-    /// Anything else: a replica, or what a newer csi-cloud knows.
+    /// Anything else: a replica, or a key of a newer csi-cloud.
     Other,
 }
 

@@ -94,7 +94,7 @@ impl Leading {
         }
     }
 
-    /// Does what operators order, until the leader's key is not its own.
+    /// Carries out operators' orders, until the leader's key is not its own.
     async fn obey(&self) {
         loop {
             match self.watch().await {
