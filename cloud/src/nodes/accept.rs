@@ -223,7 +223,7 @@ impl Acceptor {
 
 /// The purpose of an accepted connection.
 enum Arrival {
-    /// A link, and whose it is.
+    /// A link, and its node's identity.
     Link(Box<Identity<NodeName>>, Link),
     /// A byte stream of another link, which has it now.
     Bulk,

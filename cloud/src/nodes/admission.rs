@@ -215,7 +215,7 @@ impl Admission {
 }
 
 impl AtDoor {
-    /// Waits for what the connection does at the door; none if it is given up.
+    /// Waits for the handshake of the connection; none if it is given up.
     pub(crate) async fn wait<T>(self, greeting: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             biased;

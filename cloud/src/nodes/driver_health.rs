@@ -109,7 +109,7 @@ pub fn name(state: HealthState) -> &'static str {
 }
 
 impl ReportedHealth {
-    /// Keeps what an edge says of its drivers, as far as they have a front.
+    /// Keeps an edge's report of drivers that have a front.
     pub(super) fn set(&self, drivers: &[Driver], has_front: impl Fn(&DriverName) -> bool) {
         let mut report = self.lock();
         let last = |name: &DriverName| report.as_ref()?.of(name);

@@ -36,7 +36,7 @@ struct Begun {
 }
 
 impl Leading {
-    /// A csi-cloud whose store is its own has begun.
+    /// A csi-cloud that shares no store has begun.
     pub(super) fn new(leadership: Leadership, cluster: Option<Arc<Cluster>>) -> Self {
         let is_alone = matches!(leadership.role(), Role::Alone(_));
         let beginning = watch::Sender::default();

@@ -179,8 +179,8 @@ impl Links {
         &self.authority
     }
 
-    /// Begins to lead: calls are carried out and edges are welcomed from now on. Whom the operator
-    /// lets in is applied to what the leader before has recorded.
+    /// Begins to lead: calls are carried out and edges are welcomed from now on. The operator's
+    /// settings are applied to the records of the leader before.
     pub fn take_over(&self) {
         self.authority.apply(&self.store);
         self.leading.begin();

@@ -164,7 +164,7 @@ impl NodeCall<'_> {
             .map_err(|error| self.failed(error))
     }
 
-    /// Sets what only csi-cloud says of a call: its id, and whose call it is.
+    /// Sets the headers that only csi-cloud may set: the call's id and the leader epoch.
     fn mark(&self, call: &mut Call) {
         // A caller's call has an id since it arrived; csi-cloud's own queries get theirs here.
         call.headers.entry(&CALL_ID).or_insert_with(call_id::made);
@@ -173,7 +173,7 @@ impl NodeCall<'_> {
         }
     }
 
-    /// Counts an attempt for what is shown of the caller's call.
+    /// Counts an attempt of the caller's call, for display.
     fn count(&self) {
         if let Some(call) = &self.call {
             call.attempt();

@@ -31,7 +31,7 @@ impl Places {
         Self(Arc::new(Mutex::new(Taken { most, next: 0, taken: BTreeMap::new() })))
     }
 
-    /// Takes a place for one whose waiting `given_up` ends. Without a free place, the oldest is
+    /// Takes a place for a waiter, whose wait `given_up` ends. Without a free place, the oldest is
     /// given up.
     pub(super) fn take(&self, given_up: &CancellationToken) -> Place {
         let mut state = self.state();

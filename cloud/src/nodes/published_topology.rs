@@ -22,7 +22,8 @@ impl PublishedTopology {
         self.known().as_ref().map(|known| known.get(node).cloned().unwrap_or_default())
     }
 
-    /// Keeps what is published now. Returns the nodes that have to be told; none means all nodes.
+    /// Keeps the topology that is published now. Returns the nodes that have to be told; none means
+    /// all nodes.
     pub(super) fn set(&self, now: ByNode) -> Option<BTreeSet<NodeName>> {
         let mut known = self.known();
         let before = known.replace(now)?;
