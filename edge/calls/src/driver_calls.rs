@@ -110,8 +110,8 @@ impl DriverCalls {
         Ok(forward::pass(response, &broken, permit))
     }
 
-    /// Waits for a running expansion of the volume, if the call is to join what follows from it.
-    /// True if there was one.
+    /// Waits for a running expansion of the volume, if the call is to join it. True if there was
+    /// one.
     pub(crate) async fn await_expansion(
         &self,
         operation: &Operation,
@@ -151,7 +151,7 @@ impl DriverCalls {
     }
 
     /// Runs the call to its end, even if the caller leaves. Without a ticket it is not compared
-    /// with others; `tracked` is what follows from it for a volume on this node.
+    /// with others; `tracked` is its effect on a volume of this node.
     pub(crate) async fn run(
         &self,
         call: Call,
@@ -243,7 +243,7 @@ impl Runs {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Decides what to do with a request.
+    /// Decides how to handle a request.
     ///
     /// # Errors
     /// [`Error::Pending`] if a different request for one of its subjects is running.

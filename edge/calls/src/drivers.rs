@@ -266,7 +266,7 @@ pub struct Drivers {
     node: NodeName,
     /// In order of their names.
     all: RwLock<Vec<Arc<Driver>>>,
-    /// Counts the changes of what the drivers say of themselves.
+    /// Counts the changes of the drivers' introductions.
     changes: watch::Sender<u64>,
     connect: Connect,
     /// The tasks that keep the connections, from [`Drivers::keep`] on.

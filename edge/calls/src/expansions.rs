@@ -80,7 +80,7 @@ enum Step {
     Delete,
 }
 
-/// A call that changes what is known of a volume here.
+/// A call that changes the record of a volume here.
 pub(crate) struct Tracked {
     /// The id of the call, for the log.
     id: Option<CallId>,
@@ -130,7 +130,7 @@ impl Expansions {
     /// The effect of a call on growth, if there is one.
     ///
     /// # Errors
-    /// It is not carried out: what must be known or kept cannot be.
+    /// The call is not carried out, because a record cannot be read or written.
     pub(crate) fn track(
         self: &Arc<Self>,
         driver: &Driver,
@@ -188,10 +188,10 @@ impl Tracked {
         matches!(self.step, Step::Expand(_))
     }
 
-    /// Sends the call to its driver, and does what follows from it.
+    /// Sends the call to its driver, and carries out its effect.
     ///
     /// # Errors
-    /// The driver's, or what follows is not done.
+    /// The driver's, or the effect fails.
     pub(crate) async fn carry_out(
         self,
         driver: &Driver,
@@ -394,7 +394,7 @@ const EXPANDED_CAPABILITY: u32 = 5;
 /// `node_expansion_required` in ControllerExpandVolumeResponse.
 const NODE_HALF: u32 = 2;
 
-/// The volume of a call, and what the call has to do with growth.
+/// The volume of a call, and the call's effect on growth.
 fn step(
     caller: Caller,
     method: Method,

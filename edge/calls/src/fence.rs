@@ -18,7 +18,7 @@ use tracing::{info, warn};
 
 /// The file's name in the state directory.
 pub const FILE: &str = "leader-epoch.json";
-/// No epoch: a csi-cloud whose store is its own has none.
+/// No epoch: a csi-cloud has none if its store was never shared.
 const NONE: u64 = 0;
 
 /// The epochs that this node was told.

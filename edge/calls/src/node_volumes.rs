@@ -96,7 +96,7 @@ pub struct NodeVolumes {
 }
 
 impl NodeVolumes {
-    /// Reads the records below a state directory. What a past boot left is forgotten, unless a
+    /// Reads the records below a state directory. Records of a past boot are forgotten, unless a
     /// growth is owed.
     pub fn open(state: &Path, boot: &str) -> Self {
         let directory = state.join(DIRECTORY);
@@ -200,7 +200,7 @@ impl NodeVolumes {
         Ok(())
     }
 
-    /// Notes what is known of a volume now. What cannot be written counts until csi-edge ends.
+    /// Writes the record of a volume. A record that cannot be written counts until csi-edge ends.
     pub async fn note(&self, mut volume: NodeVolume) {
         volume.boot.clone_from(&self.boot);
         if self.of(&volume.driver, &volume.volume_id) == volume {

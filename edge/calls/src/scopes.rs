@@ -168,8 +168,8 @@ async fn keep(file: PathBuf, words: Words) -> bool {
     false
 }
 
-/// Removes a file that says too much: a kubelet publishes what the file leaves to the cloud. A full
-/// disk allows that. Returns what is kept then.
+/// Removes a file that names too many drivers: a kubelet publishes their topology. A full disk
+/// allows a removal. Returns the settings that are kept then.
 async fn take_back(file: PathBuf) -> Option<Words> {
     let path = file.clone();
     let removed = tokio::task::spawn_blocking(move || std::fs::remove_file(path)).await;

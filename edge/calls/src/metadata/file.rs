@@ -115,8 +115,8 @@ impl File {
         Ok(Known::new(position, objects, gone))
     }
 
-    /// Keeps a transfer after which this is known, and these are gone. A failure is logged: what is
-    /// in memory counts, and the next start has the older position.
+    /// Writes the state after a transfer, and the keys that it removed. A failure is logged: the
+    /// copy in memory counts, and the next start has the older position.
     pub(super) fn keep(&mut self, transfer: &Transfer, known: &Known, lost: &[Key]) {
         if let Err(error) = self.write(transfer, known, lost) {
             let path = self.path.display();

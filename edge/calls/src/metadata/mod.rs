@@ -118,8 +118,8 @@ impl Metadata {
         self.known().claim(driver, volume)
     }
 
-    /// The Pod with this uid and whether its RuntimeClass takes direct volumes. Waits so long for
-    /// what the cloud is about to send; none if it did not come, or cannot.
+    /// The Pod with this uid, and if its RuntimeClass takes direct volumes. Waits up to this time
+    /// for the cloud to send them; none if they did not come, or cannot.
     pub async fn pod_with_class(&self, uid: &str, patience: Duration) -> Option<(KnownPod, bool)> {
         let mut changes = self.changed.subscribe();
         let known = || {
