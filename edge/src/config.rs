@@ -40,7 +40,7 @@ pub struct Config {
     pub admin: Option<PathBuf>,
     /// The address of `/livez`, `/readyz` and `/metrics`.
     pub http: Option<SocketAddr>,
-    /// The directory of what a restart without the cloud must know; without one nothing is kept.
+    /// The state directory for a restart without the cloud; without one nothing is kept.
     pub state: Option<PathBuf>,
     /// The directories in which VM runtimes look for direct volumes and have their sandboxes.
     pub runtimes: Roots,

@@ -12,8 +12,8 @@ use super::schedule::{reached, renew_at};
 /// The interval of warnings that a certificate ends.
 const AGAIN: Duration = Duration::from_secs(86_400);
 
-/// Logs what is left of the certificate. One that nobody renews is warned of from two thirds of its
-/// life on, once a day. Never ends.
+/// Logs the time left of the certificate. Without renewal it warns once a day from two thirds of
+/// its life on. Never ends.
 pub async fn watch(credentials: Credentials, renews: bool) {
     loop {
         let certificate = credentials.certificate();

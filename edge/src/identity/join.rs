@@ -61,8 +61,8 @@ pub fn token(path: &Path) -> anyhow::Result<Token> {
 /// Asks for a certificate and keeps it; an identity in the directory is replaced.
 ///
 /// # Errors
-/// The cloud is not the right one, refuses, or what it issues cannot be used or kept. The directory
-/// then has what it had.
+/// The cloud is not the right one, refuses, or its certificate cannot be used or kept. The
+/// directory is then unchanged.
 pub async fn join(
     cloud: &Cloud,
     token: Token,

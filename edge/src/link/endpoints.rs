@@ -186,7 +186,8 @@ impl Endpoints {
         }
     }
 
-    /// Dials our endpoints of the leader before this one, once each, whatever came of them before.
+    /// Dials the configured endpoints of the leader before this one, once each, regardless of
+    /// earlier failures.
     async fn dial_leader(&mut self, dial: &Dial, leader: &[String], before: usize) -> Raced {
         let is_named = |all: &Candidate| leader.contains(&all.endpoint.to_string());
         let named: Vec<_> = self.all.iter().map(is_named).collect();
