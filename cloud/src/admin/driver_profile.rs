@@ -14,7 +14,7 @@ use crate::state::record::Profile;
 /// The path of the command.
 pub(crate) const PATH: &str = "/driver/profile";
 
-/// Makes what a node's driver says the profile of the driver.
+/// Adopts the answers of a node's driver as the driver's profile.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SetProfile {
@@ -41,7 +41,7 @@ fn readers(kind: Capabilities) -> &'static [&'static str] {
 }
 
 impl AdminState {
-    /// Makes what a node's driver said last the profile of the driver.
+    /// Adopts the last answers of a node's driver as the driver's profile.
     pub(super) async fn set_profile(&self, request: SetProfile) -> Result<Done, CommandError> {
         let SetProfile { driver, from } = request;
         if !self.policies.contains_key(&driver) {

@@ -82,7 +82,7 @@ impl Health {
     }
 }
 
-/// That csi-cloud is ready, and for what if it is one of several.
+/// The text for a ready csi-cloud, with its role if it is one of several.
 fn role(state: Option<&Arc<AdminState>>) -> String {
     match state.map(|state| state.store.leadership().role()) {
         Some(Role::Leading(epoch)) => format!("ready: leads, with epoch {epoch}"),

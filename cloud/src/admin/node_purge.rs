@@ -24,7 +24,7 @@ pub(crate) const PATH: &str = "/node/purge";
 /// The most records that one commit forgets, so that other changes need not wait for long.
 const AT_ONCE: usize = 1000;
 
-/// Forgets what a removed node said.
+/// Forgets all records of a removed node.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PurgeNode {
@@ -54,7 +54,7 @@ enum Record {
 }
 
 impl AdminState {
-    /// Forgets what a removed node said.
+    /// Forgets all records of a removed node.
     pub(super) async fn purge_node(&self, request: PurgeNode) -> Result<Done, CommandError> {
         let PurgeNode { node, forget } = request;
         let records = self.purged(&node)?;
@@ -210,7 +210,7 @@ fn end_lease(txn: &mut Txn<'_>, node: &NodeName, driver: &DriverName, id: &Id) {
     }
 }
 
-/// The leases of a node that a purge leaves: those of volumes whose data is not there.
+/// The leases that a purge keeps: those of volumes with their data elsewhere.
 fn leases_kept(state: &State, node: &NodeName) -> usize {
     let kept = |of: &DriverState| {
         let held = |lease| matches!(hold(lease, node), Some(Hold::Pod(_) | Hold::Attached));

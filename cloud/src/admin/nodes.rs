@@ -126,7 +126,7 @@ impl AdminState {
         Some(self.with_link(node, link))
     }
 
-    /// Adds what is known of the node's link, or for how long it has none.
+    /// Adds the state of the node's link, or the time without one.
     fn with_link(&self, mut node: NodeView, link: Option<Arc<Handle>>) -> NodeView {
         node.not_taken = self.store.not_taken().total(&node.name);
         let Some(link) = link else {
