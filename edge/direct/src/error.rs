@@ -37,7 +37,7 @@ pub enum Error {
         /// The path.
         path: String,
     },
-    /// Something else is being done with what the call is about.
+    /// Another operation on the same subject is running.
     #[error(
         "another operation is running for what this {method} is about, with a different request; \
          send it again when that has ended"

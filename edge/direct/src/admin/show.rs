@@ -32,7 +32,7 @@ pub fn table(out: &mut impl Write, volumes: &[DirectVolume]) -> io::Result<()> {
     faults(out, volumes)
 }
 
-/// Writes what is wrong, if anything is, under the table.
+/// Writes the faults, if there are any, under the table.
 fn faults(out: &mut impl Write, volumes: &[DirectVolume]) -> io::Result<()> {
     let damaged: Vec<_> = volumes.iter().filter(|volume| volume.damage.is_some()).collect();
     if damaged.is_empty() {
@@ -90,7 +90,7 @@ pub fn details(out: &mut impl Write, volumes: &[DirectVolume]) -> io::Result<()>
     Ok(())
 }
 
-/// Writes what the check of the installed runtimes found, one line per configuration.
+/// Writes the findings about the installed runtimes, one line per configuration.
 ///
 /// # Errors
 /// The writer's.

@@ -51,7 +51,7 @@ pub struct DirectVolume {
     /// The fault of its record, its entry or its device.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub damage: Option<String>,
-    /// The reason why it is not known whose it is.
+    /// The reason why its owner is not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fault: Option<String>,
     /// The place at which a pod shares the node's directory instead of the volume.

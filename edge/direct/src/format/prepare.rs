@@ -112,7 +112,7 @@ pub enum FormatError {
     /// It cannot be synced.
     #[error("it cannot be synced")]
     Sync(#[source] io::Error),
-    /// mkfs did not make what it was told to make.
+    /// mkfs made another file system than it was told to.
     #[error("mkfs made {0}, which is not what it was told; do its options contradict each other?")]
     NotAsTold(String),
     /// A test's power cut.

@@ -23,7 +23,7 @@ const MAX: usize = ttrpc::HEADER + ttrpc::MAX;
 pub struct Frame {
     /// The connection's number.
     pub connection: u32,
-    /// A part of what goes over it.
+    /// A frame.
     pub payload: Bytes,
 }
 

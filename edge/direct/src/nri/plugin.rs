@@ -185,7 +185,7 @@ impl Plugin {
         Ok(())
     }
 
-    /// The reason why the runtime would not find what the record says, if it would not.
+    /// The reason why the runtime would not find the recorded volume, if it would not.
     fn is_whole(&self, volume: &Published) -> Result<(), String> {
         let again = "`csi-edge direct reconcile`, or a restart of csi-edge, does it again";
         let state = entry::compare(&self.runtimes.root(), volume);
@@ -206,7 +206,7 @@ impl Plugin {
         }
     }
 
-    /// Refuses what runtime-rs cannot do with the pod's other containers.
+    /// Refuses a container that runtime-rs cannot run beside the pod's others.
     fn admit(
         &self,
         pod: &PodSandbox,
@@ -222,7 +222,7 @@ impl Plugin {
         admitted.map_err(|refused| NriError(Code::FailedPrecondition, refused.to_string()))
     }
 
-    /// Notes what runs already, as after a restart of the plugin; it cannot be taken back.
+    /// Notes running containers, as after a restart of the plugin; it is too late to refuse them.
     fn note(&self, there: api::SynchronizeRequest) {
         let all = published::each(&self.state).unwrap_or_default();
         let all: Vec<_> = all.into_iter().flatten().collect();

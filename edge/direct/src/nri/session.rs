@@ -22,7 +22,7 @@ const FIRST: u32 = 1;
 /// The reason why a connection ended.
 #[derive(Debug, thiserror::Error)]
 pub enum Ended {
-    /// The socket, or what came over it.
+    /// The socket failed, or a message is malformed.
     #[error("the connection to the container runtime broke")]
     Frame(#[from] BadFrame),
     /// A malformed message.

@@ -13,7 +13,7 @@ use super::backend::Reject;
 use super::http::Failure;
 use super::sandbox::Sandbox;
 
-/// The reason why a runtime did not do what was asked.
+/// The reason why a runtime failed a request.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// No entry names the volume.

@@ -167,7 +167,7 @@ impl Root {
         Ok(self.0.join(entry_name(source)?))
     }
 
-    /// Reads what is in the place of a mount source's entry. It waits for nobody.
+    /// Reads the entry of a mount source, or the thing in its place. It never blocks.
     pub(super) fn content(&self, source: &Path) -> Result<Content, MountInfoError> {
         let path = self.entry(source)?;
         match std::fs::symlink_metadata(&path) {
@@ -292,7 +292,7 @@ impl Root {
         std::fs::remove_dir_all(&beside).map_err(failed("cannot remove", &beside))
     }
 
-    /// Removes what was in transit when csi-edge was killed; nobody else writes there.
+    /// Removes files in transit from a csi-edge that was killed; nobody else writes there.
     pub fn tidy(&self) {
         for entry in std::fs::read_dir(self.neighbour()).into_iter().flatten().flatten() {
             // The next start tries again.

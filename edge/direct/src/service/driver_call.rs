@@ -16,7 +16,7 @@ use crate::records::published::Published;
 /// The result of a call about a direct volume.
 pub(super) type CallResult = Result<Answer, Error>;
 
-/// A call of the front, and what of it goes to the driver.
+/// A call of the front, and the request for the driver.
 pub(super) struct DriverCall<'a> {
     pub(super) executor: &'a Executor,
     pub(super) driver: &'a DriverName,
@@ -30,7 +30,7 @@ impl DriverCall<'_> {
         self.send_as(self.method, message).await
     }
 
-    /// Has the driver unpublish what it has published at the volume's private path.
+    /// Has the driver unpublish the volume from its private path.
     pub(super) async fn unpublish(&self, record: &Published) -> CallResult {
         let request = csi::NodeUnpublishVolumeRequest {
             volume_id: record.volume_id.clone(),

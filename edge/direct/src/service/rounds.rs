@@ -27,7 +27,7 @@ use crate::records::published::Published;
 use crate::volume::cover;
 use crate::volume::orphan::is_orphan;
 
-/// The first delay before what was left undone is tried again; it doubles up to the last.
+/// The first delay before unfinished work is tried again; it doubles up to the last.
 const RETRY_FIRST: Duration = Duration::from_secs(1);
 const RETRY_LAST: Duration = Duration::from_secs(60);
 /// The delay before the next round when nothing was left.

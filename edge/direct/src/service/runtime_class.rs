@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// The key of a pod's uid in a volume's context, from the kubelet.
 pub(super) const POD_UID: &str = "csi.storage.k8s.io/pod.uid";
 
-/// A publication of a volume whose class left it to the pods' RuntimeClass whether it is direct.
+/// A publication of a volume whose class leaves the decision to the pods' RuntimeClass.
 #[derive(Debug)]
 pub(super) struct Decided {
     pub(super) volume: String,

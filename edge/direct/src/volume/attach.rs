@@ -24,7 +24,7 @@ use crate::runtimes::mount_info::MountInfo;
 use crate::runtimes::prerequisites;
 use crate::runtimes::prerequisites::CheckVerdict;
 
-/// Makes what the driver has published ready, and gives it to the runtime.
+/// Prepares the device that the driver has published, and gives it to the runtime.
 pub(crate) async fn attach(
     node: &Node,
     mut record: Published,

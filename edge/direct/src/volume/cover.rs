@@ -65,7 +65,8 @@ pub(crate) fn is_cover(target: &Path) -> bool {
     is_ramfs && read_only() && target.join(NOTICE).symlink_metadata().is_ok()
 }
 
-/// Takes all covers of the target away, and nothing else. Who has one open or bound keeps it.
+/// Takes all covers of the target away, and nothing else. A process that has one open or bound
+/// keeps it.
 ///
 /// # Errors
 /// The system's.

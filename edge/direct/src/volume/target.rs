@@ -131,7 +131,7 @@ pub(crate) fn private(state: &Path, target: &Path, key: &str) -> PathBuf {
 /// without a mount.
 ///
 /// # Errors
-/// What it is instead, or that this is not known.
+/// Something else is at its path, or nobody can tell.
 pub(crate) fn is_open(target: &Path) -> io::Result<()> {
     let meta = match std::fs::symlink_metadata(target) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
