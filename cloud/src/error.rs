@@ -242,7 +242,7 @@ pub enum Error {
         /// The nodes.
         nodes: String,
     },
-    /// One of several nodes refused to end what has no home.
+    /// One of several nodes refused the delete of an id without a home.
     #[error(
         "{node} refused {method} of {id:?}, which has no home among the nodes with driver \
          {driver}, and is gone only if each of them says so: {why}; if {node} has it, `csi-cloud \
@@ -315,7 +315,7 @@ pub enum Error {
         driver: DriverName,
         /// The nodes.
         nodes: String,
-        /// The reason why one of them was not asked, or what it said.
+        /// The reason why one of them was not asked, or its answer.
         why: String,
     },
     /// No node has said how much room it has, nor has it been away for so long that it counts as

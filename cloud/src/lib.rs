@@ -191,7 +191,7 @@ async fn serve_page(
 /// Leads as soon as this csi-cloud may.
 ///
 /// # Errors
-/// What a leader has to write first is not durable, or another csi-cloud may lead now.
+/// The first records of a leader are not durable, or another csi-cloud may lead now.
 async fn lead(state: &AdminState, new_leases: bool) -> anyhow::Result<()> {
     let AdminState { store, links, fronts, .. } = state;
     let leadership = store.leadership();
@@ -237,8 +237,7 @@ async fn follow_roles(leadership: Leadership, calls: Arc<Calls>) {
     }
 }
 
-/// Forgets that nodes were listed, if the operator says that the store may be older than what they
-/// have made.
+/// Forgets that nodes were listed, if the operator says that the store may be an older copy.
 async fn forget_lists(store: &Store, new_leases: bool) -> anyhow::Result<()> {
     if new_leases {
         return Ok(());
@@ -256,7 +255,7 @@ fn keep_certificate(credentials: &Credentials, files: &Files, links: &Arc<Links>
     tasks.spawn_until_stop("csi-cloud's certificate", upkeep);
 }
 
-/// The links, none yet, and what issues certificates to their nodes.
+/// The links, none yet, and the issuer of certificates to their nodes.
 fn links(config: &Config, store: &Store, issuers: Option<Issuers>, tasks: &Tasks) -> Arc<Links> {
     let enrolment = Arc::new(Enrolment::new(store.clone(), issuers));
     let links = Links::new(store.clone(), tasks.clone(), lease::answer::answer);

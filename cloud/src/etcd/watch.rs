@@ -52,11 +52,11 @@ impl Watch {
         request
     }
 
-    /// The next changes, in their order; at least one. It waits for them without an end, and a dead
-    /// connection is noticed. Who stops waiting loses none.
+    /// The next changes, in their order; at least one. It waits without an end, and a dead
+    /// connection is noticed. A caller that stops waiting loses none.
     ///
     /// # Errors
-    /// The watch has ended; [`EtcdError::Compacted`] if what it wants is gone, or not there yet.
+    /// The watch has ended; [`EtcdError::Compacted`] if its revision is gone, or not there yet.
     pub async fn next(&mut self) -> Result<Vec<Event>, EtcdError> {
         loop {
             let answer = match self.answers.message().await {

@@ -183,7 +183,7 @@ impl Server {
         answered
     }
 
-    /// Reads all objects, page by page, and keeps what `keep` makes of them.
+    /// Reads all objects, page by page, and keeps the results of `keep`.
     pub(super) async fn list<K, T>(
         &self,
         what: &'static str,

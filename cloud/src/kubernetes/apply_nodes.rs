@@ -43,8 +43,8 @@ impl Keeper {
         applied
     }
 
-    /// Says whose topology csi-cloud alone publishes. Edges are told, so that their fronts leave it
-    /// out.
+    /// Sets the drivers whose topology csi-cloud alone publishes. Edges are told, so that their
+    /// fronts omit it.
     fn tell_published_topology(&self) {
         let objects = self.mirror.objects();
         let has_node = |name: &str| objects.nodes.items().contains_key(name);

@@ -40,7 +40,7 @@ pub struct Facts {
     pub csidrivers: BTreeMap<DriverName, CsiDriverSettings>,
 }
 
-/// Carries out what is to be done in Kubernetes.
+/// Carries out the work in Kubernetes.
 pub(super) struct Keeper {
     pub(super) settings: Kubernetes,
     pub(super) facts: Facts,

@@ -98,7 +98,7 @@ pub enum ApiChoice {
 pub enum Publish {
     /// At once, unless they are there.
     On,
-    /// Never; what was published is withdrawn.
+    /// Never; published entries are withdrawn.
     Off,
     /// If the node's own kubelet has not done it within the grace.
     #[default]

@@ -150,8 +150,8 @@ fn hold(record: &mut LeaseRecord, node: &NodeName, report: Report<'_>, at: Momen
     LeaseVerdict::Held(epoch)
 }
 
-/// The node says that it holds it, and proves nothing. Its word counts for its own old lease only:
-/// it confirms the record, or takes what nobody has and nobody else claims.
+/// The node claims the volume without proof. Its claim counts for its own old lease only: it
+/// confirms the record, or takes a volume that nobody has and nobody else claims.
 fn believe(
     record: &mut LeaseRecord,
     node: &NodeName,

@@ -240,7 +240,7 @@ fn reaches(home: &Home, at: &NodeDriver) -> bool {
         .any(|segments| !segments.is_empty() && at.is_at(&segments))
 }
 
-/// Tells of a volume whose holder is another node than was thought.
+/// Reports a volume that another node holds than was thought.
 fn moved(links: &Links, node: &NodeName, (driver, id): (&DriverName, &Id), before: &Holder) {
     let Holder { node: from, pod, .. } = before;
     warn!(

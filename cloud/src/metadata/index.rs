@@ -82,7 +82,7 @@ impl Index {
         &self.inventory
     }
 
-    /// Takes what a watch says.
+    /// Takes a change from a watch.
     pub fn take(&mut self, kind: Kind, change: Change) {
         match change {
             Change::Begin => {

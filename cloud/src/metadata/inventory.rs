@@ -37,7 +37,7 @@ pub enum Touched {
     All,
 }
 
-/// Keys by what leads to them.
+/// The keys of objects that refer to a key.
 type Leads = BTreeMap<Box<str>, BTreeSet<Key>>;
 
 /// The objects by key.
@@ -184,7 +184,7 @@ impl Inventory {
         nodes.extend(pods.filter_map(|pod| self.objects.get(pod)?.node.clone()));
     }
 
-    /// Adds what leads to an object, or removes it.
+    /// Adds or removes the references to an object.
     fn lead(&mut self, key: &Key, observed: &Observed, there: bool) {
         match observed.object.as_ref() {
             Object::Pod(pod) => {

@@ -33,7 +33,7 @@ impl Metadata {
         self.index().handlers().is_some()
     }
 
-    /// Takes what a watch says.
+    /// Takes a change from a watch.
     pub(crate) fn take(&self, kind: Kind, change: Change) {
         self.index().take(kind, change);
     }

@@ -150,7 +150,7 @@ pub fn new_serial() -> Result<([u8; 16], Serial), NoRandomness> {
 }
 
 impl Issuer {
-    /// Reads a CA, and checks that what it issues is verified by the roots in `roots`.
+    /// Reads a CA, and checks that `roots` verify the certificates that it issues.
     ///
     /// # Errors
     /// See [`IssueError`].
