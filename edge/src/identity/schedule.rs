@@ -8,8 +8,8 @@ use proto::names::certificate::Validity;
 /// The interval at which the clock is read: it may be set, and it runs while a machine sleeps.
 const LOOK: Duration = Duration::from_secs(60);
 
-/// The time of renewal: from a half to two thirds of the certificate's life, by `dice` from 0 to
-/// 1. So a fleet that joined together does not renew together.
+/// The time of renewal: from a half to two thirds of the certificate's life. `dice`, from 0 to 1,
+/// spreads it, so a fleet that joined together does not renew together.
 pub fn renew_at(validity: &Validity, dice: f64) -> SystemTime {
     let share = 0.5 + dice.clamp(0.0, 1.0) / 6.0;
     validity.not_before + validity.life().mul_f64(share)
