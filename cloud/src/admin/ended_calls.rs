@@ -23,7 +23,7 @@ pub struct EndedQuery {
     pub driver: Option<DriverName>,
     /// Last sent to this node only.
     pub node: Option<NodeName>,
-    /// With this text in the id or name only.
+    /// With this text in the id, name or claim only.
     pub subject: Option<String>,
     /// Without those that were carried out.
     pub failed: bool,
@@ -46,6 +46,8 @@ pub struct EndedView {
     pub node: Option<NodeName>,
     /// The first 256 characters of the id or name that it was about.
     pub subject: String,
+    /// The claim that a volume was to be made for, as `NAMESPACE/NAME`.
+    pub claim: Option<String>,
     /// The code that its caller got, for example `NOT_FOUND`.
     pub code: String,
     /// The message that its caller got, at most 512 bytes.
@@ -73,12 +75,16 @@ impl AdminState {
         let wanted = |call: &EndedCall| {
             driver.as_ref().is_none_or(|driver| call.driver == *driver)
                 && node.as_ref().is_none_or(|node| call.node.as_ref() == Some(node))
-                && subject.as_ref().is_none_or(|text| call.subject.contains(text.as_str()))
+                && subject.as_ref().is_none_or(|text| is_about(call, text))
                 && (!failed || call.failed())
         };
         let latest = self.calls.ended.latest(wanted);
         latest.iter().take(limit.unwrap_or(MOST)).map(|call| view(call)).collect()
     }
+}
+
+fn is_about(call: &EndedCall, text: &str) -> bool {
+    call.subject.contains(text) || call.claim.as_ref().is_some_and(|claim| claim.contains(text))
 }
 
 fn view(call: &EndedCall) -> EndedView {
@@ -89,6 +95,7 @@ fn view(call: &EndedCall) -> EndedView {
         driver: call.driver.clone(),
         node: call.node.clone(),
         subject: call.subject.to_string(),
+        claim: call.claim.as_deref().map(Into::into),
         code: code_name(call.code).into(),
         message: call.message.to_string(),
         took_ms: u64::try_from(call.duration.as_millis()).unwrap_or(u64::MAX),
@@ -99,7 +106,7 @@ fn view(call: &EndedCall) -> EndedView {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::admin::tests::admin_state;
+    use crate::admin::tests::{admin_state, refuse};
     use crate::telemetry::ended::Outcome;
     use proto::csi::{Id, Key};
     use proto::host::tasks::Tasks;
@@ -126,16 +133,17 @@ mod tests {
         assert_eq!(shown(EndedQuery { failed: true, ..EndedQuery::default() }), all[..2]);
         let of = |text: &str| EndedQuery { subject: Some(text.into()), ..EndedQuery::default() };
         assert_eq!(shown(of("2")), all[1..2]);
+        refuse(&admin, "shop/data", "pvc-7", "n2");
+        let refused = &admin.ended_calls(&of("shop/"))[0];
+        assert_eq!((&*refused.subject, refused.claim.as_deref()), ("pvc-7", Some("shop/data")));
         let at = |node: &str| EndedQuery { node: node.parse().ok(), ..EndedQuery::default() };
-        assert_eq!((shown(at("n1")).len(), shown(at("n2")).len()), (3, 0));
+        assert_eq!((shown(at("n1")).len(), shown(at("n3")).len()), (3, 0));
         let other = "e.example".parse().ok();
         assert!(shown(EndedQuery { driver: other, ..EndedQuery::default() }).is_empty());
         let newest = admin.ended_calls(&EndedQuery { limit: Some(1), ..EndedQuery::default() });
         assert_eq!(newest.len(), 1);
-        assert_eq!(
-            (newest[0].id.as_str(), &*newest[0].message),
-            (&*format!("{:032x}", 255), "said")
-        );
+        let id = format!("{:032x}", 7);
+        assert_eq!((&newest[0].id, &*newest[0].message), (&id, "node n2 has no link"));
         assert_eq!(admin.ended_about(&driver, "v1").len(), 2);
         assert_eq!(admin.ended_at(&"n1".parse().unwrap()).len(), 3);
     }

@@ -1,7 +1,8 @@
 //! `csi-cloud explain`: why something waits.
 
 use crate::admin::admin_state::AdminState;
-use crate::explain::answer::Explanation;
+use crate::explain::answer::{Cause, Explanation};
+use crate::explain::ended::failure;
 use crate::explain::explainer::Explainer;
 use crate::explain::subject::Subject;
 
@@ -10,8 +11,19 @@ pub(crate) const PATH: &str = "/explain";
 
 impl AdminState {
     /// Says why something waits.
+    ///
+    /// A create that was refused leaves no record. So without Kubernetes, the last call for a claim
+    /// says why there is none.
     pub(crate) async fn explain(&self, subject: &Subject) -> Explanation {
-        self.explainer().explain(subject).await
+        let mut explanation = self.explainer().explain(subject).await;
+        if let Subject::Pvc(claim) = subject
+            && explanation.verdict.cause == Cause::NotVisible
+            && let Some(last) = self.calls.ended.for_claim(&claim.to_string())
+            && let Some(failed) = failure(&last)
+        {
+            explanation.verdict = failed;
+        }
+        explanation
     }
 
     /// The explainer for one question.
@@ -31,8 +43,7 @@ mod tests {
     use proto::host::tasks::Tasks;
 
     use super::*;
-    use crate::admin::tests::admin_state_into;
-    use crate::explain::answer::Cause;
+    use crate::admin::tests::{admin_state, admin_state_into, refuse};
     use crate::state::record::Node;
     use crate::state::store::memory::{Crash, Memory};
 
@@ -51,5 +62,24 @@ mod tests {
         let verdict = admin.explain(&asked()).await.verdict;
         assert_eq!(verdict.cause, Cause::StoreFails);
         assert!(verdict.sentence().contains("EdgeCsiStoreFailing"), "{verdict:?}");
+    }
+
+    #[tokio::test]
+    async fn without_kubernetes_the_last_call_for_a_claim_says_why_it_waits() {
+        let tasks = Tasks::default();
+        let state = admin_state(&tasks);
+        refuse(&state, "shop/stuck", "pvc-7", "n1");
+        let of = async |claim: &str| {
+            let verdict = state.explain(&Subject::Pvc(claim.parse().unwrap())).await.verdict;
+            (verdict.cause, verdict.node, verdict.text)
+        };
+        let (cause, node, text) = of("shop/stuck").await;
+        assert_eq!(
+            (cause, node.as_ref().map(|node| node.as_str())),
+            (Cause::CallFailed, Some("n1"))
+        );
+        assert!(text.starts_with("CreateVolume of pvc-7 failed at node n1 "), "{text}");
+        assert!(text.ends_with(" with UNAVAILABLE: node n1 has no link"), "{text}");
+        assert_eq!(of("shop/other").await.0, Cause::NotVisible);
     }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use proto::csi::{Id, Key, Method};
 use proto::host::tasks::Tasks;
 use proto::names::{DriverName, NodeName};
+use tonic::Code;
 
 use crate::admin::admin_state::AdminState;
 use crate::admin::adopt_volume::AdoptVolume;
@@ -31,6 +32,7 @@ use crate::state::store::backend::Backend;
 use crate::state::store::memory::Memory;
 use crate::state::store::writer::Store;
 use crate::state::txn::Txn;
+use crate::telemetry::ended::Outcome;
 
 mod purge;
 pub(crate) mod replicas;
@@ -39,6 +41,23 @@ mod trust;
 /// The state of one driver, over an empty store.
 pub(crate) fn admin_state(tasks: &Tasks) -> AdminState {
     admin_state_into(Box::new(Memory::default()), tasks)
+}
+
+/// Refuses a create for a claim, because its node has no link.
+pub(crate) fn refuse(state: &AdminState, claim: &str, volume: &str, node: &str) {
+    let ongoing = state.calls.clone().begin("CreateVolume", &driver(), 7.into());
+    let running = ongoing.running();
+    let (namespace, name) = claim.split_once('/').unwrap();
+    running.is_for(namespace, name);
+    running.is_about(&Key::Create {
+        name: volume.into(),
+        source: None,
+        topology: Vec::new(),
+        required: false,
+    });
+    running.refused_for(&node.parse().unwrap());
+    let message = format!("node {node} has no link");
+    ongoing.ended(&Outcome { code: Code::Unavailable, message });
 }
 
 /// The state of one driver.

@@ -130,7 +130,7 @@ pub struct Calls {
     /// Last sent to this node only
     #[arg(long, value_name = "NODE", requires = "ended")]
     pub node: Option<NodeName>,
-    /// With this text in the volume's id or name only
+    /// With this text in the volume's id, name or claim only
     #[arg(long, value_name = "TEXT", requires = "ended")]
     pub subject: Option<String>,
     /// Without those that were carried out

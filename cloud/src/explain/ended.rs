@@ -117,6 +117,7 @@ mod tests {
             driver: "d.example".parse().unwrap(),
             node: "n1".parse().ok(),
             subject: "v1".into(),
+            claim: None,
             code,
             message: message.into(),
             duration: Duration::from_secs(2),

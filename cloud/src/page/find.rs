@@ -17,6 +17,8 @@ use super::views::link;
 use crate::admin::admin_state::AdminState;
 use crate::explain::subject::Namespaced;
 use crate::state::record::Claim;
+use crate::telemetry::ended::EndedCall;
+use crate::telemetry::metrics::code_name;
 
 /// Hits of each kind that are shown.
 const MOST: usize = 30;
@@ -85,8 +87,9 @@ pub(super) async fn find(state: &AdminState, snapshot: &Snapshot, text: &str) ->
     }
     ids(state, text, &mut found);
     in_flight(state, text, &mut found);
-    ended(state, text, &mut found);
     claims(state, text, &mut found).await;
+    // After the records, which know where the same thing is now.
+    ended(state, text, &mut found);
     if let Ok(claim) = text.parse::<Namespaced>() {
         found.add(Hit {
             kind: "claim",
@@ -136,12 +139,23 @@ fn in_flight(state: &AdminState, text: &str, found: &mut Found) {
     }
 }
 
-/// Subjects of calls that ended: what was never made has no other record.
+/// Subjects and claims of calls that ended: what was never made has no other record.
 fn ended(state: &AdminState, text: &str, found: &mut Found) {
-    let latest = state.calls.ended.latest(|call| call.subject.starts_with(text));
-    for call in latest.iter().take(10 * MOST).filter(|call| !call.subject.is_empty()) {
-        found.add(volume(&call.driver, &call.subject, String::new()));
+    let is_of = |call: &EndedCall| claim_of(call).is_some_and(|claim| is_claim(claim, text));
+    let latest = state.calls.ended.latest(|call| call.subject.starts_with(text) || is_of(call));
+    for call in latest.iter().take(10 * MOST) {
+        if let Some((namespace, name)) = claim_of(call).filter(|claim| is_claim(*claim, text)) {
+            let detail = format!("its last {} ended with {}", call.rpc, code_name(call.code));
+            found.add(claim_hit(namespace, name, detail));
+        }
+        if !call.subject.is_empty() && call.subject.starts_with(text) {
+            found.add(volume(&call.driver, &call.subject, String::new()));
+        }
     }
+}
+
+fn claim_of(call: &EndedCall) -> Option<(&str, &str)> {
+    call.claim.as_deref()?.split_once('/')
 }
 
 fn is_claim((namespace, name): (&str, &str), text: &str) -> bool {
@@ -243,7 +257,7 @@ mod tests {
     use proto::host::tasks::Tasks;
 
     use super::*;
-    use crate::admin::tests::admin_state;
+    use crate::admin::tests::{admin_state, refuse};
     use crate::page::snapshot::tests::fleet;
     use crate::state::record::{Home, Intent};
 
@@ -275,6 +289,9 @@ mod tests {
             txn.set_intent(&driver, &name, Some(stuck));
         });
         written.await.unwrap();
+        refuse(&state, "shop/refused", "pvc-8", "n2");
+        // This one has a home since.
+        refuse(&state, "shop/data-1049", "pvc-9", "n2");
         state
     }
 
@@ -290,12 +307,18 @@ mod tests {
             ("data-1049", "/claim/shop/data-1049"),
             ("shop/data-1049", "/claim/shop/data-1049"),
             ("stuck", "/claim/shop/stuck"),
+            ("refused", "/claim/shop/refused"),
+            ("shop/refused", "/claim/shop/refused"),
+            ("pvc-8", "/volume/d.example/pvc-8"),
             ("other/claim", "/claim/other/claim"),
             ("pv-1049", "/volume/d.example/vol-01049"),
         ] {
             let found = find(&state, &fleet, text).await;
             assert_eq!(found.only(text), Some(href), "{text}: {found:?}");
         }
+        let detail = async |text: &str| find(&state, &fleet, text).await.hits[0].detail.clone();
+        assert_eq!(detail("refused").await, "its last CreateVolume ended with UNAVAILABLE");
+        assert_eq!(detail("data-1049").await, "at node n1");
         assert_eq!(find(&state, &fleet, "vol-").await.only("vol-"), None);
         assert!(find(&state, &fleet, "nothing").await.hits.is_empty());
         assert!(find(&state, &fleet, "").await.hits.is_empty());

@@ -218,8 +218,10 @@ impl Screens {
         let made = explainer.volume_of(&claim).await;
         let sent = explainer.create_of(&claim).await;
         let name = claim.to_string();
+        let refused = state.calls.ended.for_claim(&name);
         let explanation = explained(state, "Claim", &name, Subject::Pvc(claim)).await;
         let known = made.or_else(|| sent.map(|(driver, _, name)| (driver, name)));
+        let known = known.or_else(|| refused.map(|of| (of.driver.clone(), of.subject.to_string())));
         let mut about = vec![CALLS.to_owned(), NODES.to_owned()];
         about.extend(known.iter().map(|(_, id)| id.clone()));
         let main = html! {

@@ -16,14 +16,17 @@ use super::guard::tests::{TOKEN, guard};
 use super::hub::Hub;
 use super::router::Router;
 use super::views::overview::overview;
-use crate::admin::tests::admin_state;
+use crate::admin::admin_state::AdminState;
 use crate::admin::tests::replicas::pair;
+use crate::admin::tests::{admin_state, refuse};
+use crate::explain::subject::Subject;
 use crate::state::record::Node;
 use crate::state::store::tests::etcd_server::EtcdServer;
 
 /// A page over a store with one node that is away.
 struct Page {
     router: Arc<Router>,
+    state: Arc<AdminState>,
     tasks: Tasks,
     _dir: TempDir,
 }
@@ -37,11 +40,12 @@ impl Page {
             txn.set_node(&"n1".parse().unwrap(), Some(node));
         });
         written.await.unwrap();
-        let hub = Arc::new(Hub::new(Arc::new(state)));
+        let state = Arc::new(state);
+        let hub = Arc::new(Hub::new(state.clone()));
         tasks.spawn("looks", hub.clone().keep_looking(tasks.clone()));
         let (dir, guard) = guard();
         let router = Arc::new(Router::new(hub, guard, tasks.clone()));
-        Self { router, tasks, _dir: dir }
+        Self { router, state, tasks, _dir: dir }
     }
 
     async fn send(&self, request: http::request::Builder, body: &str) -> Answer {
@@ -193,6 +197,24 @@ async fn a_search_that_finds_one_thing_leads_there() {
     let request = || Request::get("/find?q=+n1+").header(AUTHORIZATION, format!("Bearer {TOKEN}"));
     let answer = page.send(request(), "").await;
     assert_eq!(answer.headers()[LOCATION], "/node/n1");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_whose_create_was_refused_is_found_and_says_what_explain_says() {
+    let page = Page::new().await;
+    refuse(&page.state, "shop/stuck", "pvc-7", "n1");
+    for text in ["stuck", "shop/stuck"] {
+        let request = Request::get(format!("/find?q={text}"));
+        let request = request.header(AUTHORIZATION, format!("Bearer {TOKEN}"));
+        let answer = page.send(request, "").await;
+        assert_eq!(answer.headers()[LOCATION], "/claim/shop/stuck", "{text}");
+    }
+    let (_, shown) = page.get("/claim/shop/stuck").await;
+    let verdict = page.state.explain(&Subject::Pvc("shop/stuck".parse().unwrap())).await.verdict;
+    assert!(verdict.text.ends_with("UNAVAILABLE: node n1 has no link"), "{verdict:?}");
+    for part in [&*verdict.text, &verdict.next, "/volume/d.example/pvc-7"] {
+        assert!(shown.contains(part), "{part:?} is not in {shown}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -216,6 +216,7 @@ impl Ongoing {
             driver,
             node: progress.node.clone(),
             subject: &progress.subject,
+            claim: progress.claim.as_deref(),
             outcome,
             duration,
             attempts: attempts.load(Ordering::Relaxed),

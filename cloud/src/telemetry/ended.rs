@@ -4,7 +4,7 @@
 //! for example, only the last 8 failures of each method are.
 //!
 //! The bound: 5,000 subjects and 16 MiB, and the least recently used subject goes first. Until they
-//! are written, calls take 4 MiB more. Those without a subject take 200 KiB for each driver.
+//! are written, calls take 5 MiB more. Those without a subject take 200 KiB for each driver.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,6 +25,8 @@ const MAX_BYTES: usize = 16 * 1024 * 1024;
 pub(super) const SHOWN: usize = 256;
 /// The longest message kept, in bytes; longer ones are cut.
 const MAX_MESSAGE: usize = 512;
+/// The longest claim in Kubernetes: a namespace has at most 63 bytes, and a name 253.
+const MAX_CLAIM: usize = 63 + 1 + 253;
 /// The most calls that wait to be written; older ones are not.
 pub(crate) const MAX_UNWRITTEN: usize = 4_096;
 /// The memory of a subject beside its text and its calls, in bytes: its entries in both maps.
@@ -53,6 +55,9 @@ pub struct EndedCall {
     pub node: Option<NodeName>,
     /// The first 256 characters of its id or name; empty if it has none.
     pub subject: Arc<str>,
+    /// The claim that a volume was to be made for, as `NAMESPACE/NAME`, if the provisioner named
+    /// it.
+    pub claim: Option<Box<str>>,
     /// The code that its caller got. `Cancelled` if the caller left before.
     pub code: Code,
     /// The message that its caller got, at most 512 bytes; empty if it was carried out.
@@ -81,6 +86,7 @@ pub(super) struct Facts<'a> {
     pub(super) driver: &'a DriverName,
     pub(super) node: Option<NodeName>,
     pub(super) subject: &'a str,
+    pub(super) claim: Option<&'a str>,
     pub(super) outcome: &'a Outcome,
     pub(super) duration: Duration,
     pub(super) attempts: u32,
@@ -140,6 +146,11 @@ impl Ended {
         let kept = self.lock();
         let calls = kept.subjects.get(driver).and_then(|subjects| subjects.get(shown(subject)));
         calls.map(|calls| calls.last.iter().rev().cloned().collect()).unwrap_or_default()
+    }
+
+    /// The last call that was to make a volume for a claim, which is `NAMESPACE/NAME`.
+    pub fn for_claim(&self, claim: &str) -> Option<Arc<EndedCall>> {
+        self.latest(|call| call.claim.as_deref() == Some(claim)).into_iter().next()
     }
 
     /// The last call about each subject, if it failed, and when the failures before it began.
@@ -294,7 +305,8 @@ impl EndedCall {
     /// Its memory in bytes, without its subject's text, which its subject's calls share.
     fn size(&self) -> usize {
         // Beside it: two counters of the `Arc`, and two pointers in a queue that has spare room.
-        size_of::<Self>() + 4 * size_of::<usize>() + self.message.len()
+        let texts = self.message.len() + self.claim.as_ref().map_or(0, |claim| claim.len());
+        size_of::<Self>() + 4 * size_of::<usize>() + texts
     }
 }
 
@@ -309,6 +321,7 @@ impl Facts<'_> {
             rpc: self.rpc,
             driver: self.driver.clone(),
             subject: before.subject(),
+            claim: self.claim.filter(|claim| claim.len() <= MAX_CLAIM).map(Into::into),
             code: self.outcome.code,
             message: cut(&self.outcome.message).into(),
             node: self.node,

@@ -57,6 +57,8 @@ struct EndedValue {
     micros: u64,
     #[prost(uint32, tag = "11")]
     attempts: u32,
+    #[prost(string, optional, tag = "12")]
+    claim: Option<String>,
 }
 
 /// The file of the calls that ended.
@@ -202,6 +204,7 @@ fn encode(call: &EndedCall) -> Vec<u8> {
         message: call.message.to_string(),
         micros: u64::try_from(call.duration.as_micros()).unwrap_or(u64::MAX),
         attempts: call.attempts,
+        claim: call.claim.as_deref().map(Into::into),
     };
     value.encode_to_vec()
 }
@@ -217,6 +220,7 @@ fn decode(value: &[u8]) -> Option<EndedCall> {
         driver: value.driver.parse().ok()?,
         node: value.node.map(|node| node.parse()).transpose().ok()?,
         subject: value.subject.into(),
+        claim: value.claim.map(Into::into),
         code: Code::from_i32(value.code),
         message: value.message.into(),
         duration: Duration::from_micros(value.micros),

@@ -4,8 +4,20 @@ fn driver() -> DriverName {
     "d.example".parse().unwrap()
 }
 
-/// Ends a CreateVolume about a subject at this time.
+/// Ends a CreateVolume about a subject at this time, for a claim of the longest name.
 fn end(ended: &Ended, subject: &str, code: Code, message: &str, at: u64) -> bool {
+    let claim = format!("shop/{}", "c".repeat(MAX_CLAIM - 5));
+    end_for(ended, Some(&claim), subject, code, message, at)
+}
+
+fn end_for(
+    ended: &Ended,
+    claim: Option<&str>,
+    subject: &str,
+    code: Code,
+    message: &str,
+    at: u64,
+) -> bool {
     let outcome = Outcome { code, message: message.into() };
     let facts = Facts {
         at,
@@ -14,6 +26,7 @@ fn end(ended: &Ended, subject: &str, code: Code, message: &str, at: u64) -> bool
         driver: &driver(),
         node: Some("n1".parse().unwrap()),
         subject,
+        claim,
         outcome: &outcome,
         duration: Duration::from_millis(5),
         attempts: 1,
@@ -99,8 +112,27 @@ fn the_memory_is_bounded_whatever_callers_and_drivers_send() {
     let waiting = ended.unwritten();
     let bytes: usize = waiting.iter().map(|call| call.size()).sum();
     assert_eq!(waiting.len(), MAX_UNWRITTEN);
-    assert!(bytes < 4 * 1024 * 1024, "{bytes}");
+    assert!(bytes < 5 * 1024 * 1024, "{bytes}");
     assert!(ended.unwritten().is_empty());
+}
+
+#[test]
+fn the_last_call_for_a_claim_is_found_by_it() {
+    let ended = Ended::default();
+    let long = "c".repeat(MAX_CLAIM + 1);
+    for (at, subject, claim) in [
+        (1, "pvc-1", Some("shop/data")),
+        (2, "pvc-2", Some("shop/data")),
+        (3, "pvc-2", None),
+        (4, "pvc-3", Some("shop/data-3")),
+        (5, "pvc-4", Some(&*long)),
+    ] {
+        end_for(&ended, claim, subject, Code::Internal, "no", at);
+    }
+    let at = |claim: &str| ended.for_claim(claim).map(|call| call.at);
+    assert_eq!((at("shop/data"), at("shop/data-3")), (Some(2), Some(4)));
+    assert_eq!((at("shop"), at(&long)), (None, None), "no claim has such a name");
+    assert_counted(&ended);
 }
 
 #[test]

@@ -56,6 +56,7 @@ fn call(number: u64) -> Arc<EndedCall> {
         driver,
         node: number.is_multiple_of(2).then(|| "n1".parse().unwrap()),
         subject: format!("pvc-{number}").into(),
+        claim: number.is_multiple_of(2).then(|| format!("shop/data-{number}").into()),
         code: Code::ResourceExhausted,
         message: "no room \u{1b} é".into(),
         duration: Duration::from_micros(1_234_567),
@@ -155,6 +156,20 @@ fn a_value_of_another_version_is_left_out_or_read_as_far_as_it_is_known() {
     value.driver = "no driver".into();
     assert_eq!(decode(&value.encode_to_vec()), None);
     assert_eq!(decode(b"\xff"), None);
+}
+
+/// A value that a csi-cloud wrote before calls had claims, byte for byte.
+#[test]
+fn a_value_without_a_claim_is_read() {
+    let old = [
+        b"\x08\x07\x10\x08\x1a\x10".as_slice(),
+        &9_u128.to_be_bytes(),
+        b"\x22\x0cCreateVolume\x2a\x09d.example\x32\x02n1\x3a\x05pvc-7",
+        b"\x40\x08\x4a\x07no room\x50\x05\x58\x02",
+    ];
+    let call = decode(&old.concat()).unwrap();
+    assert_eq!((call.number, call.at, call.id, call.rpc), (7, 8, 9.into(), "CreateVolume"));
+    assert_eq!((&*call.subject, call.claim, call.attempts), ("pvc-7", None, 2));
 }
 
 #[tokio::test(start_paused = true)]

@@ -81,6 +81,8 @@ async fn calls_that_ended_are_shown_and_found_in_both_logs() -> anyhow::Result<(
         assert_eq!((&calls[2]["id"], &calls[2]["rpc"]), (&TRACE.into(), &"CreateVolume".into()));
         for call in calls.as_array().context("no list")? {
             assert_eq!(call["attempts"], 1, "{call}");
+            let claim = call["subject"].as_str().map(|name| format!("shop/{name}"));
+            assert_eq!(call["claim"].as_str(), claim.as_deref(), "{call}");
             assert!(call["took_ms"].is_u64() && call["at_ms"].is_u64(), "{call}");
         }
         assert_eq!(shown(&ask(&world.stand, &["--failed"]).await?), seen[..2]);
