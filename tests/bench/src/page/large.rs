@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use harness::raw::RawClient;
-use harness::requests::{capability, controller};
+use harness::requests::controller;
 use harness::stand::{Cloud, Stand};
 use harness::wait::{STOP, until};
 use prost::Message;
@@ -18,7 +18,7 @@ use tonic::Code;
 use super::browser::{Browser, DESK, NIGHT, PHONE};
 use super::checks::number;
 use super::watchers::Watchers;
-use super::{checks, pages};
+use super::{checks, claims, pages};
 use crate::scale::edges::{Fleet, node_name};
 use crate::scale::kind::{DRIVER, Kind, SEGMENT};
 use crate::usage;
@@ -194,18 +194,16 @@ async fn show(browser: &Browser, url: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A claim whose node is away is found by the name of its volume.
+/// A claim whose create was refused, as its node is away, is found by its name. No intent is left.
 async fn stuck(stand: &Stand, browser: &Browser, url: &str, away: &str) -> anyhow::Result<()> {
     let segments = [(SEGMENT.to_owned(), away.to_owned())].into();
     let requisite = vec![csi::Topology { segments }];
     let request = csi::CreateVolumeRequest {
-        name: "pvc-stuck".into(),
-        volume_capabilities: vec![capability()],
         accessibility_requirements: Some(csi::TopologyRequirement {
             preferred: requisite.clone(),
             requisite,
         }),
-        ..Default::default()
+        ..claims::create("pvc-stuck", "stuck")
     };
     let front = RawClient::connect(&stand.cloud_front(DRIVER)).await?;
     let path = controller("CreateVolume");
@@ -213,9 +211,9 @@ async fn stuck(stand: &Stand, browser: &Browser, url: &str, away: &str) -> anyho
     let code = answer.code();
     ensure!(code == Code::Unavailable, "a create at a node that is away was answered {code:?}");
     browser.look(DESK).await?;
-    browser.go(&format!("{url}/find?q=pvc-stuck")).await?;
-    let verdict = browser.text("return document.getElementById('verdict').textContent").await?;
-    ensure!(verdict.contains("UNAVAILABLE") && verdict.contains(away), "{verdict:?}");
+    let verdict = claims::find(stand, browser, url, "stuck").await?;
+    let text = verdict["text"].as_str().unwrap_or_default();
+    ensure!(text.contains("UNAVAILABLE") && text.contains(away), "{verdict}");
     Ok(())
 }
 

@@ -5,6 +5,7 @@
 
 mod browser;
 mod checks;
+mod claims;
 pub mod command;
 mod large;
 mod pages;

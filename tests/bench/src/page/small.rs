@@ -8,7 +8,7 @@ use bytes::Bytes;
 use drivers::testdriver::{Fault, Running, TestDriver, Times};
 use harness::process::Process;
 use harness::raw::RawClient;
-use harness::requests::{capability, controller};
+use harness::requests::controller;
 use harness::stand::{Cloud, Stand};
 use harness::wait::{START, STOP, until};
 use harness::world::{DRIVER, ready};
@@ -16,11 +16,10 @@ use prost::Message;
 use proto::csi;
 use proto::csi::frame;
 use proto::host::tasks::Tasks;
-use serde_json::Value;
 use tonic::Code;
 
 use super::browser::{Browser, DESK, NIGHT, PHONE};
-use super::{checks, pages};
+use super::{checks, claims, pages};
 
 const NODES: [&str; 3] = ["shop-1", "shop-2", "shop-3"];
 /// The volumes that are made first.
@@ -132,14 +131,6 @@ impl World {
         .await
     }
 
-    /// The verdict of `csi-cloud explain`.
-    async fn explain(&self, claim: &str) -> anyhow::Result<Value> {
-        let admin = self.stand.at("cloud/_admin.sock");
-        let command = ["explain", "pvc", claim, "--admin", &admin, "-o", "json"];
-        let said: Value = serde_json::from_str(&self.stand.run("csi-cloud", &command).await?)?;
-        Ok(said["verdict"].clone())
-    }
-
     async fn end(self) -> anyhow::Result<()> {
         for (driver, _) in &self.drivers {
             driver.clear_faults();
@@ -155,15 +146,7 @@ impl World {
 
 /// A create for the claim shop/NAME.
 fn request(name: &str, claim: &str) -> Bytes {
-    let parameters = [("pvc/namespace", "shop"), ("pvc/name", claim), ("pv/name", name)];
-    let parameters = parameters.map(|(key, value)| (format!("csi.storage.k8s.io/{key}"), value));
-    let request = csi::CreateVolumeRequest {
-        name: name.into(),
-        volume_capabilities: vec![capability()],
-        parameters: parameters.map(|(key, value)| (key, value.to_owned())).into(),
-        ..Default::default()
-    };
-    frame::frame(&request.encode_to_vec())
+    frame::frame(&claims::create(name, claim).encode_to_vec())
 }
 
 /// What is wrong is on the first screen, without scrolling, with the next step.
@@ -183,28 +166,12 @@ async fn first_screen(browser: &Browser, url: &str, away: &str) -> anyhow::Resul
 /// A claim that waits is found by its name, and says what `explain` says.
 async fn stuck_claim(world: &World, browser: &Browser, url: &str) -> anyhow::Result<()> {
     until("explain says why", || async {
-        let verdict = world.explain("shop/stuck").await?;
+        let verdict = claims::explain(&world.stand, "stuck").await?;
         ensure!(verdict["cause"] == "call-hangs", "{verdict}");
         Ok(())
     })
     .await?;
-    browser.go(url).await?;
-    browser.run("document.getElementById('q').focus()").await?;
-    browser.press("stuck").await?;
-    browser.press(super::browser::ENTER).await?;
-    until("the claim is found", || async {
-        let at = browser.text("return location.pathname").await?;
-        ensure!(at == "/claim/shop/stuck", "{at}");
-        Ok(())
-    })
-    .await?;
-    let shown = browser.text("return document.getElementById('verdict').textContent").await?;
-    let verdict = world.explain("shop/stuck").await?;
-    for part in ["text", "next"] {
-        let said = verdict[part].as_str().context("explain says nothing")?;
-        let is_there = checks::ageless(&shown).contains(&checks::ageless(said));
-        ensure!(is_there, "{said:?} is not in {shown:?}");
-    }
+    claims::find(&world.stand, browser, url, "stuck").await?;
     browser.picture("claim").await
 }
 
