@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -132,7 +133,7 @@ async fn start(
     serve_http(config.http, &health, &groups.watching).await?;
     let calls = Arc::new(Calls::default());
     let store = open(&config, &calls, &health, &groups.keeping).await?;
-    keep_ended(config.store.clone(), &calls, &groups.keeping).await?;
+    keep_ended(config.store.clone(), config.calls.take(), &calls, &groups.keeping).await?;
     let store = store.with_quotas(config.quotas);
     let roles = follow_roles(store.leadership().clone(), calls.clone());
     groups.watching.spawn_until_stop("roles", roles);
@@ -384,9 +385,14 @@ async fn open(
 }
 
 /// Takes the calls that ended before the last stop, and keeps those that end from now on.
-async fn keep_ended(at: StoreAt, calls: &Arc<Calls>, tasks: &Tasks) -> anyhow::Result<()> {
-    // After the store is open, so that this file is no other csi-cloud's.
-    let opened = tokio::task::spawn_blocking(move || at.ring()).await;
+async fn keep_ended(
+    at: StoreAt,
+    named: Option<PathBuf>,
+    calls: &Arc<Calls>,
+    tasks: &Tasks,
+) -> anyhow::Result<()> {
+    // After the store is open, so that a file beside it is no other csi-cloud's.
+    let opened = tokio::task::spawn_blocking(move || at.ring(named)).await;
     let Some((ring, ended)) = opened.context("the history was not opened")? else { return Ok(()) };
     calls.ended.restore(ended);
     tasks.spawn("history", ring::keep(calls.clone(), ring, tasks.clone()));

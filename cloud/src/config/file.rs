@@ -60,6 +60,8 @@ pub struct Config {
     pub csidrivers: BTreeMap<DriverName, CsiDriverSettings>,
     /// The store of all records.
     pub store: StoreAt,
+    /// The file of the calls that ended, if it is not beside the store.
+    pub calls: Option<PathBuf>,
     /// The admin socket.
     pub admin: PathBuf,
     /// The address of `/livez`, `/readyz` and `/metrics`, if there is one.
@@ -105,14 +107,13 @@ impl Config {
             file.required("fronts (--fronts)", fronts.as_ref());
         }
         let store = store(flags.store, &mut file, directory);
+        let calls = file.path("calls");
         let admin = admin(flags.admin, &mut file, fronts.as_deref(), &drivers);
         let http = file.parsed("http", str::parse::<SocketAddr>);
         let page = PageSettings::read(&mut file, flags.page.settings());
         let kubernetes =
             Kubernetes::read(&mut file, directory, flags.kubernetes, flags.publish_csinode);
-        if kubernetes.is_none() {
-            refuse_labels(&mut file, &policies);
-        }
+        refuse_labels(&mut file, &policies, kubernetes.as_ref());
         let node_fronts = node_fronts(flags.node_fronts, &mut file, fronts.as_deref());
         let new_leases = file.yes_no("new_leases").unwrap_or(true);
         let dead_after = file.section("link", |link| link.number("dead_after_s", HOUR)).flatten();
@@ -140,6 +141,7 @@ impl Config {
             policies,
             csidrivers,
             store,
+            calls: flags.calls.or(calls),
             admin,
             http: flags.http.or(http),
             page,
@@ -272,8 +274,11 @@ fn sections(
     (policies, csidrivers)
 }
 
-/// Refuses drivers whose nodes are selected by label: only Kubernetes has labels.
-fn refuse_labels(file: &mut Reader, policies: &Policies) {
+/// Without Kubernetes, refuses drivers whose nodes are selected by label: only it has labels.
+fn refuse_labels(file: &mut Reader, policies: &Policies, kubernetes: Option<&Kubernetes>) {
+    if kubernetes.is_some() {
+        return;
+    }
     for (driver, _) in policies.iter().filter(|(_, policy)| policy.labels().is_some()) {
         file.problem(format!(
             "[driver.\"{driver}\"] selects nodes by label, and csi-cloud reads labels from \

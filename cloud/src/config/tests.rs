@@ -190,6 +190,10 @@ fn several_csi_clouds_have_names_and_say_how_etcd_is_reached() {
     let text = load(&format!("{file}[etcd]\nuser = \"u\"\n"), &[]).unwrap_err().to_string();
     assert!(text.contains("[etcd] user and password_file belong together"), "{text}");
     assert!(!load(&file, &[]).unwrap().replica.name.is_empty(), "the host has a name");
+    let calls = load(&format!("calls = \"a.calls\"\n{file}"), &[]).unwrap().calls;
+    assert!(calls.unwrap().is_absolute(), "it is beside the configuration");
+    let calls = load(&file, &["--calls", "/a.calls"]).unwrap().calls;
+    assert_eq!((calls, load(&file, &[]).unwrap().calls), (Some("/a.calls".into()), None));
 }
 
 #[test]

@@ -1,7 +1,9 @@
-//! The last calls that ended, in a file beside the store: a ring of slots, by redb.
+//! The last calls that ended, in a file of this csi-cloud: a ring of slots, by redb.
 //!
-//! It is a file of its own because a failed commit closes a store. When this file cannot be had or
-//! written, the history is lost and nothing else. No change of the store waits for it.
+//! It is beside a store that is a file, or where the configuration says. Several csi-clouds with
+//! one store have a file each. It is a file of its own because a failed commit closes a store. When
+//! it cannot be had or written, the history is lost and nothing else. No change of the store waits
+//! for it.
 
 use std::ffi::OsString;
 use std::fs;
@@ -69,10 +71,13 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// Opens the file beside the store at this path, or makes it, and reads its calls. A file that
-    /// cannot be used is put aside.
-    pub fn beside(store: &Path) -> (Self, Vec<EndedCall>) {
-        let path = named(store, ".calls");
+    /// The path of the file beside a store.
+    pub fn beside(store: &Path) -> PathBuf {
+        named(store, ".calls")
+    }
+
+    /// Opens the file, or makes it, and reads its calls. A file that cannot be used is put aside.
+    pub fn open(path: PathBuf) -> (Self, Vec<EndedCall>) {
         let opened = open(&path).or_else(|error| {
             let file = path.display();
             if is_in_use(&error) {

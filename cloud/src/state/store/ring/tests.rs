@@ -73,11 +73,11 @@ fn calls(numbers: std::ops::Range<u64>) -> Vec<Arc<EndedCall>> {
 fn what_is_written_is_read_whole_after_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let store = dir.path().join("cloud.redb");
-    let (mut ring, read) = Ring::beside(&store);
+    let (mut ring, read) = Ring::open(Ring::beside(&store));
     assert!(read.is_empty());
     ring.write(&calls(0..3));
     drop(ring);
-    let (_, read) = Ring::beside(&store);
+    let (_, read) = Ring::open(Ring::beside(&store));
     assert_eq!(read, calls(0..3).iter().map(|call| (**call).clone()).collect::<Vec<_>>());
     let mode = fs::metadata(dir.path().join("cloud.redb.calls")).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
@@ -88,12 +88,12 @@ fn what_is_written_is_read_whole_after_a_restart() {
 fn the_newest_calls_take_the_slots_of_the_oldest() {
     let dir = tempfile::tempdir().unwrap();
     let store = dir.path().join("cloud.redb");
-    let (mut ring, _) = Ring::beside(&store);
+    let (mut ring, _) = Ring::open(Ring::beside(&store));
     for first in (0..10_000).step_by(1_000) {
         ring.write(&calls(first..first + 1_000));
     }
     drop(ring);
-    let (_, read) = Ring::beside(&store);
+    let (_, read) = Ring::open(Ring::beside(&store));
     let mut numbers: Vec<_> = read.iter().map(|call| call.number).collect();
     numbers.sort_unstable();
     assert_eq!(numbers, (10_000 - SLOTS..10_000).collect::<Vec<_>>());
@@ -108,26 +108,26 @@ fn a_damaged_file_is_put_aside_and_begun_anew() {
     let path = dir.path().join("cloud.redb.calls");
     proto::host::publish::publish(&path, b"no", 0o600, proto::host::publish::Existing::Keep)
         .unwrap();
-    let (mut ring, read) = Ring::beside(&store);
+    let (mut ring, read) = Ring::open(Ring::beside(&store));
     assert!(read.is_empty());
     assert_eq!(fs::read(dir.path().join("cloud.redb.calls.damaged")).unwrap(), b"no");
     ring.write(&calls(0..1));
     drop(ring);
-    assert_eq!(Ring::beside(&store).1.len(), 1);
+    assert_eq!(Ring::open(Ring::beside(&store)).1.len(), 1);
 }
 
 #[test]
 fn a_file_that_cannot_be_had_costs_the_history_alone_until_it_can_be() {
     let dir = tempfile::tempdir().unwrap();
     let store = dir.path().join("not/there/cloud.redb");
-    let (mut ring, read) = Ring::beside(&store);
+    let (mut ring, read) = Ring::open(Ring::beside(&store));
     assert!(read.is_empty() && ring.database.is_none());
     ring.write(&calls(0..1));
     assert!(ring.database.is_none());
     fs::create_dir_all(store.parent().unwrap()).unwrap();
     ring.write(&calls(1..2));
     drop(ring);
-    assert_eq!(Ring::beside(&store).1.len(), 1, "what could not be written is lost");
+    assert_eq!(Ring::open(Ring::beside(&store)).1.len(), 1, "what could not be written is lost");
 }
 
 #[test]
@@ -144,7 +144,7 @@ fn a_full_disk_costs_the_history_alone_until_it_has_room() {
     assert!(ring.database.is_none());
     ring.write(&calls(2..3));
     drop(ring);
-    let (_, read) = Ring::beside(&store);
+    let (_, read) = Ring::open(Ring::beside(&store));
     assert_eq!(read.iter().map(|call| call.number).collect::<Vec<_>>(), [2]);
 }
 
@@ -178,7 +178,7 @@ async fn what_ends_is_written_within_ten_seconds_and_at_the_stop() {
     let store = dir.path().join("cloud.redb");
     let tasks = Tasks::default();
     let ended = Arc::new(Calls::default());
-    let (ring, read) = Ring::beside(&store);
+    let (ring, read) = Ring::open(Ring::beside(&store));
     ended.ended.restore(read);
     tasks.spawn("history", keep(ended.clone(), ring, tasks.clone()));
     let driver: DriverName = "d.example".parse().unwrap();
@@ -187,6 +187,6 @@ async fn what_ends_is_written_within_ten_seconds_and_at_the_stop() {
     assert!(ended.ended.unwritten().is_empty(), "it was taken to be written");
     drop(ended.clone().begin("ListVolumes", &driver, 2.into()));
     tasks.finish(Duration::from_secs(60)).await;
-    let (_, read) = Ring::beside(&store);
+    let (_, read) = Ring::open(Ring::beside(&store));
     assert_eq!(read.iter().map(|call| call.id).collect::<Vec<_>>(), [1.into(), 2.into()]);
 }

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use anyhow::Context;
 use drivers::testdriver::{Running, TestDriver};
 use harness::etcd_server::{EtcdServer, is_installed};
 use harness::process::Process;
@@ -13,6 +14,7 @@ use harness::stand::Stand;
 use harness::wait::{START, until};
 use harness::world::{DRIVER, NODE, ready};
 use proto::csi::frame;
+use serde_json::Value;
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
 
@@ -38,7 +40,9 @@ impl World {
         let etcd = EtcdServer::start(stand.dir(), members).await?;
         let mut replicas = Vec::new();
         for name in NAMES {
-            let mut replica = Replica::new(name, &["wss"], &etcd.url("edge-csi"), &[DRIVER])?;
+            let calls = format!("--calls={}", stand.at(&format!("{name}.calls")));
+            let replica = Replica::new(name, &["wss"], &etcd.url("edge-csi"), &[DRIVER])?;
+            let mut replica = replica.with(&[&calls]);
             replica.start(&stand).await?;
             replicas.push(replica);
         }
@@ -70,6 +74,15 @@ impl World {
     ) -> anyhow::Result<RawAnswer> {
         let deadline = [("grpc-timeout", deadline)];
         self.front.send(&controller("CreateVolume"), frame::frame(&create(name)), &deadline).await
+    }
+
+    /// The names that calls were about of which a csi-cloud knows that they ended.
+    pub(super) async fn ended(&self, place: usize) -> anyhow::Result<Vec<String>> {
+        let admin = self.stand.at(&format!("{}/_admin.sock", self.replicas[place].name()));
+        let command = ["calls", "--ended", "--admin", &admin, "-o", "json"];
+        let calls: Value = serde_json::from_str(&self.stand.run("csi-cloud", &command).await?)?;
+        let calls = calls.as_array().context("no list")?.iter();
+        Ok(calls.filter_map(|call| call["subject"].as_str()).map(str::to_owned).collect())
     }
 
     /// The names of the driver's volumes.
