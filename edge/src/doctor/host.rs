@@ -12,6 +12,8 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use super::bound::PATIENCE;
+use super::kernel;
+use super::kernel::{Need, Roots};
 use super::mounts;
 use crate::config::Config;
 
@@ -21,14 +23,23 @@ pub(super) async fn look(config: &Config) -> Vec<Finding> {
     let fronts = config.fronts.clone();
     let targets = config.targets.clone();
     let checks = config.checks.clone();
+    let kept = config.state.clone();
+    let roots = Roots::of(&checks);
+    let needed = checks.clone();
     let looks = tokio::join!(
         bounded("state", move || vec![state_directory(state.as_deref())]),
         bounded("sockets", move || fronts.iter().map(|fronts| own("sockets", fronts, 0)).collect()),
         bounded("kubelet", move || targets.iter().flat_map(kubelet).collect()),
         bounded("runtimes", move || vec![runtimes(&checks)]),
+        bounded("kernel", move || kernel_and_tools(kept.as_deref(), &needed, &roots)),
     );
-    let (state, sockets, kubelet, runtimes) = looks;
-    [state, sockets, kubelet, runtimes].concat()
+    let (state, sockets, kubelet, runtimes, kernel) = looks;
+    [state, sockets, kubelet, runtimes, kernel].concat()
+}
+
+fn kernel_and_tools(state: Option<&Path>, checks: &Checks, roots: &Roots) -> Vec<Finding> {
+    let report = prerequisites::check(&checks.root);
+    kernel::findings(roots, Need::of(state, checks, &report), &report.verdict())
 }
 
 async fn bounded(

@@ -9,6 +9,7 @@ mod clock;
 mod drivers;
 mod host;
 mod identity;
+mod kernel;
 mod mounts;
 mod running;
 mod way;
