@@ -1,7 +1,6 @@
 //! Checks the API server for `csi-cloud doctor`: its time, csi-cloud's rights, the kinds, the
 //! sidecars.
 
-use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
 
 use futures_util::future::join_all;
@@ -24,14 +23,12 @@ use crate::kubernetes::api::ApiError;
 use crate::kubernetes::doctor::examine::Doctor;
 use crate::kubernetes::doctor::looked::Looked;
 use crate::kubernetes::doctor::rights::{Part, Right};
+use crate::kubernetes::doctor::snapshots::Kinds;
 use crate::kubernetes::doctor::{rights, sidecars, snapshots};
 use crate::state::capabilities::capability_names;
 
 /// The time limit of each question.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The capability of a driver that makes snapshots.
-const SNAPSHOTS: &str = "CREATE_DELETE_SNAPSHOT";
-
 /// A question without an answer in time.
 const LATE: &str = "no answer within 5 s";
 
@@ -43,12 +40,16 @@ impl Doctor {
             Ok(Err(error)) => return vec![away(&chain(&error))],
             Err(_) => return vec![away(LATE)],
         };
-        let (rights, kinds, images) =
-            tokio::join!(self.rights(), self.snapshot_kinds(), self.images());
+        let (rights, kinds, groups, images) = tokio::join!(
+            self.rights(),
+            self.kinds(&snapshots::SNAPSHOTS),
+            self.kinds(&snapshots::GROUPS),
+            self.images(),
+        );
         let mut findings = vec![Finding::ok("api-server", "API server", "it answers")];
         findings.extend(server.map(|time| clock("API server", SystemTime::now(), time)));
         findings.extend(rights::findings(&rights));
-        findings.push(snapshots::finding(&self.makes_snapshots(), &kinds));
+        findings.extend([kinds, groups]);
         findings.extend(sidecars::findings(&images));
         findings
     }
@@ -99,28 +100,29 @@ impl Doctor {
         Ok(reviewed.status.is_some_and(|status| status.allowed))
     }
 
-    /// The drivers that make snapshots, as far as they have said so.
-    fn makes_snapshots(&self) -> Vec<DriverName> {
-        let kind = Capabilities::Controller;
+    /// What is said of these kinds.
+    async fn kinds(&self, of: &Kinds) -> Finding {
+        let asked = self.server.client.list_api_group_resources(of.group);
+        let kinds = match timeout(PATIENCE, self.server.ask("snapshot kinds", asked)).await {
+            Ok(answered) => answered
+                .map(|list| list.resources.into_iter().map(|kind| kind.name).collect())
+                .into(),
+            Err(_) => Looked::Hidden(LATE.into()),
+        };
+        snapshots::finding(of, &self.capable(of.capability), &kinds)
+    }
+
+    /// The drivers with a capability, as far as they have said so.
+    fn capable(&self, (kind, name): (Capabilities, &str)) -> Vec<DriverName> {
         let can = |driver: &&DriverName| {
             let answer = self.store.read(|state| {
                 let info = state.driver(driver).map(|of| of.info());
                 info.and_then(|info| info.answer(Local::Capabilities(kind), false).ok()?)
             });
             let names = answer.map(|answer| capability_names(kind, &answer)).unwrap_or_default();
-            names.iter().any(|can| can == SNAPSHOTS)
+            names.iter().any(|can| can == name)
         };
         self.drivers.iter().filter(can).cloned().collect()
-    }
-
-    async fn snapshot_kinds(&self) -> Looked<BTreeSet<String>> {
-        let asked = self.server.client.list_api_group_resources(snapshots::GROUP);
-        match timeout(PATIENCE, self.server.ask("snapshot kinds", asked)).await {
-            Ok(answered) => answered
-                .map(|list| list.resources.into_iter().map(|kind| kind.name).collect())
-                .into(),
-            Err(_) => Looked::Hidden(LATE.into()),
-        }
     }
 
     /// The images of all pods in csi-cloud's namespace.
