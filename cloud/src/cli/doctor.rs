@@ -64,7 +64,9 @@ async fn without(asked: &Show, socket: &Path, why: String) -> Vec<Finding> {
     match Config::load(Serve { common, ..Serve::default() }) {
         Ok(config) => {
             findings.push(Finding::ok("configuration", about, "it can be used"));
-            findings.extend(config.installation().look(SystemTime::now()).await);
+            let installation = config.installation();
+            findings.extend(installation.look(SystemTime::now()).await);
+            findings.push(installation.clock(SystemTime::now()).await);
         }
         Err(problems) => findings.push(Finding::fault(
             "configuration",

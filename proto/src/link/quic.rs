@@ -36,8 +36,9 @@ pub(in crate::link) mod check;
 
 /// The application protocol in the TLS handshake.
 pub const ALPN: &[u8] = b"edge-csi";
-/// The receive buffer, in bytes. With the kernel's default, a storm of dials loses packets.
-const RECEIVE_BUFFER: usize = 8 * 1024 * 1024;
+/// The listener's receive buffer, in bytes. With the kernel's default, a storm of dials loses
+/// packets.
+pub const RECEIVE_BUFFER: usize = 8 * 1024 * 1024;
 /// The most unacknowledged bytes of a link. It is more than those of one stream (1.25 MB), so calls
 /// do not wait for bulk.
 const SEND_WINDOW: u64 = 4 * 1024 * 1024;

@@ -65,6 +65,17 @@ impl Installation {
         }
     }
 
+    /// What the certificate says of this clock, where no other clock can be asked.
+    pub async fn clock(&self, now: SystemTime) -> Finding {
+        let path = self.tls.cert.clone();
+        let about = path.display().to_string();
+        let validity = match timeout(PATIENCE, spawn_blocking(move || read(&path))).await {
+            Ok(Ok(Ok((_, validity)))) => Some(validity),
+            _ => None,
+        };
+        clock(about, validity.as_ref(), now)
+    }
+
     fn certificates(&self, now: SystemTime) -> Vec<Finding> {
         let path = self.tls.cert.display().to_string();
         let advice = match self.ca {
@@ -184,6 +195,19 @@ fn sockets(path: &Path) -> Finding {
     place::directory(Use { check: CHECK, path, least: 0, missing: "" }, &place)
 }
 
+/// Judges this clock by a certificate. A certificate that is not valid may be to blame itself, and
+/// its own finding says so.
+fn clock(about: String, validity: Option<&Validity>, now: SystemTime) -> Finding {
+    const CHECK: &str = "clock";
+    let is_within = |validity: &&Validity| now >= validity.not_before && !validity.ended(now);
+    if validity.filter(is_within).is_some() {
+        let found = "it is within the validity of csi-cloud's certificate; no other clock is asked";
+        return Finding::ok(CHECK, about, found);
+    }
+    let advice = "compare it with another one (chronyc tracking, timedatectl)";
+    Finding::unknown(CHECK, about, "no valid certificate to judge it by", advice)
+}
+
 fn held(why: &str) -> Finding {
     let advice = "look at the disks, and at network file systems that are away (dmesg)";
     Finding::fault("files", "this machine", why, advice)
@@ -224,6 +248,21 @@ mod tests {
 
     fn verdict(all: &[(String, Verdict)], check: &str) -> Option<Verdict> {
         all.iter().find(|(of, _)| of == check).map(|(_, verdict)| *verdict)
+    }
+
+    #[tokio::test]
+    async fn the_certificate_bounds_the_clock() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut of = installation(dir.path());
+        let now = SystemTime::now();
+        assert_eq!(of.clock(now).await.verdict, Verdict::Ok);
+        for days in [-2, 31_i64] {
+            let apart = Duration::from_secs(days.unsigned_abs() * 86_400);
+            let then = if days < 0 { now - apart } else { now + apart };
+            assert_eq!(of.clock(then).await.verdict, Verdict::Unknown, "{days}");
+        }
+        of.tls.cert = dir.path().join("none.crt");
+        assert_eq!(of.clock(now).await.verdict, Verdict::Unknown);
     }
 
     #[tokio::test]

@@ -4,11 +4,14 @@
 
 pub mod installation;
 mod sockets;
+mod udp_buffer;
 mod versions;
 
+use std::path::Path;
 use std::time::SystemTime;
 
 use proto::admin::doctor::Finding;
+use proto::link::endpoint::Transport;
 
 use crate::admin::admin_state::AdminState;
 use crate::admin::doctor::installation::Installation;
@@ -34,6 +37,9 @@ impl AdminState {
         match &self.doctor {
             Some(doctor) => findings.extend(doctor.installation().await),
             None => {
+                if let Some(installation) = &self.installation {
+                    findings.push(installation.clock(SystemTime::now()).await);
+                }
                 let found = "csi-cloud is not told of any ([kubernetes])";
                 findings.push(Finding::ok("api-server", "Kubernetes", found));
             }
@@ -49,7 +55,11 @@ impl AdminState {
             let found = format!("it listens; links by {}: {links}", endpoint.transport.scheme());
             Finding::ok("listen", endpoint.to_string(), found)
         });
-        listening.chain(sockets::findings(installation)).collect()
+        let quic = Transport::Quic;
+        let has_quic = installation.listen.iter().any(|endpoint| endpoint.transport == quic);
+        let links = linked.get(quic.scheme()).copied().unwrap_or_default();
+        let buffer = has_quic.then(|| udp_buffer::finding(Path::new(udp_buffer::MOST), links));
+        listening.chain(buffer).chain(sockets::findings(installation)).collect()
     }
 
     fn open_store(&self) -> Finding {

@@ -119,6 +119,9 @@ async fn all_is_well_and_the_link_in_use_stays() -> anyhow::Result<()> {
             said.is("driver", "ok", "is ready")?;
             said.is("csi-edge", "ok", "linked to")?;
             said.is("state", "ok", "free of")?;
+            said.is("kernel", "ok", "Linux ")?;
+            ensure!(said.of("file-systems").len() == 1, "{:?}", said.findings);
+            ensure!(said.of("file-system-tools").is_empty(), "{:?}", said.findings);
             let clock = if transport.starts_with("wss") { "agree" } else { "is not known" };
             said.is("clock", "ok", clock)?;
         }
@@ -342,6 +345,7 @@ async fn csi_cloud_is_looked_at_while_it_runs_and_while_it_does_not() -> anyhow:
     said.is("certificate", "ok", "valid for")?;
     said.is("names", "ok", "127.0.0.1")?;
     said.is("store", "warning", "cannot be looked at")?;
+    said.is("clock", "ok", "within the validity")?;
     let mut command = stand.program("csi-cloud")?;
     command.args(["serve", "--config", &config]);
     let mut cloud = harness::process::Process::start("csi-cloud", command, stand.dir())?;
@@ -357,6 +361,7 @@ async fn csi_cloud_is_looked_at_while_it_runs_and_while_it_does_not() -> anyhow:
         ("store-open", "it is open"),
         ("listen", "links by wss: 0"),
         ("versions", "all 0"),
+        ("clock", "within the validity"),
     ] {
         said.is(check, "ok", found)?;
     }
