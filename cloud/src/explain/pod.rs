@@ -94,12 +94,11 @@ impl Explainer<'_> {
             Ok(None) => {}
             Err(why) => chain.not_visible(&object, why),
         }
-        chain.judge(unattached(&attachment, id, node, pod));
         let registered = objects.registered(node, driver).await;
         if let Err(why) = &registered {
             chain.not_visible(format!("CSINode {node}"), why);
         }
-        chain.judge(unregistered(&registered, driver, node));
+        chain.judge(unusable(&registered, &attachment, volume, node, pod));
     }
 
     /// The lease of a direct volume, which one node has at a time.
@@ -205,6 +204,19 @@ fn not_taken(pod: &Namespaced, node: &NodeName, volumes: &[String]) -> Option<Ve
     Some(verdict.at(node))
 }
 
+/// What keeps a pod from a volume at its node. external-attacher fails without the driver in the
+/// CSINode, so that counts first.
+fn unusable(
+    registered: &Seen<bool>,
+    attachment: &Seen<AttachmentFacts>,
+    volume: &ClaimVolume,
+    node: &NodeName,
+    pod: &PodFacts,
+) -> Option<Verdict> {
+    let unregistered = unregistered(registered, &volume.driver, node);
+    unregistered.or_else(|| unattached(attachment, &volume.id, node, pod))
+}
+
 fn unattached(
     attachment: &Seen<AttachmentFacts>,
     id: &str,
@@ -239,6 +251,31 @@ fn unregistered(registered: &Seen<bool>, driver: &DriverName, node: &NodeName) -
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A volume of this driver and id.
+    fn volume() -> ClaimVolume {
+        ClaimVolume { driver: "d.example".parse().unwrap(), id: "v1".into(), node: None }
+    }
+
+    fn not_attached() -> Seen<AttachmentFacts> {
+        let error = Some("no NodeID for driver d.example".to_owned());
+        Ok(Some(AttachmentFacts { is_attached: false, error, is_ending: false }))
+    }
+
+    #[test]
+    fn a_driver_that_the_kubelet_lacks_counts_before_the_attachment_that_fails_without_it() {
+        let node: NodeName = "n1".parse().unwrap();
+        let cause = |registered: &Seen<bool>| {
+            let pod = PodFacts::default();
+            let verdict = unusable(registered, &not_attached(), &volume(), &node, &pod)?;
+            assert_eq!(verdict.node.as_ref(), Some(&node));
+            Some(verdict.cause)
+        };
+        assert_eq!(cause(&Ok(Some(false))), Some(Cause::NotRegistered));
+        assert_eq!(cause(&Ok(None)), Some(Cause::NotRegistered));
+        assert_eq!(cause(&Ok(Some(true))), Some(Cause::NotAttached));
+        assert_eq!(cause(&Err("no right".into())), Some(Cause::NotAttached));
+    }
 
     #[test]
     fn only_an_attachment_that_is_waited_for_is_a_cause() {
