@@ -4,6 +4,7 @@ use proto::csi::{Id, Method, Resource};
 use proto::names::{DriverName, NodeName};
 
 use super::answer::{Cause, Chain, Explanation, Verdict};
+use super::commands::word;
 use super::explainer::Explainer;
 use super::node::Need;
 use super::subject::Namespaced;
@@ -110,7 +111,10 @@ impl Explainer<'_> {
         chain.judge(Some(Verdict::of(
             Cause::NotVisible,
             format!("csi-cloud has no record of claim {claim}, and does not see Kubernetes"),
-            "`kubectl describe pvc` shows what its provisioner said",
+            format!(
+                "`kubectl -n {} describe pvc {}` shows what its provisioner said",
+                claim.namespace, claim.name
+            ),
         )));
         None
     }
@@ -145,7 +149,7 @@ impl Explainer<'_> {
                     chain.judge(Some(Verdict::of(
                         Cause::NotVisible,
                         format!("csi-cloud has no record of {object}, and does not see it"),
-                        "`kubectl describe pv` shows it",
+                        format!("`kubectl describe pv {}` shows it", word(name)),
                     )));
                 }
                 known?
@@ -279,7 +283,7 @@ fn idle(claim: &Namespaced, facts: &ClaimFacts, class: &Seen<ClassFacts>) -> Ver
         return Verdict::of(
             Cause::NoPod,
             format!("claim {claim} waits for a pod: none uses it, or the scheduler finds no node"),
-            "`csi-cloud explain pod` says what the scheduler says of the pod",
+            "make a pod that uses it; csi-cloud explain pod says why one waits",
         );
     }
     Verdict::of(
@@ -311,6 +315,7 @@ fn failed(of: &Warned, object: &Namespaced, warning: &str) -> Option<Verdict> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::commands::check_commands;
     use super::*;
 
     fn claim() -> Namespaced {
@@ -343,7 +348,11 @@ mod tests {
 
     #[test]
     fn an_idle_claim_waits_for_a_pod_or_for_its_sidecar() {
-        let cause = |facts: &ClaimFacts, waits| idle(&claim(), facts, &class(waits)).cause;
+        let cause = |facts: &ClaimFacts, waits| {
+            let verdict = idle(&claim(), facts, &class(waits));
+            check_commands(&verdict);
+            verdict.cause
+        };
         assert_eq!(cause(&pending(Some("c"), None), true), Cause::NoPod);
         assert_eq!(cause(&pending(Some("c"), Some("n1")), true), Cause::NoCall);
         assert_eq!(cause(&pending(Some("c"), None), false), Cause::NoCall);

@@ -86,6 +86,7 @@ fn several(driver: &DriverName, in_trouble: &[Verdict]) -> Option<Verdict> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::commands::check_commands;
     use super::*;
 
     #[test]
@@ -95,6 +96,7 @@ mod tests {
         assert_eq!(several(&driver, &[]), None);
         assert_eq!(several(&driver, std::slice::from_ref(&away)), Some(away.clone()));
         let several = several(&driver, &[away.clone(), away.clone(), away]).unwrap();
+        assert_eq!(check_commands(&several), 1);
         assert_eq!(
             several.sentence(),
             "node n1 has no link, and driver d.example cannot at 2 more nodes; `csi-cloud nodes` \

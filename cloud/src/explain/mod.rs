@@ -7,6 +7,7 @@
 
 pub mod answer;
 mod claim;
+mod commands;
 mod driver;
 pub mod ended;
 pub mod explainer;

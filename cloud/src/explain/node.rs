@@ -178,8 +178,8 @@ fn shared(facts: &NodeFacts, node: &NodeName) -> Option<Verdict> {
             at.join(" and ")
         ),
         format!(
-            "end the one that is not node {node}; if it is another node, `csi-cloud token create` \
-             gives that one an identity of its own"
+            "end the one that is not node {node}; if it is another node, csi-cloud token create \
+             with its own name gives it an identity of its own"
         ),
     ))
 }
@@ -252,6 +252,7 @@ fn linked(
 mod tests {
     use proto::control::health::{Health, HealthState};
 
+    use super::super::commands::check_commands;
     use super::*;
 
     fn good() -> NodeFacts {
@@ -270,6 +271,7 @@ mod tests {
         let driver: DriverName = "d.example".parse().unwrap();
         let verdict = judge(facts, &"n1".parse().unwrap(), Some(&driver), need)?;
         assert!(verdict.text.contains("n1") && verdict.node.is_some(), "{verdict:?}");
+        check_commands(&verdict);
         Some(verdict.cause)
     }
 

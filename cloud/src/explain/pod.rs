@@ -7,6 +7,7 @@ use proto::names::{DriverName, NodeName};
 
 use super::answer::{Cause, Chain, Explanation, Verdict};
 use super::claim::{ClaimVolume, POD, missing};
+use super::commands;
 use super::explainer::Explainer;
 use super::node::Need;
 use super::subject::Namespaced;
@@ -47,7 +48,7 @@ impl Explainer<'_> {
         }
         let Some(node) = &facts.node else {
             let without_room = self.without_room(chain.drivers());
-            chain.judge(unscheduled(pod, facts, &without_room));
+            chain.judge(unscheduled(pod, facts, chain.drivers(), &without_room));
             self.follow_warning(chain, objects, POD, pod).await;
             return;
         };
@@ -133,12 +134,13 @@ fn owned(
         (None, Some(claimant)) => (claimant, "says without a proof that it has"),
         (None, None) => return None,
     };
+    let release = commands::release(driver, id, other);
     let verdict = Verdict::of(
         Cause::OwnedElsewhere,
         format!("node {other} {how} direct volume {id}, so node {node} does not get it"),
         format!(
-            "end the pod at node {other}; if that node is off for good, `csi-cloud volume release \
-             {driver} ID`"
+            "end the pod at node {other}; if that node is off for good, `{release}` says what \
+             taking the volume from it means"
         ),
     );
     Some(verdict.at(other))
@@ -169,10 +171,12 @@ pub(super) fn not_visible(object: &str, why: &str) -> Verdict {
     )
 }
 
-/// `without_room` are the nodes that can make no volume for it now.
+/// `drivers` are those of its claims, and `without_room` the nodes that can make no volume of these
+/// now.
 fn unscheduled(
     pod: &Namespaced,
     facts: &PodFacts,
+    drivers: &BTreeSet<DriverName>,
     without_room: &BTreeSet<NodeName>,
 ) -> Option<Verdict> {
     let why = facts.unschedulable.as_ref()?;
@@ -180,11 +184,11 @@ fn unscheduled(
     if !without_room.is_empty() {
         let named = without_room.iter().take(SHOWN).map(ToString::to_string);
         let named = named.collect::<Vec<_>>().join(", ");
-        next = format!(
-            "nodes that can make no volume now: {named} ({} in all); `csi-cloud explain driver` \
-             says why",
-            without_room.len()
-        );
+        let explain = drivers.iter().map(|name| format!("`csi-cloud explain driver {name}`"));
+        let explain = explain.collect::<Vec<_>>().join(" and ");
+        let count = without_room.len();
+        next =
+            format!("nodes that can make no volume now: {named} ({count} in all); see {explain}");
     }
     let text = format!("the scheduler finds no node for pod {pod}: {why}");
     Some(Verdict::of(Cause::Unschedulable, text, next))
@@ -250,6 +254,7 @@ fn unregistered(registered: &Seen<bool>, driver: &DriverName, node: &NodeName) -
 
 #[cfg(test)]
 mod tests {
+    use super::super::commands::check_commands;
     use super::*;
 
     /// A volume of this driver and id.
@@ -300,7 +305,10 @@ mod tests {
         let [n1, n2]: [NodeName; 2] = ["n1", "n2"].map(|name| name.parse().unwrap());
         let driver: DriverName = "d.example".parse().unwrap();
         let other = |holder, claims: &[NodeName]| {
-            owned(holder, claims, &driver, "v1", &n1).and_then(|verdict| verdict.node)
+            let verdict = owned(holder, claims, &driver, "v1", &n1)?;
+            assert_eq!(check_commands(&verdict), 1);
+            assert!(verdict.next.contains("release d.example v1 --node n2`"), "{verdict:?}");
+            verdict.node
         };
         assert_eq!(other(None, &[]), None);
         assert_eq!(other(Some(&n1), std::slice::from_ref(&n2)), None);
@@ -313,10 +321,13 @@ mod tests {
         let pod: Namespaced = "shop/web".parse().unwrap();
         let facts = PodFacts { unschedulable: Some("0/3".into()), ..PodFacts::default() };
         let nodes = |names: &[&str]| names.iter().map(|name| name.parse().unwrap()).collect();
-        let said = |nodes| unscheduled(&pod, &facts, &nodes).unwrap().sentence();
-        assert!(said(nodes(&["n3"])).contains("now: n3 (1 in all)"), "{}", said(nodes(&["n3"])));
-        assert!(!said(nodes(&[])).contains("in all"));
-        assert_eq!(unscheduled(&pod, &PodFacts::default(), &nodes(&["n3"])), None);
+        let drivers = ["d.example", "e.example"].map(|name| name.parse().unwrap()).into();
+        let verdict = |nodes| unscheduled(&pod, &facts, &drivers, &nodes).unwrap();
+        let named = verdict(nodes(&["n3"]));
+        assert!(named.next.contains("now: n3 (1 in all)"), "{named:?}");
+        assert_eq!(check_commands(&named), 2);
+        assert!(!verdict(nodes(&[])).next.contains("in all"));
+        assert_eq!(unscheduled(&pod, &PodFacts::default(), &drivers, &nodes(&["n3"])), None);
     }
 
     #[test]

@@ -9,6 +9,7 @@ use proto::csi::Id;
 use proto::names::{DriverName, NodeName};
 
 use super::answer::{Cause, Chain, Explanation, Verdict};
+use super::commands;
 use super::explainer::Explainer;
 use super::node::Need;
 use super::subject::Namespaced;
@@ -238,23 +239,14 @@ fn named(id: &Id) -> String {
     format!("{what} {}", id.text())
 }
 
-/// The flag that a command about it takes beside its id.
-fn flag(id: &Id) -> &'static str {
-    match id {
-        Id::Volume(_) | Id::Name(..) => "",
-        Id::Snapshot(_) => " --kind snapshot",
-        Id::Group(_) => " --kind group",
-    }
-}
-
 fn unknown(driver: &DriverName, id: &Id) -> Verdict {
     let what = named(id);
-    let flag = flag(id);
     Verdict::of(
         Cause::VolumeUnknown,
         format!("no node is known to have {what} of driver {driver}"),
         format!(
-            "if you know which one does, `csi-cloud volume adopt {driver} ID --node NODE{flag}`"
+            "`csi-cloud homes rebuild --driver {driver}` asks the nodes; if none lists it and you \
+             know which one has it, csi-cloud volume adopt records that"
         ),
     )
 }
@@ -294,24 +286,21 @@ fn hangs(rpc: &str, driver: &DriverName, node: Option<&NodeName>, lasts: Duratio
 fn judge(facts: &VolumeFacts, driver: &DriverName, id: &Id) -> Option<Verdict> {
     let node = &facts.node;
     let what = named(id);
-    let flag = flag(id);
     let verdict = match facts.condition {
         HomeCondition::Lost => Verdict::of(
             Cause::VolumeLost,
             format!("{what} lived on node {node}, which was removed for good"),
-            format!(
-                "its data is lost; `csi-cloud volume forget {driver} ID{flag}` lets it be deleted"
-            ),
+            format!("its data is lost; `{}` lets it be deleted", commands::forget(driver, id)),
         ),
         HomeCondition::Claimed => {
             let others: Vec<_> = facts.claimed_by.iter().map(ToString::to_string).collect();
+            let claimants = [node].into_iter().chain(&facts.claimed_by);
+            let adopt = claimants.map(|node| format!("`{}`", commands::adopt(driver, id, node)));
+            let adopt = adopt.collect::<Vec<_>>().join(" or ");
             Verdict::of(
                 Cause::VolumeClaimedTwice,
                 format!("node {node} and {} both say that they have {what}", others.join(", ")),
-                format!(
-                    "look at the disks of each, and `csi-cloud volume adopt {driver} ID --node \
-                     NODE{flag}` says which one has it"
-                ),
+                format!("look at the disks of each, then say which one has it: {adopt}"),
             )
         }
         HomeCondition::Absent => Verdict::of(
@@ -342,8 +331,14 @@ mod tests {
             let id = Id::Volume("v1".into());
             let verdict = judge(&facts, &"d.example".parse().unwrap(), &id);
             assert_eq!(verdict.as_ref().map(|verdict| verdict.cause), expected, "{facts:?}");
-            assert!(verdict.is_none_or(|verdict| verdict.text.contains("node n1")));
+            let Some(verdict) = verdict else { continue };
+            assert!(verdict.text.contains("node n1"), "{verdict:?}");
+            let commands = commands::check_commands(&verdict);
+            assert_eq!(commands > 0, verdict.cause != Cause::VolumeAbsent, "{verdict:?}");
+            assert!(commands == 0 || verdict.next.contains(" v1"), "{verdict:?}");
         }
+        let unknown = unknown(&"d.example".parse().unwrap(), &Id::Snapshot("s1".into()));
+        assert_eq!(commands::check_commands(&unknown), 1);
     }
 
     #[test]

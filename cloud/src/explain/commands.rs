@@ -1,0 +1,134 @@
+//! The commands that a next step names. Each works as it is when it is pasted into a shell.
+
+use proto::csi::Id;
+use proto::host::plain;
+use proto::names::{DriverName, NodeName};
+
+/// Says at which node a volume or snapshot lives.
+pub(super) fn adopt(driver: &DriverName, id: &Id, node: &NodeName) -> String {
+    let kind = kind(id);
+    volume("adopt", driver, id.text(), &format!(" --node {node}{kind}"))
+}
+
+/// Forgets where a volume or snapshot lives.
+pub(super) fn forget(driver: &DriverName, id: &Id) -> String {
+    volume("forget", driver, id.text(), kind(id))
+}
+
+/// Says what it means to take a direct volume from a node. It does nothing without `--yes`, which
+/// an operator adds after reading that.
+pub(super) fn release(driver: &DriverName, id: &str, node: &NodeName) -> String {
+    volume("release", driver, id, &format!(" --node {node}"))
+}
+
+fn volume(command: &str, driver: &DriverName, id: &str, flags: &str) -> String {
+    let word = word(id);
+    // An id that begins like a flag is none after these.
+    if id.starts_with('-') {
+        return format!("csi-cloud volume {command} {driver}{flags} -- {word}");
+    }
+    format!("csi-cloud volume {command} {driver} {word}{flags}")
+}
+
+/// The flag for what is no volume.
+fn kind(id: &Id) -> &'static str {
+    match id {
+        Id::Volume(_) | Id::Name(..) => "",
+        Id::Snapshot(_) => " --kind snapshot",
+        Id::Group(_) => " --kind group",
+    }
+}
+
+/// A name or id from outside as one word of a shell, whatever is in it.
+pub(super) fn word(text: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=@%+,".contains(c);
+    if !text.is_empty() && text.chars().all(is_plain) {
+        return text.to_owned();
+    }
+    format!("'{}'", plain(text).replace('\'', r"'\''"))
+}
+
+/// Checks the commands of csi-cloud that a verdict names: each must be one.
+#[cfg(test)]
+pub(super) fn check_commands(verdict: &super::answer::Verdict) -> usize {
+    use clap::Parser;
+
+    let quoted = verdict.next.split('`').skip(1).step_by(2);
+    let ours = quoted.filter(|command| command.starts_with("csi-cloud "));
+    let parsed = ours.map(|command| {
+        let parsed = crate::config::arguments::Cli::try_parse_from(tests::words(command));
+        assert!(parsed.is_ok(), "{command}: {}", parsed.err().unwrap());
+    });
+    parsed.count()
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::config::admin_arguments::{Ask, VolumeCommand};
+    use crate::config::arguments::{Cli, Command, Tool};
+
+    /// The words of a command, as a shell reads them.
+    pub(super) fn words(command: &str) -> Vec<String> {
+        let mut words = vec![String::new()];
+        let mut quoted = false;
+        let mut letters = command.chars();
+        while let Some(letter) = letters.next() {
+            match letter {
+                '\'' => quoted = !quoted,
+                '\\' if !quoted => words.last_mut().unwrap().extend(letters.next()),
+                ' ' if !quoted => words.push(String::new()),
+                letter => words.last_mut().unwrap().push(letter),
+            }
+        }
+        assert!(!quoted, "{command}");
+        words
+    }
+
+    fn parsed(command: &str) -> VolumeCommand {
+        let cli = Cli::try_parse_from(words(command)).unwrap_or_else(|why| panic!("{why}"));
+        let Command::Tool(Tool::Ask(Ask::Volume(parsed))) = cli.command else {
+            panic!("{command}")
+        };
+        parsed
+    }
+
+    #[test]
+    fn a_command_about_a_volume_is_whole_whatever_its_id() {
+        let driver: DriverName = "d.example".parse().unwrap();
+        let n1: NodeName = "n1".parse().unwrap();
+        for text in ["v1", "pool/a:b=c", "two words", "it's", "$(reboot)`", "-v", "--yes", "\\'"] {
+            let release = release(&driver, text, &n1);
+            let VolumeCommand::Release { id, node, yes, .. } = parsed(&release) else {
+                panic!("{release}")
+            };
+            assert_eq!((id.as_str(), &node, yes), (text, &n1, false), "{release}");
+            for (key, expected) in [
+                (Id::Volume(text.into()), "volume"),
+                (Id::Snapshot(text.into()), "snapshot"),
+                (Id::Group(text.into()), "group"),
+            ] {
+                let forget = forget(&driver, &key);
+                let VolumeCommand::Forget { id, kind, .. } = parsed(&forget) else {
+                    panic!("{forget}")
+                };
+                assert_eq!((id.as_str(), kind.as_str()), (text, expected), "{forget}");
+                let adopt = adopt(&driver, &key, &n1);
+                let VolumeCommand::Adopt { id, kind, node, .. } = parsed(&adopt) else {
+                    panic!("{adopt}")
+                };
+                assert_eq!((id.as_str(), kind.as_str(), &node), (text, expected, &n1), "{adopt}");
+            }
+        }
+        let release = release(&driver, "v1", &n1);
+        assert_eq!(release, "csi-cloud volume release d.example v1 --node n1");
+    }
+
+    #[test]
+    fn an_id_that_a_terminal_would_obey_is_escaped() {
+        assert_eq!(word("a\nb"), r"'a\nb'");
+        assert_eq!(word(""), "''");
+    }
+}
