@@ -81,12 +81,13 @@ impl Explainer<'_> {
         chain.step(&object, &facts.phase, bound_to(&facts));
         if let Some(volume) = &facts.volume {
             let volume = self.follow_persistent_volume(chain, volume).await;
-            self.follow_warning(chain, objects, BOUND, claim).await;
+            let home = volume.as_ref().and_then(|volume| volume.node.as_ref());
+            self.follow_warning(chain, objects, BOUND, claim, home).await;
             return volume;
         }
         let class = self.class(chain, objects, &facts).await;
-        self.follow_create(chain, claim, &facts, &class);
-        self.follow_warning(chain, objects, PENDING, claim).await;
+        let node = self.follow_create(chain, claim, &facts, &class);
+        self.follow_warning(chain, objects, PENDING, claim, node.as_ref()).await;
         chain.judge_weakly(idle(claim, &facts, &class));
         None
     }
@@ -180,20 +181,19 @@ impl Explainer<'_> {
         class
     }
 
-    /// The create for a claim that has no volume yet.
+    /// The create for a claim that has no volume yet. Returns its node.
     fn follow_create(
         &self,
         chain: &mut Chain,
         claim: &Namespaced,
         facts: &ClaimFacts,
         class: &Seen<ClassFacts>,
-    ) {
+    ) -> Option<NodeName> {
         chain.judge(without_class(claim, facts, class));
         let of_class = class.as_ref().ok().and_then(Option::as_ref).map(|class| &class.provisioner);
-        let driver = facts.provisioner.as_ref().or(of_class);
-        let Some(driver) = driver.and_then(|name| name.parse::<DriverName>().ok()) else { return };
+        let driver = facts.provisioner.as_ref().or(of_class)?.parse::<DriverName>().ok()?;
         if !self.has_front(chain, &driver) {
-            return;
+            return None;
         }
         let name = volume_for(&facts.uid);
         let sent = self.store.read(|state| {
@@ -201,28 +201,31 @@ impl Explainer<'_> {
             Some(state.driver(&driver)?.intent(&id)?.node.clone())
         });
         let selected = facts.selected_node.as_ref().and_then(|node| node.parse().ok());
-        match (sent, selected) {
+        match (&sent, &selected) {
             (Some(node), _) => {
                 chain.step(format!("create of {name}"), "sent", format!("to node {node}"));
-                self.follow_node(chain, &node, Some(&driver), Need::Use);
+                self.follow_node(chain, node, Some(&driver), Need::Use);
             }
             (None, Some(node)) => {
                 chain.step("scheduler", "chose", format!("node {node}"));
-                self.follow_node(chain, &node, Some(&driver), Need::NewVolumes);
+                self.follow_node(chain, node, Some(&driver), Need::NewVolumes);
             }
             (None, None) => {}
         }
         let failed = self.follow_calls(chain, &driver, &[&name]);
         chain.judge(failed);
+        sent.or(selected)
     }
 
     /// The newest warning of Kubernetes about an object. It is the cause if there is no other.
+    /// `node` is the object's, if it has one.
     pub(super) async fn follow_warning(
         &self,
         chain: &mut Chain,
         objects: &Objects,
         of: Warned,
         object: &Namespaced,
+        node: Option<&NodeName>,
     ) {
         if chain.is_judged() {
             return;
@@ -231,7 +234,7 @@ impl Explainer<'_> {
         match objects.warning(kind, &object.namespace, &object.name).await {
             Ok(Some(warning)) => {
                 chain.step(format!("Event of {kind} {object}"), "Warning", &warning);
-                chain.judge(failed(&of, object, &warning));
+                chain.judge(failed(&of, object, node, &warning));
             }
             Ok(None) => {}
             Err(why) => chain.not_visible(format!("Events of {kind} {object}"), &why),
@@ -293,8 +296,13 @@ fn idle(claim: &Namespaced, facts: &ClaimFacts, class: &Seen<ClassFacts>) -> Ver
     )
 }
 
-/// What a warning of Kubernetes says of an object.
-fn failed(of: &Warned, object: &Namespaced, warning: &str) -> Option<Verdict> {
+/// What a warning of Kubernetes says of an object, which is at this node.
+fn failed(
+    of: &Warned,
+    object: &Namespaced,
+    node: Option<&NodeName>,
+    warning: &str,
+) -> Option<Verdict> {
     let cause = match warning.split(':').next() {
         reason if reason == of.over => return None,
         Some("ProvisioningFailed" | "VolumeResizeFailed" | "VolumeModifyFailed") => {
@@ -306,11 +314,15 @@ fn failed(of: &Warned, object: &Namespaced, warning: &str) -> Option<Verdict> {
         _ => return None,
     };
     let what = of.word;
-    Some(Verdict::of(
-        cause,
-        format!("{what} {object}: {warning}"),
-        "mend that; it is tried again by itself",
-    ))
+    let next = "mend that; it is tried again by itself";
+    let verdict = match node {
+        Some(node) => {
+            let text = format!("{what} {object}, node {node}: {warning}");
+            Verdict::of(cause, text, next).at(node)
+        }
+        None => Verdict::of(cause, format!("{what} {object}: {warning}"), next),
+    };
+    Some(verdict)
 }
 
 #[cfg(test)]
@@ -360,11 +372,22 @@ mod tests {
 
     #[test]
     fn a_warning_about_storage_is_a_cause_and_others_are_not() {
-        let cause = |warning: &str| failed(&POD, &claim(), warning).map(|of| of.cause);
+        let cause = |of, warning: &str| failed(of, &claim(), None, warning).map(|of| of.cause);
         let create = "ProvisioningFailed: rpc error";
-        assert_eq!(failed(&BOUND, &claim(), create), None, "it was tried again, and was made");
-        assert_eq!(failed(&PENDING, &claim(), create).map(|of| of.cause), Some(Cause::CallFailed));
-        assert_eq!(cause("FailedMount: no"), Some(Cause::NotMounted));
-        assert_eq!(cause("BackOff: restarting"), None);
+        assert_eq!(cause(&BOUND, create), None, "it was tried again, and was made");
+        assert_eq!(cause(&PENDING, create), Some(Cause::CallFailed));
+        assert_eq!(cause(&POD, "FailedMount: no"), Some(Cause::NotMounted));
+        assert_eq!(cause(&POD, "BackOff: restarting"), None);
+    }
+
+    #[test]
+    fn a_warning_names_the_node_where_it_is_known() {
+        let node: NodeName = "n1".parse().unwrap();
+        let at = failed(&POD, &claim(), Some(&node), "FailedMount: wrong fs type").unwrap();
+        assert_eq!(at.text, "pod shop/data, node n1: FailedMount: wrong fs type");
+        assert_eq!(at.node, Some(node));
+        let nowhere = failed(&POD, &claim(), None, "FailedMount: wrong fs type").unwrap();
+        assert_eq!(nowhere.text, "pod shop/data: FailedMount: wrong fs type");
+        assert_eq!(nowhere.node, None);
     }
 }

@@ -49,7 +49,7 @@ impl Explainer<'_> {
         let Some(node) = &facts.node else {
             let without_room = self.without_room(chain.drivers());
             chain.judge(unscheduled(pod, facts, chain.drivers(), &without_room));
-            self.follow_warning(chain, objects, POD, pod).await;
+            self.follow_warning(chain, objects, POD, pod, None).await;
             return;
         };
         let node: Option<NodeName> = node.parse().ok();
@@ -66,7 +66,7 @@ impl Explainer<'_> {
         if is_fine {
             chain.drop_weak();
         } else if !volumes.is_empty() {
-            self.follow_warning(chain, objects, POD, pod).await;
+            self.follow_warning(chain, objects, POD, pod, node.as_ref()).await;
         }
     }
 

@@ -193,7 +193,7 @@ async fn a_pod_says_which_of_its_volumes_is_the_matter() -> anyhow::Result<()> {
         (["pod", "default/good"], ("fine", None)),
         (["pod", "default/strange"], ("volume-unknown", None)),
         (["pod", "default/elsewhere"], ("node-unknown", Some("n2"))),
-        (["pod", "default/mounts"], ("not-mounted", None)),
+        (["pod", "default/mounts"], ("not-mounted", Some(NODE))),
         (["pod", "default/unscheduled"], ("unschedulable", None)),
         (["pod", "default/none"], ("not-found", None)),
         (["pvc", "default/good"], ("fine", None)),
