@@ -1,7 +1,9 @@
 //! Pods: their claims, the scheduler, and the way of their volumes to the node.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
+use proto::admin::cells::age;
 use proto::csi::Id;
 use proto::names::{DriverName, NodeName};
 
@@ -13,6 +15,8 @@ use super::node::Need;
 use super::subject::Namespaced;
 use crate::kubernetes::object_facts::{AttachmentFacts, PodFacts};
 use crate::kubernetes::objects::{Objects, Seen};
+use crate::state::clock;
+use crate::telemetry::calls::LONG;
 
 /// Nodes that are named in a sentence.
 const SHOWN: usize = 5;
@@ -67,6 +71,8 @@ impl Explainer<'_> {
             chain.drop_weak();
         } else if !volumes.is_empty() {
             self.follow_warning(chain, objects, POD, pod, node.as_ref()).await;
+            let found = node.and_then(|node| mounting(pod, &node, facts, clock::now()));
+            chain.judge_weakly(found);
         }
     }
 
@@ -252,6 +258,26 @@ fn unregistered(registered: &Seen<bool>, driver: &DriverName, node: &NodeName) -
     Some(verdict.at(node))
 }
 
+/// The kubelet has begun none of the pod's containers for long, and has not said why. It mounts all
+/// volumes first, and warns only after its own deadline.
+fn mounting(pod: &Namespaced, node: &NodeName, facts: &PodFacts, now: u64) -> Option<Verdict> {
+    let lasts = facts.scheduled_at.map(|at| Duration::from_millis(now.saturating_sub(at)));
+    if !facts.is_creating || facts.is_ending || lasts.is_some_and(|lasts| lasts <= LONG) {
+        return None;
+    }
+    let after = lasts.map(|lasts| format!(" {} after the pod was scheduled", age(lasts)));
+    let after = after.unwrap_or_default();
+    let verdict = Verdict::of(
+        Cause::NotMounted,
+        format!(
+            "the volumes of pod {pod} are not mounted at node {node}{after}, and its kubelet has \
+             not said why"
+        ),
+        "`csi-edge calls` there shows whether a driver is still at it",
+    );
+    Some(verdict.at(node))
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::commands::check_commands;
@@ -280,6 +306,28 @@ mod tests {
         assert_eq!(cause(&Ok(None)), Some(Cause::NotRegistered));
         assert_eq!(cause(&Ok(Some(true))), Some(Cause::NotAttached));
         assert_eq!(cause(&Err("no right".into())), Some(Cause::NotAttached));
+    }
+
+    #[test]
+    fn containers_that_do_not_begin_are_a_cause_after_a_while() {
+        let node: NodeName = "n1".parse().unwrap();
+        let pod: Namespaced = "shop/web".parse().unwrap();
+        let creating = PodFacts { is_creating: true, ..PodFacts::default() };
+        let scheduled = PodFacts { scheduled_at: Some(10_000), ..creating.clone() };
+        let verdict = |facts: &PodFacts, now| mounting(&pod, &node, facts, now);
+        assert_eq!(verdict(&scheduled, 30_000), None);
+        let hangs = verdict(&scheduled, 40_000).unwrap();
+        assert_eq!((hangs.cause, hangs.node.as_ref()), (Cause::NotMounted, Some(&node)));
+        assert_eq!(
+            hangs.text,
+            "the volumes of pod shop/web are not mounted at node n1 30s after the pod was \
+             scheduled, and its kubelet has not said why"
+        );
+        assert!(hangs.next.contains("`csi-edge calls`"), "{hangs:?}");
+        let untimed = verdict(&creating, 0).unwrap();
+        assert!(untimed.text.contains("at node n1, and its kubelet"), "{untimed:?}");
+        assert_eq!(verdict(&PodFacts { is_creating: false, ..scheduled.clone() }, 40_000), None);
+        assert_eq!(verdict(&PodFacts { is_ending: true, ..scheduled }, 40_000), None);
     }
 
     #[test]

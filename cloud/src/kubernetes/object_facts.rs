@@ -1,7 +1,8 @@
 //! The facts of single objects that say why a pod does not start. Pure.
 
 use k8s_openapi::api::core::v1::{
-    Event, PersistentVolume, PersistentVolumeClaim, Pod, PodCondition, PodSpec,
+    ContainerStatus, Event, PersistentVolume, PersistentVolumeClaim, Pod, PodCondition, PodSpec,
+    PodStatus,
 };
 use k8s_openapi::api::storage::v1::{StorageClass, VolumeAttachment};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -61,6 +62,10 @@ pub struct PodFacts {
     pub node: Option<String>,
     /// The scheduler's message while it finds no node.
     pub unschedulable: Option<String>,
+    /// When the scheduler found a node, in ms since 1970.
+    pub scheduled_at: Option<u64>,
+    /// Whether its kubelet has seen it and has begun none of its containers.
+    pub is_creating: bool,
     /// The names of its claims.
     pub claims: Vec<String>,
     /// True if it is being deleted.
@@ -136,16 +141,41 @@ impl PodFacts {
         let condition = |kind: &str| conditions.into_iter().flatten().find(|of| of.type_ == kind);
         let spec = pod.spec.as_ref();
         let is_true = |of: &PodCondition| of.status == "True";
-        let unscheduled = condition("PodScheduled").filter(|of| !is_true(of));
+        let scheduled = condition("PodScheduled");
+        let unscheduled = scheduled.filter(|of| !is_true(of));
+        let scheduled_at = scheduled.filter(|of| is_true(of)).and_then(since);
+        // It has a sandbox then, which the kubelet makes after it has mounted all volumes.
+        let is_mounted = condition("PodReadyToStartContainers").is_some_and(is_true);
         Self {
             phase: status.and_then(|status| status.phase.clone()).unwrap_or_default(),
             is_ready: condition("Ready").is_some_and(is_true),
             node: spec.and_then(|spec| spec.node_name.clone()),
             unschedulable: unscheduled.map(|of| plain(of.message.as_deref().unwrap_or_default())),
+            scheduled_at,
+            is_creating: !is_mounted && status.is_some_and(is_creating),
             claims: spec.map(|spec| claims(pod, spec)).unwrap_or_default(),
             is_ending: is_ending(&pod.metadata),
         }
     }
+}
+
+/// When a condition became what it is, in ms since 1970.
+fn since(condition: &PodCondition) -> Option<u64> {
+    let at = condition.last_transition_time.as_ref()?;
+    u64::try_from(at.0.as_millisecond()).ok()
+}
+
+/// Whether all containers wait for what the kubelet makes before the first one.
+fn is_creating(status: &PodStatus) -> bool {
+    let reason =
+        |container: &ContainerStatus| container.state.as_ref()?.waiting.as_ref()?.reason.clone();
+    let init = status.init_container_statuses.iter().flatten();
+    let mut containers = init.chain(status.container_statuses.iter().flatten()).peekable();
+    let waits = |container| {
+        let reason = reason(container);
+        matches!(reason.as_deref(), Some("ContainerCreating" | "PodInitializing"))
+    };
+    containers.peek().is_some() && containers.all(waits)
 }
 
 /// The claims of a pod. One of a generic ephemeral volume is named after pod and volume.
@@ -235,6 +265,35 @@ mod tests {
         assert_eq!(pod.claims, ["data", "web-b"]);
         assert_eq!(pod.unschedulable.as_deref(), Some("0/3 nodes\\u{1b}"));
         assert!(!pod.is_ready && pod.node.is_none());
+    }
+
+    #[test]
+    fn a_pod_whose_containers_have_not_begun_says_so_until_its_volumes_are_mounted() {
+        let waits = |reason| json!({ "name": "c", "state": { "waiting": { "reason": reason } } });
+        let runs = json!({ "name": "c", "state": { "running": {} } });
+        let facts = |init: Value, main: Value, sandbox: &str| {
+            PodFacts::of(&object(json!({
+                "metadata": {},
+                "status": {
+                    "conditions": [
+                        { "type": "PodScheduled", "status": "True",
+                            "lastTransitionTime": "1970-01-01T00:00:02Z" },
+                        { "type": "PodReadyToStartContainers", "status": sandbox },
+                    ],
+                    "initContainerStatuses": init,
+                    "containerStatuses": main,
+                },
+            })))
+        };
+        let creating = json!([waits("ContainerCreating")]);
+        let initializing = json!([waits("PodInitializing")]);
+        let pod = facts(json!([]), creating.clone(), "False");
+        assert_eq!((pod.is_creating, pod.scheduled_at), (true, Some(2000)));
+        assert!(facts(initializing.clone(), initializing.clone(), "False").is_creating);
+        assert!(!facts(json!([runs]), initializing, "False").is_creating);
+        assert!(!facts(json!([]), json!([waits("CrashLoopBackOff")]), "False").is_creating);
+        assert!(!facts(json!([]), creating, "True").is_creating, "it pulls its image");
+        assert!(!PodFacts::of(&Pod::default()).is_creating);
     }
 
     #[test]

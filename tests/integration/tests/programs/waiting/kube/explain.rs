@@ -180,6 +180,7 @@ async fn a_pod_says_which_of_its_volumes_is_the_matter() -> anyhow::Result<()> {
         pod("strange", "strange", Some(NODE)),
         pod("elsewhere", "good", Some("n2")),
         pod("mounts", "good", Some(NODE)),
+        pod("begins", "good", Some(NODE)),
         pod("unscheduled", "good", None),
     ] {
         site.in_default::<Pod>(object).await?;
@@ -189,11 +190,21 @@ async fn a_pod_says_which_of_its_volumes_is_the_matter() -> anyhow::Result<()> {
         "reason": "Unschedulable", "message": "0/1 nodes are available"}]}});
     let pods: Api<Pod> = Api::namespaced(site.plane.admin.clone(), "default");
     pods.patch_status("unscheduled", &PatchParams::default(), &Patch::Merge(status)).await?;
+    // Its kubelet has begun no container, and says nothing.
+    let waiting = json!({"waiting": {"reason": "ContainerCreating"}});
+    let status = json!({"status": {
+        "conditions": [{"type": "PodScheduled", "status": "True",
+            "lastTransitionTime": "2026-01-01T00:00:00Z"}],
+        "containerStatuses": [{"name": "c", "image": "x", "imageID": "", "ready": false,
+            "restartCount": 0, "state": waiting}],
+    }});
+    pods.patch_status("begins", &PatchParams::default(), &Patch::Merge(status)).await?;
     for (subject, expected) in [
         (["pod", "default/good"], ("fine", None)),
         (["pod", "default/strange"], ("volume-unknown", None)),
         (["pod", "default/elsewhere"], ("node-unknown", Some("n2"))),
         (["pod", "default/mounts"], ("not-mounted", Some(NODE))),
+        (["pod", "default/begins"], ("not-mounted", Some(NODE))),
         (["pod", "default/unscheduled"], ("unschedulable", None)),
         (["pod", "default/none"], ("not-found", None)),
         (["pvc", "default/good"], ("fine", None)),
