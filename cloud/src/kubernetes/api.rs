@@ -10,7 +10,7 @@
 //! | (core) | persistentvolumeclaims | get, list, watch | claims that wait for a node |
 //! | (core) | persistentvolumes | get, list | whose volume is lost, and where one may be used |
 //! | (core) | pods | get | whose direct volume was not taken, and which does not start |
-//! | (core) | pods | list | which waits for a node that is away, in a role of its own |
+//! | (core) | pods | list | which waits for a node or an attach, in a role of its own |
 //! | (core) | pods | list, watch | metadata of nodes, in a role of its own |
 //! | (core) | persistentvolumes | watch | the same |
 //! | storage.k8s.io | volumeattachments | list, watch | the same |

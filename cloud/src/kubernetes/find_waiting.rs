@@ -3,7 +3,7 @@
 //! Nothing is watched for it, so a cluster whose nodes are all linked is asked nothing. While nodes
 //! are away, the pods of a few of them are listed in each round, and all attachments and snapshots
 //! once a minute. A list also finds what began to wait while csi-cloud was away. Snapshots are
-//! listed while a CreateSnapshot takes long, too.
+//! listed while a CreateSnapshot takes long, too, and attachments while an attach or detach does.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -24,13 +24,15 @@ use crate::kubernetes::slow_calls::SlowCall;
 use crate::kubernetes::snapshot_facts::{ContentFacts, SnapshotKind};
 use crate::kubernetes::told;
 use crate::kubernetes::waits;
-use crate::kubernetes::waits::WaitingPod;
+use crate::kubernetes::waits::{WaitingAttachment, WaitingPod, Wanted};
 use crate::state::clock;
 
 /// The pods of a node that are looked at in one round.
 const PODS: usize = 10;
 /// Pods of one node in a list; a kubelet has fewer.
 const PAGE: u32 = 500;
+/// The attachments with a slow call that are told in one look; others are in the next one.
+const ATTACHES: usize = 10;
 
 impl Keeper {
     /// What is told of the objects that wait for nodes which are away.
@@ -42,14 +44,20 @@ impl Keeper {
             let pods = self.waiting_pods(&node, begun).await?;
             notices.extend(self.notices_of_pods(&node, pods).await);
         }
-        let slow = self.slow_snapshots();
-        if (away.is_empty() && slow.is_empty()) || !self.looks.is_due(begun) {
+        let is_away = !away.is_empty();
+        let attaching = self.slow_attaches();
+        let taking = self.slow_snapshots();
+        let of_attachments = is_away || !attaching.is_empty();
+        let of_snapshots = is_away || !taking.is_empty();
+        if !(of_attachments || of_snapshots) || !self.looks.is_due(begun) {
             return Ok(notices);
         }
-        if !away.is_empty() {
-            notices.extend(self.waiting_attachments(begun).await?);
+        if of_attachments {
+            notices.extend(self.waiting_attachments(begun, &attaching).await?);
         }
-        notices.extend(self.waiting_snapshots(begun, &slow).await?);
+        if of_snapshots {
+            notices.extend(self.waiting_snapshots(begun, &taking).await?);
+        }
         self.looks.looked(begun, Instant::now());
         Ok(notices)
     }
@@ -144,21 +152,64 @@ impl Keeper {
         Ok(None)
     }
 
-    async fn waiting_attachments(&mut self, now: Instant) -> Result<Vec<Notice>, Away> {
+    /// What is told of attachments that wait. `slow` are the calls about some that take long.
+    async fn waiting_attachments(
+        &mut self,
+        now: Instant,
+        slow: &[SlowCall],
+    ) -> Result<Vec<Notice>, Away> {
         let what = "VolumeAttachment list";
         if !self.retries.may(what, now) {
             return Ok(Vec::new());
         }
         let api: Api<VolumeAttachment> = Api::all(self.server.client.clone());
         let listed = self.server.list(what, &api, |object| waits::attachment(&object)).await;
-        let waiting = self.settled(what, listed)?.unwrap_or_default();
-        let notice = |of: waits::WaitingAttachment| {
-            let node =
-                self.facts.store.read(|state| waits::carried_out_at(state, &of.driver, of.node));
-            let away = self.away_for(&of.driver, &node)?;
-            Some(waits::notice(of.about, &node, away, of.wanted))
+        let mut notices = Vec::new();
+        let mut told = 0;
+        for of in self.settled(what, listed)?.unwrap_or_default() {
+            let Some(call) = slow.iter().find(|call| call.carries_out(&of)) else {
+                notices.extend(self.notice_of_attachment(of));
+                continue;
+            };
+            let notice = call.notice(of.about.clone());
+            if told < ATTACHES && self.told.is_news(&notice, now) {
+                told += 1;
+                notices.push(notice);
+                notices.extend(self.notices_of_users(&of, call).await?);
+            }
+        }
+        Ok(notices)
+    }
+
+    /// What is told of an attachment, if its node is away.
+    fn notice_of_attachment(&self, of: WaitingAttachment) -> Option<Notice> {
+        let node = self.facts.store.read(|state| waits::carried_out_at(state, &of.driver, of.node));
+        let away = self.away_for(&of.driver, &node)?;
+        Some(waits::notice(of.about, &node, away, of.wanted))
+    }
+
+    /// What is told of the pods that wait for an attachment while its call takes long.
+    async fn notices_of_users(
+        &mut self,
+        of: &WaitingAttachment,
+        call: &SlowCall,
+    ) -> Result<Vec<Notice>, Away> {
+        let Some(volume) = of.volume.as_ref().filter(|_| of.wanted == Wanted::Attach) else {
+            return Ok(Vec::new());
         };
-        Ok(waiting.into_iter().filter_map(notice).collect())
+        let objects = Objects { server: self.server.clone() };
+        let volume = objects.persistent_volume(volume).await.ok().flatten();
+        let Some((namespace, claim)) = volume.and_then(|volume| volume.claim) else {
+            return Ok(Vec::new());
+        };
+        let pods = self.waiting_pods(&of.node, Instant::now()).await?.into_iter();
+        let users = pods.filter(|of| {
+            of.wanted == Wanted::Mount
+                && of.pod.namespace == namespace
+                && of.claims.contains(&claim)
+        });
+        let node = of.node.clone();
+        Ok(users.map(|of| call.notice(About::Pod(of.pod, node.clone()))).collect())
     }
 
     /// What is told of snapshots that wait. `slow` are calls that take long, by name.

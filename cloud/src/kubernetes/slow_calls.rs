@@ -7,12 +7,14 @@ use std::time::Duration;
 
 use kube::runtime::events::EventType;
 use proto::admin::cells::age;
-use proto::csi::Id;
+use proto::csi::{Id, Method};
 use proto::names::{DriverName, NodeName};
 
 use crate::kubernetes::claims::Pending;
 use crate::kubernetes::events::{About, Notice, claimants};
 use crate::kubernetes::keeper::Keeper;
+use crate::kubernetes::objects::attachment_name;
+use crate::kubernetes::waits::{WaitingAttachment, Wanted};
 use crate::state::default_name::{claim_uid, is_snapshot};
 use crate::state::known::State;
 use crate::telemetry::calls::{LONG, Running, Stage};
@@ -45,6 +47,26 @@ impl SlowCall {
         })
     }
 
+    /// What an attachment waits for while this call runs.
+    fn of_attachment(&self) -> Option<Wanted> {
+        const ATTACHES: &str = Method::ControllerPublishVolume.name();
+        const DETACHES: &str = Method::ControllerUnpublishVolume.name();
+        match self.rpc {
+            ATTACHES => Some(Wanted::Attach),
+            DETACHES => Some(Wanted::Detach),
+            _ => None,
+        }
+    }
+
+    /// Whether it does what this attachment waits for.
+    pub(super) fn carries_out(&self, waiting: &WaitingAttachment) -> bool {
+        let About::Attachment { name, .. } = &waiting.about else { return false };
+        let Self { driver, subject, .. } = self;
+        self.of_attachment() == Some(waiting.wanted)
+            && *driver == waiting.driver
+            && *name == attachment_name(driver.as_str(), subject, waiting.node.as_str())
+    }
+
     /// What its object is told.
     pub(super) fn notice(&self, about: About) -> Notice {
         let Self { rpc, driver, node, lasts, .. } = self;
@@ -75,6 +97,12 @@ impl Keeper {
         let slow = self.slow().into_iter();
         let of_default_name = slow.filter(|call| is_snapshot(&call.subject));
         of_default_name.map(|call| (call.subject.clone(), call)).collect()
+    }
+
+    /// The calls that take long now and attach or detach.
+    pub(super) fn slow_attaches(&self) -> Vec<SlowCall> {
+        let slow = self.slow().into_iter();
+        slow.filter(|call| call.of_attachment().is_some()).collect()
     }
 
     fn slow(&self) -> Vec<SlowCall> {
@@ -162,6 +190,32 @@ mod tests {
         assert_eq!(about("v1").len(), 2, "claim and volume");
         assert_eq!(about("v2"), []);
         assert_eq!(about("pvc-u9"), []);
+    }
+
+    #[test]
+    fn an_attachment_is_told_of_its_own_call_alone() {
+        let call = |rpc, subject: &str| SlowCall { rpc, ..slow(subject, Stage::Sent) };
+        let waiting = |node: &str, wanted| {
+            // printf v1d.examplen1 | sha256sum
+            let name = "csi-e98b043887a605463d13ce6cd41ebad6172c192e4f1bde2e928f43926e4c9d8e";
+            WaitingAttachment {
+                about: About::Attachment { name: name.into(), uid: "u".into() },
+                driver: "d.example".parse().unwrap(),
+                node: node.parse().unwrap(),
+                volume: Some("pv-7".into()),
+                wanted,
+            }
+        };
+        let attaches = call("ControllerPublishVolume", "v1");
+        let detaches = call("ControllerUnpublishVolume", "v1");
+        assert!(attaches.carries_out(&waiting("n1", Wanted::Attach)));
+        assert!(!attaches.carries_out(&waiting("n1", Wanted::Detach)));
+        assert!(detaches.carries_out(&waiting("n1", Wanted::Detach)));
+        assert!(!attaches.carries_out(&waiting("n2", Wanted::Attach)), "it is another node's");
+        let other = call("ControllerPublishVolume", "v2");
+        assert!(!other.carries_out(&waiting("n1", Wanted::Attach)));
+        let expands = call("ControllerExpandVolume", "v1");
+        assert!(!expands.carries_out(&waiting("n1", Wanted::Attach)));
     }
 
     #[test]

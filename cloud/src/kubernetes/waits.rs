@@ -63,6 +63,8 @@ pub(super) struct WaitingAttachment {
     pub(super) about: About,
     pub(super) driver: DriverName,
     pub(super) node: NodeName,
+    /// The name of its PersistentVolume.
+    pub(super) volume: Option<String>,
     pub(super) wanted: Wanted,
 }
 
@@ -112,7 +114,8 @@ pub(super) fn attachment(attachment: &VolumeAttachment) -> Option<WaitingAttachm
     let about = About::Attachment { name: metadata.name.clone()?, uid: metadata.uid.clone()? };
     let driver = attachment.spec.attacher.parse().ok()?;
     let node = attachment.spec.node_name.parse().ok()?;
-    Some(WaitingAttachment { about, driver, node, wanted })
+    let volume = attachment.spec.source.persistent_volume_name.clone();
+    Some(WaitingAttachment { about, driver, node, volume, wanted })
 }
 
 /// A snapshot that cannot be used yet, or that is to end.
