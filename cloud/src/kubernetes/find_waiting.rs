@@ -45,6 +45,9 @@ impl Keeper {
             notices.extend(self.notices_of_pods(&node, pods).await);
         }
         let is_away = !away.is_empty();
+        if is_away {
+            notices.extend(self.growing_claims());
+        }
         let attaching = self.slow_attaches();
         let taking = self.slow_snapshots();
         let of_attachments = is_away || !attaching.is_empty();
@@ -150,6 +153,20 @@ impl Keeper {
             }
         }
         Ok(None)
+    }
+
+    /// What is told of claims whose volumes are to grow.
+    fn growing_claims(&self) -> Vec<Notice> {
+        let now = clock::now();
+        let mut notices = Vec::new();
+        for (call, _) in self.facts.calls.ended.failing() {
+            let growing = self.facts.store.read(|state| waits::growing(state, &call, now));
+            let Some((node, told)) = growing else { continue };
+            let Some(away) = self.away_for(&call.driver, &node) else { continue };
+            let notice = |about| waits::notice(about, &node, away, Wanted::Expand);
+            notices.extend(told.into_iter().map(notice));
+        }
+        notices
     }
 
     /// What is told of attachments that wait. `slow` are the calls about some that take long.

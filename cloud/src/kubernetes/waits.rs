@@ -1,4 +1,4 @@
-//! Pods, VolumeAttachments and VolumeSnapshots that wait for a node which is away.
+//! Pods, VolumeAttachments, VolumeSnapshots and growing claims that wait for a node which is away.
 //!
 //! Pure. Each object says what it waits for, and the store says for which node.
 
@@ -8,14 +8,20 @@ use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::runtime::events::EventType;
 use proto::control::not_taken;
-use proto::csi::Id;
+use proto::csi::{Id, Method};
 use proto::names::{DriverName, NodeName};
 
-use crate::kubernetes::events::{About, Notice, minutes};
+use crate::kubernetes::events::{About, Notice, claimants, minutes};
 use crate::kubernetes::object_facts::{AttachmentFacts, PodFacts};
 use crate::kubernetes::snapshot_facts::ContentFacts;
 use crate::state::default_name::snapshot_for;
 use crate::state::known::State;
+use crate::telemetry::ended::EndedCall;
+
+/// A sidecar tries again within this time, in ms: external-resizer within 5 minutes.
+const RETRIED: u64 = 600_000;
+/// The call by which a volume grows.
+const EXPANDS: &str = Method::ControllerExpandVolume.name();
 
 /// What an object waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +34,8 @@ pub(super) enum Wanted {
     Attach,
     /// A volume is to be detached.
     Detach,
+    /// A volume is to grow.
+    Expand,
     /// A snapshot is to be taken.
     Snapshot,
     /// A snapshot is to be deleted.
@@ -42,6 +50,7 @@ impl Wanted {
             Self::End => "this pod ends",
             Self::Attach => "the volume is attached",
             Self::Detach => "the volume is detached",
+            Self::Expand => "the volume grows",
             Self::Snapshot => "the snapshot is taken",
             Self::Delete => "the snapshot is deleted",
         }
@@ -118,6 +127,20 @@ pub(super) fn attachment(attachment: &VolumeAttachment) -> Option<WaitingAttachm
     Some(WaitingAttachment { about, driver, node, volume, wanted })
 }
 
+/// The node of a volume that is to grow, with its claim and its PersistentVolume.
+///
+/// `call` is the last one about the volume. external-resizer soon tries an expansion again that
+/// failed.
+pub(super) fn growing(state: &State, call: &EndedCall, now: u64) -> Option<(NodeName, Vec<About>)> {
+    let is_recent = now.saturating_sub(call.at) < RETRIED;
+    if !(is_recent && call.rpc == EXPANDS && call.failed()) {
+        return None;
+    }
+    let id = Id::Volume((*call.subject).to_owned());
+    let home = state.driver(&call.driver)?.home(&id)?;
+    Some((self::home(state, &call.driver, &id)?, claimants(home)))
+}
+
 /// A snapshot that cannot be used yet, or that is to end.
 pub(super) fn snapshot(content: ContentFacts) -> Option<WaitingSnapshot> {
     let wanted = match content {
@@ -159,9 +182,10 @@ pub(super) fn notice(about: About, node: &NodeName, away: Duration, wanted: Want
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
+    use tonic::Code;
 
     use super::*;
-    use crate::state::record::{Change, Elected, Home};
+    use crate::state::record::{Change, Claim, Elected, Home};
 
     /// 2026-01-01T00:00:00Z, in ms since 1970.
     const DAY: u64 = 1_767_225_600_000;
@@ -204,6 +228,39 @@ mod tests {
         assert_eq!(wanted(json!(null), false), Some(Wanted::Attach));
         assert_eq!(wanted(json!(null), true), None);
         assert_eq!(wanted(json!("2026-01-01T00:00:00Z"), true), Some(Wanted::Detach));
+    }
+
+    #[test]
+    fn a_claim_grows_while_its_expansion_fails_and_is_tried_again() {
+        let driver: DriverName = "d.example".parse().unwrap();
+        let n1: NodeName = "n1".parse().unwrap();
+        let made_for =
+            Claim { namespace: "shop".into(), name: "data".into(), volume: "pv-7".into() };
+        let home = Home { claim: Some(made_for.into()), ..Home::at(n1.clone(), 1) };
+        let change = Change::Home(driver.clone(), Id::Volume("v1".into()), Some(home));
+        let state = State::of([change]);
+        let call = |rpc, subject: &str, code| EndedCall {
+            number: 1,
+            at: 1_000,
+            id: 7.into(),
+            rpc,
+            driver: driver.clone(),
+            node: Some(n1.clone()),
+            subject: subject.into(),
+            code,
+            message: "node n1 has no link".into(),
+            duration: Duration::ZERO,
+            attempts: 0,
+            news: false,
+        };
+        let expand = |subject, code| call("ControllerExpandVolume", subject, code);
+        let (node, told) = growing(&state, &expand("v1", Code::Unavailable), RETRIED).unwrap();
+        assert_eq!((&node, told.len()), (&n1, 2), "claim and volume");
+        assert_eq!(growing(&state, &expand("v1", Code::Unavailable), RETRIED + 1_000), None);
+        assert_eq!(growing(&state, &expand("v1", Code::Ok), RETRIED), None);
+        assert_eq!(growing(&state, &expand("v2", Code::Unavailable), RETRIED), None);
+        let publish = call("ControllerPublishVolume", "v1", Code::Unavailable);
+        assert_eq!(growing(&state, &publish, RETRIED), None);
     }
 
     #[test]
