@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
 /// The commands that ask for what the program has in memory.
-const QUESTIONS: [(&str, &[&str]); 12] = [
+const QUESTIONS: [(&str, &[&str]); 14] = [
     ("csi-cloud", &["top"]),
     ("csi-cloud", &["nodes"]),
     ("csi-cloud", &["drivers"]),
@@ -23,6 +23,8 @@ const QUESTIONS: [(&str, &[&str]); 12] = [
     ("csi-cloud", &["owners"]),
     ("csi-cloud", &["intents"]),
     ("csi-cloud", &["calls"]),
+    ("csi-cloud", &["calls", "--ended"]),
+    ("csi-cloud", &["replicas"]),
     ("csi-cloud", &["token", "list"]),
     ("csi-cloud", &["ca", "rotate", "status"]),
     ("csi-edge", &["status"]),
@@ -31,9 +33,11 @@ const QUESTIONS: [(&str, &[&str]); 12] = [
 ];
 
 /// Commands whose work may take long.
-const WORK: [(&str, &[&str]); 4] = [
+const WORK: [(&str, &[&str]); 6] = [
     ("csi-cloud", &["node", "purge", "n1"]),
     ("csi-cloud", &["homes", "rebuild"]),
+    ("csi-cloud", &["explain", "node", "n1"]),
+    ("csi-cloud", &["doctor"]),
     ("csi-cloud", &["doctor", "kubeedge"]),
     ("csi-edge", &["volumes"]),
 ];
