@@ -1,7 +1,9 @@
-//! Whatever waits for a node that is away is told so, also by a csi-cloud that was away itself.
+//! Whatever waits for a node that is away is told so, also by a csi-cloud that was away itself. So
+//! is what waits for a call that hangs.
 
+use drivers::testdriver::{Fault, Times};
 use harness::raw::RawClient;
-use harness::requests::delete;
+use harness::requests::{capability, delete};
 use k8s_openapi::api::core::v1::Pod;
 
 use super::explain::{attachment, pod};
@@ -95,5 +97,78 @@ async fn a_volume_that_its_driver_has_lost_is_absent() -> anyhow::Result<()> {
     site.plane.event("VolumeAbsent", "data").await?;
     let subject = ["volume", DRIVER, made.volume_id.as_str()];
     site.explains(&subject, ("volume-absent", Some(NODE))).await?;
+    site.stop().await
+}
+
+#[tokio::test]
+async fn a_claim_that_grows_at_a_node_that_is_away_is_told_so() -> anyhow::Result<()> {
+    let Some(site) = Site::new(&[node(NODE, json!({}))]).await? else { return Ok(()) };
+    let mut data = claim("data");
+    data["metadata"]["annotations"]["pv.kubernetes.io/bind-completed"] = json!("yes");
+    let data = site.in_default::<PersistentVolumeClaim>(data).await?;
+    let front = site.world.front().await?;
+    let create = create_for(&data.uid().context("no uid")?);
+    let made = created(&front.call(&controller("CreateVolume"), &create).await?)?;
+    site.world.edge.signal(rustix::process::Signal::KILL)?;
+    site.explains(&["node", NODE], ("node-away", Some(NODE))).await?;
+    let expand = csi::ControllerExpandVolumeRequest {
+        volume_id: made.volume_id,
+        capacity_range: Some(csi::CapacityRange { required_bytes: 1 << 20, limit_bytes: 0 }),
+        ..Default::default()
+    };
+    let refused =
+        front.call(&controller("ControllerExpandVolume"), &expand.encode_to_vec()).await?;
+    assert_eq!(refused.code(), tonic::Code::Unavailable);
+    let note = site.plane.event("EdgeAway", "data").await?.note.unwrap_or_default();
+    assert!(note.starts_with("node n1 has had no link") && note.contains("grows"), "{note}");
+    site.plane.stop().await?;
+    site.world.cloud.process.stop(START).await
+}
+
+#[tokio::test]
+async fn an_attach_that_hangs_is_told_to_its_attachment_and_to_the_pod() -> anyhow::Result<()> {
+    let Some(site) = Site::new(&[node(NODE, json!({}))]).await? else { return Ok(()) };
+    let front = site.world.front().await?;
+    let made = created(&front.call(&controller("CreateVolume"), &create_for("u-1")).await?)?;
+    site.bound("good", &made.volume_id).await?;
+    let bound = json!({"spec": {"claimRef": {"namespace": "default", "name": "good"}}});
+    let volumes = site.plane.all::<PersistentVolume>();
+    volumes.patch("pv-good", &PatchParams::default(), &Patch::Merge(bound)).await?;
+    let attached = attachment(&site, &made.volume_id).await?;
+    site.in_default::<Pod>(pod("starts", "good", Some(NODE))).await?;
+    site.in_default::<Pod>(pod("other", "others", Some(NODE))).await?;
+    let driver = &site.world.driver;
+    driver.inject("ControllerPublishVolume", Fault::Hang, Times::All);
+    let publish = csi::ControllerPublishVolumeRequest {
+        volume_id: made.volume_id,
+        node_id: NODE.into(),
+        volume_capability: Some(capability()),
+        ..Default::default()
+    };
+    let request = publish.encode_to_vec();
+    let path = controller("ControllerPublishVolume");
+    let publishing = front.call(&path, &request);
+    let telling = async {
+        until("the call takes long", || async {
+            let calls: Value = serde_json::from_str(&site.say(&["calls", "-o", "json"]).await?)?;
+            ensure!(calls[0]["age_ms"].as_u64().is_some_and(|age| age >= 20_000), "{calls}");
+            Ok(())
+        })
+        .await?;
+        for (name, kind) in [(attached.as_str(), "VolumeAttachment"), ("starts", "Pod")] {
+            let event = site.plane.event("CallHangs", name).await?;
+            let note = event.note.unwrap_or_default();
+            assert!(note.starts_with("node n1: driver") && note.contains("answered"), "{note}");
+            assert_eq!(event.regarding.and_then(|about| about.kind).as_deref(), Some(kind));
+        }
+        let told = site.plane.all::<Event>().list(&ListParams::default()).await?.items;
+        let regards = |event: &&Event| {
+            event.regarding.as_ref().and_then(|about| about.name.as_deref()) == Some("other")
+        };
+        assert_eq!(told.iter().filter(regards).count(), 0, "it uses another claim");
+        driver.release();
+        anyhow::Ok(())
+    };
+    tokio::try_join!(publishing, telling)?;
     site.stop().await
 }
