@@ -167,6 +167,17 @@ async fn a_claim_without_a_volume_says_what_it_waits_for() -> anyhow::Result<()>
     site.world.cloud.process.stop(START).await
 }
 
+/// The status of a pod whose kubelet has begun no container, and says nothing.
+fn creating() -> Value {
+    let waiting = json!({"waiting": {"reason": "ContainerCreating"}});
+    json!({"status": {
+        "conditions": [{"type": "PodScheduled", "status": "True",
+            "lastTransitionTime": "2026-01-01T00:00:00Z"}],
+        "containerStatuses": [{"name": "c", "image": "x", "imageID": "", "ready": false,
+            "restartCount": 0, "state": waiting}],
+    }})
+}
+
 #[tokio::test]
 async fn a_pod_says_which_of_its_volumes_is_the_matter() -> anyhow::Result<()> {
     let Some(site) = Site::new(&[node(NODE, json!({}))]).await? else { return Ok(()) };
@@ -190,15 +201,7 @@ async fn a_pod_says_which_of_its_volumes_is_the_matter() -> anyhow::Result<()> {
         "reason": "Unschedulable", "message": "0/1 nodes are available"}]}});
     let pods: Api<Pod> = Api::namespaced(site.plane.admin.clone(), "default");
     pods.patch_status("unscheduled", &PatchParams::default(), &Patch::Merge(status)).await?;
-    // Its kubelet has begun no container, and says nothing.
-    let waiting = json!({"waiting": {"reason": "ContainerCreating"}});
-    let status = json!({"status": {
-        "conditions": [{"type": "PodScheduled", "status": "True",
-            "lastTransitionTime": "2026-01-01T00:00:00Z"}],
-        "containerStatuses": [{"name": "c", "image": "x", "imageID": "", "ready": false,
-            "restartCount": 0, "state": waiting}],
-    }});
-    pods.patch_status("begins", &PatchParams::default(), &Patch::Merge(status)).await?;
+    pods.patch_status("begins", &PatchParams::default(), &Patch::Merge(creating())).await?;
     for (subject, expected) in [
         (["pod", "default/good"], ("fine", None)),
         (["pod", "default/strange"], ("volume-unknown", None)),
