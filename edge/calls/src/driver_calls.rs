@@ -104,7 +104,7 @@ impl DriverCalls {
         let permit = self.streams.clone().try_acquire_owned();
         let at = || self.driver.socket_of(call.path.path());
         let permit = permit.map_err(|_| Error::Full { at: at(), limit: MAX_PASSING })?;
-        let response = self.driver.call(&call, deadline).await?;
+        let response = self.driver.connection(call.path.path()).send(&call, deadline).await?;
         let source = "in the middle of a stream".into();
         let broken = Error::DriverBroke { at: at(), source };
         Ok(forward::pass(response, &broken, permit))
@@ -170,7 +170,10 @@ impl DriverCalls {
             let outcome = match tracked {
                 // Boxed: otherwise the future of every call would hold it.
                 Some(tracked) => Box::pin(tracked.carry_out(&driver, &call, deadline)).await,
-                None => driver.exchange(&call, deadline).await,
+                None => {
+                    let connection = driver.connection(call.path.path());
+                    connection.exchange(&call, deadline).await
+                }
             };
             let outcome = outcome.map_err(Shared::from);
             drop(permit);

@@ -7,7 +7,6 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
-use http::Response;
 use prost::Message;
 use proto::control::health::{Health, HealthState};
 use proto::control::hello;
@@ -17,13 +16,10 @@ use proto::csi::node_service_capability;
 use proto::csi::topology;
 use proto::csi::{Capabilities, Local, Method};
 use proto::host::tasks::Tasks;
-use proto::http2::body::Received;
-use proto::http2::forward::{Answer, Call};
 use proto::link::{Connect, Io};
 use proto::names::{DriverName, NodeName};
 use tokio::net::UnixStream;
 use tokio::sync::watch;
-use tokio::time::Instant;
 
 pub(crate) use crate::connection::headers;
 use crate::connection::{Answers, Connection, Serves};
@@ -91,48 +87,8 @@ pub struct Driver {
 }
 
 impl Driver {
-    /// Where it is reached.
-    pub fn sockets(&self) -> Sockets {
-        self.place().sockets.clone()
-    }
-
-    /// How it became known.
-    pub fn found_by(&self) -> FoundBy {
-        self.place().found_by.clone()
-    }
-
-    /// Takes a driver that was announced for one of this registrar.
-    pub fn set_registrar(&self, registrar: PathBuf) {
-        let mut place = self.place();
-        if let FoundBy::Registration(known) = &mut place.found_by {
-            *known = registrar;
-        }
-    }
-
-    /// Moves a driver that was announced to another registrar's socket; returns whether it did. A
-    /// driver with an open connection stays where it is, and so does one that is configured.
-    pub fn relocate(&self, socket: PathBuf, registrar: PathBuf) -> bool {
-        let mut place = self.place();
-        if place.found_by == FoundBy::Configuration
-            || !self.main.relocate(socket.display().to_string())
-        {
-            return false;
-        }
-        *place = Place { sockets: socket.into(), found_by: FoundBy::Registration(registrar) };
-        true
-    }
-
-    /// Whether it was reached since csi-edge started.
-    pub fn was_reached(&self) -> bool {
-        self.main.was_reached()
-    }
-
-    fn place(&self) -> MutexGuard<'_, Place> {
-        self.place.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The connection for a call of this path.
-    fn connection(&self, path: &str) -> &Arc<Connection> {
+    /// The connection for a call of this path. It sends the call: no call waits in this file.
+    pub(crate) fn connection(&self, path: &str) -> &Arc<Connection> {
         match &self.controller {
             Some(controller) if Service::of_path(path).is_some_and(Service::is_controllers) => {
                 controller
@@ -160,33 +116,8 @@ impl Driver {
         self.connection(path).broke(source.into())
     }
 
-    /// Sends a call to the driver; `deadline` is how long its caller waits.
-    ///
-    /// # Errors
-    /// [`Error::DriverAway`] or [`Error::TooLate`] if it was not sent;
-    /// [`Error::DriverBroke`] if it may have been.
-    pub async fn call(
-        &self,
-        call: &Call,
-        deadline: Option<Instant>,
-    ) -> Result<Response<Received>, Error> {
-        self.connection(call.path.path()).send(call, deadline).await
-    }
-
-    /// Sends a call and receives its answer to the end.
-    ///
-    /// # Errors
-    /// As for [`Driver::call`].
-    pub(crate) async fn exchange(
-        &self,
-        call: &Call,
-        deadline: Option<Instant>,
-    ) -> Result<Answer, Error> {
-        self.connection(call.path.path()).exchange(call, deadline).await
-    }
-
-    /// The driver's introduction and health. It has no answers while one of the sockets is away,
-    /// because the cloud would take a part for the whole.
+    /// What the driver says of itself, and how it is. While one of its sockets is away it has no
+    /// answers, since the cloud would take some of them for all.
     pub fn hello(&self) -> hello::Driver {
         let mut answers = Answers::new();
         let mut all_here = true;

@@ -211,7 +211,7 @@ impl Tracked {
         if let Step::Grow(bytes) = self.step {
             return self.grow(driver, call, deadline, bytes).await;
         }
-        let answer = driver.exchange(call, deadline).await?;
+        let answer = driver.connection(call.path.path()).exchange(call, deadline).await?;
         if answer.ok().is_some() {
             self.follow(driver).await?;
         }
@@ -238,7 +238,7 @@ impl Tracked {
         if before.growth.is_none() {
             self.owe(driver, Some(Growth::Begun)).await?;
         }
-        let answered = driver.exchange(call, deadline).await;
+        let answered = driver.connection(call.path.path()).exchange(call, deadline).await;
         if before.growth.is_none() && was_not_begun(&answered) {
             self.volumes().note(before).await;
             return answered;
@@ -371,7 +371,7 @@ impl Tracked {
         }
         let path = PathAndQuery::from_static(Method::NodeExpandVolume.path());
         let call = Call { headers: drivers::headers(), path, body: frame::frame(&message) };
-        let answer = match driver.exchange(&call, None).await {
+        let answer = match driver.connection(call.path.path()).exchange(&call, None).await {
             Ok(answer) => answer,
             Err(error) => return Outcome::Open(error.chain()),
         };

@@ -6,14 +6,15 @@ use std::io;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use http::{HeaderMap, Request};
+use http::{HeaderMap, Request, Response};
 use hyper::body::Incoming;
 use prost::Message;
 use proto::csi;
 use proto::csi::frame;
 use proto::http2::body::Body;
+use proto::http2::forward::{Answer, Call};
 use proto::http2::serve;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tonic::{Code, Status};
 
 use super::*;
@@ -168,7 +169,7 @@ impl Scene {
         let path = http::uri::PathAndQuery::from_static(path);
         let body = frame::frame(&[]);
         let call = Call { headers: HeaderMap::new(), path, body };
-        self.driver.exchange(&call, deadline).await
+        self.driver.connection(call.path.path()).exchange(&call, deadline).await
     }
 
     fn called(&self, path: &str) -> Vec<String> {
