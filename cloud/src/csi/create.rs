@@ -11,6 +11,7 @@ use proto::names::NodeName;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
+use super::decide_direct::decide;
 use super::request::IncomingCall;
 use super::source_text::{source_text, topology_text};
 use crate::error::Error;
@@ -46,7 +47,7 @@ impl Creates<'_> {
         call: &mut IncomingCall,
     ) -> Result<Response<Body>, Error> {
         let is_shared = self.sender.in_doubt.is_some();
-        let direct = self.decide(name, call)?;
+        let direct = decide(self.sender, self.store, name, call)?;
         let facts = facts(call, direct);
         // 1. Intend: the node is durable before anything is sent to it.
         self.check_linked(&target)?;

@@ -5,51 +5,54 @@
 use proto::csi::{Id, direct};
 use tracing::info;
 
-use super::create::Creates;
 use super::request::IncomingCall;
 use crate::error::Error;
+use crate::nodes::node_call::Sender;
+use crate::state::store::writer::Store;
 
-impl Creates<'_> {
-    /// The decision, which the call then carries; none if the class leaves nothing open.
-    ///
-    /// # Errors
-    /// There is no decision, or it contradicts the request.
-    pub(super) fn decide(&self, name: &Id, call: &mut IncomingCall) -> Result<Option<bool>, Error> {
-        if !direct::is_auto(&call.extracted.parameters) {
-            return Ok(None);
+/// The decision, which the call then carries; none if the class leaves nothing open.
+///
+/// # Errors
+/// There is no decision, or what is asked for cannot be had with it.
+pub(super) fn decide(
+    sender: Sender<'_>,
+    store: &Store,
+    name: &Id,
+    call: &mut IncomingCall,
+) -> Result<Option<bool>, Error> {
+    if !direct::is_auto(&call.extracted.parameters) {
+        return Ok(None);
+    }
+    let kept = store.read(|state| state.driver(sender.driver)?.intent(name)?.direct);
+    let is_direct = match kept {
+        Some(is_direct) => is_direct,
+        None => ask_pods(sender, name, call)?,
+    };
+    call.decide(is_direct)?;
+    Ok(Some(is_direct))
+}
+
+/// Asks what is known of the pods that use the claim.
+fn ask_pods(sender: Sender<'_>, name: &Id, call: &IncomingCall) -> Result<bool, Error> {
+    let driver = sender.driver;
+    let claim = call.extracted.claim.as_deref();
+    let decided = sender.links.metadata().decide(claim, name.text());
+    let is_direct = decided.map_err(|undecided| {
+        let driver = driver.clone();
+        let name = name.text().to_owned();
+        let why = undecided.to_string();
+        if undecided.passes() {
+            Error::DirectNotYet { driver, name, why }
+        } else {
+            Error::DirectUndecided { driver, name, why }
         }
-        let driver = self.sender.driver;
-        let kept = self.store.read(|state| state.driver(driver)?.intent(name)?.direct);
-        let is_direct = match kept {
-            Some(is_direct) => is_direct,
-            None => self.ask_pods(name, call)?,
-        };
-        call.decide(is_direct)?;
-        Ok(Some(is_direct))
-    }
-
-    /// Decides by the known pods that use the claim.
-    fn ask_pods(&self, name: &Id, call: &IncomingCall) -> Result<bool, Error> {
-        let driver = self.sender.driver;
-        let claim = call.extracted.claim.as_deref();
-        let decided = self.sender.links.metadata().decide(claim, name.text());
-        let is_direct = decided.map_err(|undecided| {
-            let driver = driver.clone();
-            let name = name.text().to_owned();
-            let why = undecided.to_string();
-            if undecided.passes() {
-                Error::DirectNotYet { driver, name, why }
-            } else {
-                Error::DirectUndecided { driver, name, why }
-            }
-        })?;
-        let claim = claim.map(|claim| format!("{}/{}", claim.namespace, claim.name));
-        let name = name.text();
-        let id = call.running.id;
-        info!(
-            call = %id, %driver, name, claim, is_direct,
-            "the RuntimeClass of the pods has decided"
-        );
-        Ok(is_direct)
-    }
+    })?;
+    let claim = claim.map(|claim| format!("{}/{}", claim.namespace, claim.name));
+    let name = name.text();
+    let id = call.running.id;
+    info!(
+        call = %id, %driver, name, claim, is_direct,
+        "the RuntimeClass of the pods has decided"
+    );
+    Ok(is_direct)
 }

@@ -1,12 +1,11 @@
-//! Follows the chain from a subject to its node.
+//! What all links of the chain are judged by.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use proto::names::DriverName;
 
-use super::answer::{Cause, Chain, Explanation, Verdict};
-use super::subject::Subject;
+use super::answer::{Cause, Chain, Verdict};
 use crate::kubernetes::objects::Objects;
 use crate::nodes::links::Links;
 use crate::state::store::writer::Store;
@@ -27,29 +26,6 @@ pub struct Explainer<'a> {
 }
 
 impl Explainer<'_> {
-    /// Says why something waits, or that nothing is wrong.
-    pub async fn explain(&self, subject: &Subject) -> Explanation {
-        if !self.store.is_open() {
-            let mut chain = Chain::default();
-            chain.judge(Some(Verdict::of(
-                Cause::StoreFails,
-                "csi-cloud's store takes no more changes, so it answers no call that changes \
-                 anything",
-                "see EdgeCsiStoreFailing in docs/operations.md",
-            )));
-            return chain.end(|| Verdict::fine(""));
-        }
-        match subject {
-            Subject::Pvc(claim) => self.claim(claim).await,
-            Subject::Pv(name) => self.persistent_volume(name).await,
-            Subject::Pod(pod) => self.pod(pod).await,
-            Subject::Snapshot(snapshot) => self.snapshot(snapshot).await,
-            Subject::Volume { driver, id } => self.volume(driver, id),
-            Subject::Node(node) => self.node(node),
-            Subject::Driver(driver) => self.driver(driver),
-        }
-    }
-
     /// Whether a driver has a front here. If not, that is the cause.
     pub(super) fn has_front(&self, chain: &mut Chain, driver: &DriverName) -> bool {
         let has = self.drivers.contains(driver);

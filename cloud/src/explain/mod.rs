@@ -11,6 +11,7 @@ mod commands;
 mod driver;
 pub mod ended;
 pub mod explainer;
+mod follow;
 mod node;
 mod pod;
 mod snapshot;
