@@ -16,7 +16,7 @@ use edge_direct::runtimes::Roots;
 use edge_direct::runtimes::prerequisites::Checks;
 use proto::admin::http1::SOCKET_NAME;
 use proto::config::{Common, HOUR, Problems, Reader};
-use proto::link::endpoint::{Endpoint, Transport};
+use proto::link::endpoint::Endpoint;
 use proto::link::proxy::{ProxySetting, ProxyText};
 use proto::link::tls::{Files, Pin};
 use proto::names::DriverName;
@@ -167,7 +167,7 @@ fn join(
     if !has_identity {
         file.problem("[join] needs identity (--identity): where the certificate is kept");
     }
-    let takes_tokens = |endpoint: &&Endpoint| endpoint.transport == Transport::Ws;
+    let takes_tokens = |endpoint: &&Endpoint| endpoint.transport.takes_tokens();
     let endpoints: Vec<_> = cloud.iter().filter(takes_tokens).cloned().collect();
     file.required("[join] a wss:// endpoint among cloud (--cloud)", endpoints.first())?;
     let ca = ca?;

@@ -2,7 +2,7 @@
 //!
 //! The token itself is in one answer only. What is kept of it lets nobody join.
 
-use proto::link::endpoint::{Endpoint, Transport};
+use proto::link::endpoint::Endpoint;
 use proto::names::NodeName;
 use proto::names::certificate::Subject;
 use serde::{Deserialize, Serialize};
@@ -186,7 +186,7 @@ impl AdminState {
                 )
             })?,
         };
-        if endpoint.transport != Transport::Ws {
+        if !endpoint.transport.takes_tokens() {
             return Err(CommandError::bad(format!(
                 "{endpoint} cannot be joined over; name a wss:// endpoint of csi-cloud (--cloud)"
             )));

@@ -166,7 +166,7 @@ impl Dispatcher {
     async fn plan(&self, call: &IncomingCall) -> Result<Plan, Error> {
         let scope = self.scope();
         let is_elected = scope == Scope::Shared && self.only.is_none();
-        if is_elected && !matches!(call.key, Key::Local | Key::Node(_)) {
+        if is_elected && call.key.is_routed() {
             self.elect().await?;
         }
         let links = self.queries.links();

@@ -125,7 +125,7 @@ pub fn route(method: Method, key: &Key, facts: &Facts<'_>) -> Result<Plan, Uncle
 }
 
 fn decide(method: Method, key: &Key, facts: &Facts<'_>) -> Result<Plan, Unclear> {
-    if let Some(node) = facts.only.filter(|_| !matches!(key, Key::Local | Key::Node(_))) {
+    if let Some(node) = facts.only.filter(|_| key.is_routed()) {
         return facts.at_front(method, key, node);
     }
     match (key, facts.scope) {

@@ -79,7 +79,14 @@ impl VolumeCalls<'_> {
     /// Reserves the lease of a volume for the node of an attach call. This applies to direct
     /// volumes, and to any volume whose lease is held.
     async fn attach_to_holder(&self, call: &IncomingCall) -> Result<(), Error> {
-        let Learn::Attached(_) = call.method.learn() else { return Ok(()) };
+        match call.method.learn() {
+            Learn::Attached(_) => {}
+            Learn::Nothing
+            | Learn::Made(_)
+            | Learn::Gone
+            | Learn::Detached(_)
+            | Learn::Resized(_) => return Ok(()),
+        }
         let Key::Home(id) = &call.key else { return Ok(()) };
         if !call.is_direct && !attach::is_in_use(self.store, self.sender.driver, id) {
             return Ok(());
@@ -92,7 +99,14 @@ impl VolumeCalls<'_> {
     /// Refuses an expansion if csi-edge expands on the node and that step takes a secret.
     /// Kubernetes gives the secret to kubelets only. An unknown volume has no secret.
     async fn check_expansion(&self, node: &NodeName, call: &IncomingCall) -> Result<(), Error> {
-        let Learn::Resized(_) = call.method.learn() else { return Ok(()) };
+        match call.method.learn() {
+            Learn::Resized(_) => {}
+            Learn::Nothing
+            | Learn::Made(_)
+            | Learn::Gone
+            | Learn::Attached(_)
+            | Learn::Detached(_) => return Ok(()),
+        }
         let Key::Home(id) = &call.key else { return Ok(()) };
         let links = self.queries.links();
         let driver = self.sender.driver;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::Context;
 use clap::Args;
 use proto::control::join::Token;
-use proto::link::endpoint::{Endpoint, EndpointError, Transport};
+use proto::link::endpoint::{Endpoint, EndpointError};
 use proto::link::proxy::ProxyText;
 use proto::link::tls::Pin;
 
@@ -58,7 +58,7 @@ fn token(text: &str) -> Result<Token, String> {
 
 fn websocket(text: &str) -> Result<Endpoint, String> {
     let endpoint: Endpoint = text.parse().map_err(|error: EndpointError| error.to_string())?;
-    if endpoint.transport == Transport::Ws {
+    if endpoint.transport.takes_tokens() {
         Ok(endpoint)
     } else {
         Err(format!("{endpoint} cannot take tokens; name csi-cloud's wss://HOST:PORT"))

@@ -10,7 +10,7 @@ use proto::admin::doctor::{Finding, Verdict};
 use proto::host::chain;
 use proto::link::LinkError;
 use proto::link::check::{check, check_reach};
-use proto::link::endpoint::{Endpoint, Transport};
+use proto::link::endpoint::Endpoint;
 use proto::link::proxy::{Proxy, ProxySetting};
 use proto::link::steps::Steps;
 use proto::link::tls::Credentials;
@@ -162,11 +162,11 @@ impl Way {
     /// TCP or UDP.
     fn network(&self) -> Finding {
         let Endpoint { port, .. } = &self.endpoint;
-        match (self.endpoint.transport, self.steps.connected) {
-            (Transport::Ws, Some(took)) => {
+        match (self.endpoint.transport.is_tcp(), self.steps.connected) {
+            (true, Some(took)) => {
                 Finding::ok("tcp", self.about(), format!("connected in {}", millis(took)))
             }
-            (Transport::Ws, None) => Finding::fault(
+            (true, None) => Finding::fault(
                 "tcp",
                 self.about(),
                 self.why(),
@@ -176,14 +176,12 @@ impl Way {
                      the load balancer)"
                 ),
             ),
-            (Transport::Quic, _) if self.was_answered() => {
-                Finding::ok("udp", self.about(), "it answered")
-            }
-            (Transport::Quic, _) if !self.authenticates => {
+            (false, _) if self.was_answered() => Finding::ok("udp", self.about(), "it answered"),
+            (false, _) if !self.authenticates => {
                 let advice = "mend the identity first";
                 Finding::unknown("udp", self.about(), "not tried without a certificate", advice)
             }
-            (Transport::Quic, _) => Finding::fault(
+            (false, _) => Finding::fault(
                 "udp",
                 self.about(),
                 self.why(),
@@ -204,9 +202,10 @@ impl Way {
             self.steps.failed,
             Some(LinkError::Unanswered(_) | LinkError::TimedOut | LinkError::Unreachable(..))
         );
-        match self.endpoint.transport {
-            Transport::Ws => self.steps.connected.is_some(),
-            Transport::Quic => self.steps.encrypted.is_some() || !is_silent,
+        if self.endpoint.transport.is_tcp() {
+            self.steps.connected.is_some()
+        } else {
+            self.steps.encrypted.is_some() || !is_silent
         }
     }
 

@@ -7,7 +7,7 @@ use backon::{BackoffBuilder, ExponentialBuilder};
 use proto::control::certificate::Certificate;
 use proto::control::join::{Answer, Join, Token};
 use proto::host::chain;
-use proto::link::endpoint::{Endpoint, Transport};
+use proto::link::endpoint::Endpoint;
 use proto::link::tls::{Files, Pin};
 use proto::link::{Connect, LinkError, join};
 use proto::names::NodeName;
@@ -94,7 +94,7 @@ async fn ask(cloud: &Cloud, question: &Join, connect: &Connect) -> Result<Certif
     };
     let mut why = LinkError::NotJoined(refused.reason);
     let leader = refused.leader.into_iter().flatten().filter_map(|url| url.parse().ok());
-    let takes_tokens = |endpoint: &Endpoint| endpoint.transport == Transport::Ws;
+    let takes_tokens = |endpoint: &Endpoint| endpoint.transport.takes_tokens();
     for endpoint in leader.filter(takes_tokens).take(MAX_LEADER) {
         info!(cloud = %cloud.endpoint, leader = %endpoint, "the cloud follows; asking its leader");
         match join::ask(&endpoint, cloud.ca, question, connect).await {

@@ -96,6 +96,20 @@ pub enum Key {
 }
 
 impl Key {
+    /// Whether csi-cloud routes the call to a node. It answers some itself, and some belong to a
+    /// node's own front.
+    pub fn is_routed(&self) -> bool {
+        match self {
+            Self::Local | Self::Node(_) => false,
+            Self::Create { .. }
+            | Self::Home(_)
+            | Self::Delete(_)
+            | Self::Snapshot { .. }
+            | Self::All
+            | Self::Capacity(_) => true,
+        }
+    }
+
     /// The field without which the call is about nothing. CSI: "This field is REQUIRED."
     pub fn missing(&self) -> Option<&'static str> {
         match self {

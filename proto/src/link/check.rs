@@ -7,12 +7,12 @@
 use std::time::Duration;
 
 use super::end::Connect;
-use super::endpoint::{Endpoint, Transport};
+use super::endpoint::Endpoint;
 use super::error::LinkError;
-use super::keep_alive::KeepAlive;
 use super::steps::{Steps, step};
-use super::tls::{Credentials, Seen, checking_config};
-use super::{quic, ws};
+use super::tls::{Credentials, Seen};
+use super::transport;
+use super::transport::Checked;
 
 /// Looks at an endpoint as the owner of these credentials. Each step may take this long.
 pub async fn check(
@@ -23,21 +23,8 @@ pub async fn check(
 ) -> Steps {
     let mut steps = Steps::default();
     let seen = Seen::default();
-    let looked = match endpoint.transport {
-        Transport::Ws => match checking_config(credentials, ws::ALPN, &seen) {
-            Ok(tls) => {
-                let connect = connect.clone();
-                let keep_alive = KeepAlive::default();
-                let dialer = ws::Dialer { endpoint: endpoint.clone(), tls, keep_alive, connect };
-                dialer.check(patience, &mut steps).await
-            }
-            Err(error) => Err(error),
-        },
-        Transport::Quic => match checking_config(credentials, quic::ALPN, &seen) {
-            Ok(tls) => quic::check::check(endpoint, tls, patience, &mut steps).await,
-            Err(error) => Err(error),
-        },
-    };
+    let checked = Checked { endpoint, credentials, seen: &seen, connect };
+    let looked = transport::check(checked, patience, &mut steps).await;
     steps.shown = seen.certificate();
     steps.failed = looked.err();
     steps
@@ -46,7 +33,7 @@ pub async fn check(
 /// Looks at an endpoint without credentials: it only connects, and over QUIC not even that.
 pub async fn check_reach(endpoint: &Endpoint, connect: &Connect, patience: Duration) -> Steps {
     let mut steps = Steps::default();
-    if endpoint.transport == Transport::Ws {
+    if endpoint.transport.is_tcp() {
         let at = format!("{}:{}", endpoint.host, endpoint.port);
         let reach =
             async { connect(at.clone()).await.map_err(|error| LinkError::Unreachable(at, error)) };

@@ -28,6 +28,22 @@ impl Transport {
             Self::Quic => "quic",
         }
     }
+
+    /// Whether it runs over TCP, so that an HTTP proxy can carry it. Any other runs over UDP.
+    pub const fn is_tcp(self) -> bool {
+        match self {
+            Self::Ws => true,
+            Self::Quic => false,
+        }
+    }
+
+    /// Whether a node can join over it with a token.
+    pub const fn takes_tokens(self) -> bool {
+        match self {
+            Self::Ws => true,
+            Self::Quic => false,
+        }
+    }
 }
 
 /// A transport and an address.

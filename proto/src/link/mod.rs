@@ -1,8 +1,9 @@
 //! A link: one authenticated connection, dialed by the edge, on which the cloud calls.
 //!
 //! A transport carries control messages and two kinds of byte streams, which the cloud opens when
-//! it has a first call for them. No room above knows the transports. A new one is a file here, its
-//! scheme in `endpoint.rs` and an arm of `dial` in `transport.rs`. May use: names, host, control.
+//! it has a first call for them. Only csi-cloud's listener (`nodes/accept.rs`) knows the transports
+//! above this room. A new one is a file here, its lines in `endpoint.rs`, and its arms in
+//! `transport.rs` and there. May use: names, host, control.
 
 pub mod budget;
 pub mod check;

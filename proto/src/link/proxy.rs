@@ -23,7 +23,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::end::{Connect, Io};
-use super::endpoint::{Endpoint, Transport};
+use super::endpoint::Endpoint;
 use super::ws;
 
 /// The variables that name the proxy; the first that is not empty counts.
@@ -124,10 +124,11 @@ impl ProxySetting {
         })
     }
 
-    /// The proxy that would be used for an endpoint if it were a WebSocket's, and whether it is.
+    /// The proxy that would be used for an endpoint if its transport ran over TCP, and whether it
+    /// does.
     pub fn of(&self, endpoint: &Endpoint) -> Option<(Proxy, bool)> {
         let proxy = self.proxies().of(&format!("{}:{}", endpoint.host, endpoint.port))?;
-        Some((proxy, endpoint.transport == Transport::Ws))
+        Some((proxy, endpoint.transport.is_tcp()))
     }
 
     fn proxies(&self) -> Proxies {

@@ -1,7 +1,8 @@
-//! The dispatch over transports: `dial` has one arm for each, and a `Link` is an end of any.
+//! The dispatch over transports: `dial` and `check` have one arm for each, and a `Link` is an end
+//! of any.
 
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use tokio::time::timeout;
 
@@ -9,7 +10,8 @@ use super::end::{Connect, End, Event, Opening, StreamKind};
 use super::endpoint::{Endpoint, Transport};
 use super::error::{LinkError, WRITE};
 use super::keep_alive::KeepAlive;
-use super::tls::{Credentials, client_config};
+use super::steps::Steps;
+use super::tls::{Credentials, Seen, checking_config, client_config};
 use super::{quic, ws};
 use crate::control::hello::Message;
 
@@ -34,6 +36,40 @@ pub async fn dial(
         Transport::Quic => {
             let tls = client_config(credentials, quic::ALPN)?;
             Ok(quic::dial(endpoint, tls, keep_alive).await?.into())
+        }
+    }
+}
+
+/// An endpoint that is looked at, and as whom.
+pub(super) struct Checked<'a> {
+    pub(super) endpoint: &'a Endpoint,
+    pub(super) credentials: &'a Credentials,
+    /// Gets the certificate that the other side shows.
+    pub(super) seen: &'a Seen,
+    pub(super) connect: &'a Connect,
+}
+
+/// Looks how far a dial comes, each step at most this long.
+///
+/// # Errors
+/// The step that failed.
+pub(super) async fn check(
+    checked: Checked<'_>,
+    patience: Duration,
+    steps: &mut Steps,
+) -> Result<(), LinkError> {
+    let Checked { endpoint, credentials, seen, connect } = checked;
+    match endpoint.transport {
+        Transport::Ws => {
+            let tls = checking_config(credentials, ws::ALPN, seen)?;
+            let connect = connect.clone();
+            let keep_alive = KeepAlive::default();
+            let dialer = ws::Dialer { endpoint: endpoint.clone(), tls, keep_alive, connect };
+            dialer.check(patience, steps).await
+        }
+        Transport::Quic => {
+            let tls = checking_config(credentials, quic::ALPN, seen)?;
+            quic::check::check(endpoint, tls, patience, steps).await
         }
     }
 }

@@ -16,7 +16,7 @@ use super::metered::Metered;
 use super::stream::{Ws, config, failed, tls_failed};
 use crate::control::join::{Answer, Join, MAX_BYTES};
 use crate::link::end::Connect;
-use crate::link::endpoint::{Endpoint, Transport};
+use crate::link::endpoint::Endpoint;
 use crate::link::error::{LinkError, within_handshake};
 use crate::link::tls::{Pin, joining_config};
 
@@ -89,7 +89,7 @@ pub async fn ask(
 
 async fn upgraded(endpoint: &Endpoint, pin: Pin, connect: &Connect) -> Result<Ws, LinkError> {
     let Endpoint { transport, host, port } = endpoint;
-    if *transport != Transport::Ws {
+    if !transport.takes_tokens() {
         let why = format!("{endpoint} takes no tokens; name a wss:// endpoint of csi-cloud");
         return Err(LinkError::NotJoined(why));
     }
