@@ -143,14 +143,22 @@ impl Dispatcher {
     /// The plan, after the nodes were asked for the ids that it needs. None for an empty list.
     async fn plan_with_homes(&self, call: &IncomingCall) -> Result<Option<Plan>, Error> {
         let plan = self.plan(call).await?;
-        let discovered = if let Plan::Discover(ids) = &plan {
-            self.discover(ids, call).await?
-        } else if let Plan::Everywhere(id) = &plan {
-            let _permit = self.admit()?;
-            let is_found = self.discovery(call).discover_deleted(id).await?;
-            if is_found { Discovered::All } else { Discovered::Nowhere }
-        } else {
-            Discovered::Nowhere
+        let discovered = match &plan {
+            Plan::Discover(ids) => self.discover(ids, call).await?,
+            Plan::Everywhere(id) => {
+                let _permit = self.admit()?;
+                let is_found = self.discovery(call).discover_deleted(id).await?;
+                if is_found { Discovered::All } else { Discovered::Nowhere }
+            }
+            Plan::Local
+            | Plan::Node(_)
+            | Plan::Stream(_)
+            | Plan::Create(..)
+            | Plan::CreateAgain(..)
+            | Plan::All
+            | Plan::Capacity(_)
+            | Plan::Done
+            | Plan::NodeOnly => Discovered::Nowhere,
         };
         match discovered {
             Discovered::All => self.plan(call).await.map(Some),
@@ -341,11 +349,20 @@ impl Dispatcher {
 
     /// Refuses to delete a volume while a guest holds its lease.
     fn check_delete(&self, call: &IncomingCall) -> Result<(), Error> {
+        if call.method.direct() != Some(DirectCall::Delete) {
+            return Ok(());
+        }
         match &call.key {
-            Key::Delete(id) if call.method.direct() == Some(DirectCall::Delete) => {
+            Key::Delete(id) => {
                 attach::check_delete(&self.store, self.queries.links(), self.driver(), id)
             }
-            _ => Ok(()),
+            Key::Local
+            | Key::Create { .. }
+            | Key::Home(_)
+            | Key::Snapshot { .. }
+            | Key::All
+            | Key::Capacity(_)
+            | Key::Node(_) => Ok(()),
         }
     }
 

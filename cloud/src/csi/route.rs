@@ -47,7 +47,26 @@ pub enum Plan {
     NodeOnly,
 }
 
-/// The reason why the destination is not certain.
+impl Plan {
+    /// The plan of a call whose answer is a stream.
+    fn streamed(self) -> Self {
+        match self {
+            Self::Node(node) => Self::Stream(node),
+            Self::Local
+            | Self::Stream(_)
+            | Self::Create(..)
+            | Self::CreateAgain(..)
+            | Self::All
+            | Self::Capacity(_)
+            | Self::Everywhere(_)
+            | Self::Discover(_)
+            | Self::Done
+            | Self::NodeOnly => self,
+        }
+    }
+}
+
+/// Why no node is certain.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Unclear {
     /// An edge may still link and make it certain; the reason is for an operator.
@@ -118,10 +137,7 @@ pub struct Facts<'a> {
 /// No node is certain.
 pub fn route(method: Method, key: &Key, facts: &Facts<'_>) -> Result<Plan, Unclear> {
     let plan = decide(method, key, facts)?;
-    Ok(match plan {
-        Plan::Node(node) if method.streaming() => Plan::Stream(node),
-        plan => plan,
-    })
+    Ok(if method.streaming() { plan.streamed() } else { plan })
 }
 
 fn decide(method: Method, key: &Key, facts: &Facts<'_>) -> Result<Plan, Unclear> {
@@ -383,12 +399,12 @@ impl Facts<'_> {
 
     /// Takes a snapshot at the home of its volumes. A node that is set apart still serves them.
     fn snapshot_at(&self, name: Id, node: NodeName) -> Result<Plan, Unclear> {
-        match self.create_at(name.clone(), node) {
-            Err(Unclear::Apart { node, .. }) if (self.linked)(&node) => {
-                Ok(Plan::Create(name, vec![node]))
-            }
-            Err(Unclear::Apart { node, .. }) => Err(Unclear::Away(node)),
-            plan => plan,
+        if (self.removed)(&node) {
+            Err(Unclear::Removed(node))
+        } else if (self.linked)(&node) {
+            Ok(Plan::Create(name, vec![node]))
+        } else {
+            Err(Unclear::Away(node))
         }
     }
 

@@ -305,9 +305,10 @@ impl Executor {
         driver: &DriverName,
         message: &Bytes,
     ) -> Result<(), GuardRefusal> {
-        match &self.delete_guard {
-            Some(guard) if method.direct() == Some(DirectCall::Delete) => guard(driver, message),
-            _ => Ok(()),
+        let guard = self.delete_guard.as_ref();
+        match guard.filter(|_| method.direct() == Some(DirectCall::Delete)) {
+            Some(guard) => guard(driver, message),
+            None => Ok(()),
         }
     }
 

@@ -205,7 +205,14 @@ impl Store {
         let what = over.to_string();
         let reason = match over.quota {
             Quota::ControlMessages => Reason::TooManyMessages { what },
-            _ => Reason::OverLimit { what },
+            Quota::Drivers
+            | Quota::Segments
+            | Quota::StringBytes
+            | Quota::NodeIdBytes
+            | Quota::Volumes
+            | Quota::DurableBytes
+            | Quota::ListBytes
+            | Quota::StoreBytes => Reason::OverLimit { what },
         };
         self.set_apart(node, driver, reason);
     }
