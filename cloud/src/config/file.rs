@@ -100,12 +100,7 @@ impl Config {
         let drivers = drivers(flags.drivers, &mut file);
         let default_node = default_node(flags.default_node, &mut file);
         let (policies, csidrivers) = sections(&mut file, &drivers, default_node.as_ref());
-        let fronts = file.path("fronts");
-        let fronts = flags.fronts.or(fronts);
-        let holders = over(flags.holders, file.list("holders", str::parse::<Address>));
-        if holders.is_empty() {
-            file.required("fronts (--fronts)", fronts.as_ref());
-        }
+        let (fronts, holders) = sockets(flags.fronts, flags.holders, &mut file);
         let store = store(flags.store, &mut file, directory);
         let calls = file.path("calls");
         let admin = admin(flags.admin, &mut file, fronts.as_deref(), &drivers);
@@ -183,6 +178,22 @@ fn drivers(flags: Vec<DriverName>, file: &mut Reader) -> Vec<DriverName> {
     drivers.sort();
     drivers.dedup();
     drivers
+}
+
+/// Where sidecars call: the directory of the fronts, and the socket relays. One of them must be
+/// there.
+fn sockets(
+    fronts: Option<PathBuf>,
+    holders: Vec<Address>,
+    file: &mut Reader,
+) -> (Option<PathBuf>, Vec<Address>) {
+    let listed = file.path("fronts");
+    let fronts = fronts.or(listed);
+    let holders = over(holders, file.list("holders", str::parse::<Address>));
+    if holders.is_empty() {
+        file.required("fronts (--fronts)", fronts.as_ref());
+    }
+    (fronts, holders)
 }
 
 /// The store. A relative path in the file is relative to the file's directory.

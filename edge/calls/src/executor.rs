@@ -231,22 +231,15 @@ impl Executor {
         // answer's length is bounded.
         let method = if by_link { Some(Authority::sent(path)?) } else { Method::of_path(path) };
         let calls = &*self.calls(driver)?;
-        let name = method.map_or("a method newer than this csi-edge", Method::name);
-        let bad = |source: BadRequest| Error::BadRequest { method: name, source };
-        let deadline = forward::deadline(&parts.headers).map_err(bad)?;
+        let deadline = forward::deadline(&parts.headers).map_err(|e| bad(method, e))?;
         let work = async {
-            let mut body = frame::collect(body).await.map_err(|e| bad(e.into()))?;
-            let message = frame::message(&body).map_err(|e| bad(e.into()))?;
-            let key =
-                method.map(|method| method.key(&message)).transpose().map_err(|e| bad(e.into()))?;
+            let mut body = frame::collect(body).await.map_err(|e| bad(method, e))?;
+            let (message, key) = read(method, &body)?;
             if by_link {
                 self.check_cloud(&replaced, epoch).await?;
             }
             if let Some((method, key)) = method.zip(key.as_ref()) {
-                match by_link {
-                    true => self.allow(method, key, calls)?,
-                    false => self.authority.note_run(method),
-                }
+                self.check_allowed(method, key, by_link, calls)?;
                 self.check_delete(method, &calls.driver.name, &message)?;
             }
             parts.headers.remove(&CALL_ID);
@@ -317,9 +310,8 @@ impl Executor {
         let calls = &*self.calls(driver)?;
         let path = call.path.path();
         let method = Method::of_path(path).ok_or_else(|| Error::UnknownMethod(path.to_owned()))?;
-        let bad = |source: BadRequest| Error::BadRequest { method: method.name(), source };
-        let message = frame::message(&call.body).map_err(|e| bad(e.into()))?;
-        let key = method.key(&message).map_err(|e| bad(e.into()))?;
+        let message = frame::message(&call.body).map_err(|e| bad(Some(method), e))?;
+        let key = method.key(&message).map_err(|e| bad(Some(method), e))?;
         let tracked = self.track(calls, Caller::Own, method, &message)?;
         let subjects = method.subjects(&key);
         let operation = Operation { method, body: call.body.clone(), subjects, id: None };
@@ -389,10 +381,20 @@ impl Executor {
         known.iter().flat_map(of).collect()
     }
 
-    /// Refuses a call of the cloud that the node's operator denies.
-    fn allow(&self, method: Method, key: &Key, calls: &DriverCalls) -> Result<(), Error> {
-        let node = self.drivers.node();
-        self.authority.allow(node, method, || calls.is_running(&method.subjects(key)))
+    /// Refuses a call of the cloud that the node's operator denies. The node's own calls are noted.
+    fn check_allowed(
+        &self,
+        method: Method,
+        key: &Key,
+        by_link: bool,
+        calls: &DriverCalls,
+    ) -> Result<(), Error> {
+        if by_link {
+            let node = self.drivers.node();
+            return self.authority.allow(node, method, || calls.is_running(&method.subjects(key)));
+        }
+        self.authority.note_run(method);
+        Ok(())
     }
 
     /// The rewriting of topology in a call of the node's own front; none if the method has none.
@@ -407,4 +409,17 @@ impl Executor {
         let rewrite = TopologyRewrite { driver, scopes, introductions, node, method };
         (method.rewrite() != Rewrite::Nothing).then_some(rewrite)
     }
+}
+
+/// The message of a framed request, and what it is about if its method is known.
+fn read(method: Option<Method>, body: &Bytes) -> Result<(Bytes, Option<Key>), Error> {
+    let message = frame::message(body).map_err(|e| bad(method, e))?;
+    let key = method.map(|method| method.key(&message)).transpose();
+    Ok((message, key.map_err(|e| bad(method, e))?))
+}
+
+/// The error of a request that cannot be read.
+fn bad(method: Option<Method>, source: impl Into<BadRequest>) -> Error {
+    let method = method.map_or("a method newer than this csi-edge", Method::name);
+    Error::BadRequest { method, source: source.into() }
 }
