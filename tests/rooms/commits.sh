@@ -1,8 +1,11 @@
 #!/bin/sh
-# Refuses commits with a `wip` subject, a subject over 72 columns, or more than one parent.
+# Refuses commits with a `wip` subject, a subject over 72 columns, or more than one parent; newer ones
+# without a body, too.
 set -eu
 # Commits after this one are checked.
 BASE=b326f63aa4211cfca412c9f02c6919a55a314e28
+# Commits after this one need a body.
+BODIES=a17487a263ae593e78f6d2104c0b4c57499b7a0c
 COLUMNS_AT_MOST=72
 
 skip() {
@@ -24,13 +27,18 @@ faults() {
             echo "$1: work in progress: $subject"
         fi
     done
+    git log --format='%h%x09%s' "$BODIES..HEAD" | while IFS='	' read -r id subject; do
+        [ -n "$(git log -1 --format=%b "$id")" ] || echo "$id: no body: $subject"
+    done
 }
 
 git rev-parse --git-dir >/dev/null 2>&1 || skip 'this is no clone'
-git rev-parse --quiet --verify "$BASE^{commit}" >/dev/null ||
-    skip "$BASE is not here, perhaps because the clone is shallow"
-git merge-base --is-ancestor "$BASE" HEAD ||
-    skip "$BASE is not before HEAD, perhaps because the clone is shallow"
+for commit in "$BASE" "$BODIES"; do
+    git rev-parse --quiet --verify "$commit^{commit}" >/dev/null ||
+        skip "$commit is not here, perhaps because the clone is shallow"
+    git merge-base --is-ancestor "$commit" HEAD ||
+        skip "$commit is not before HEAD, perhaps because the clone is shallow"
+done
 found=$(faults)
 [ -z "$found" ] || {
     printf 'commits: mend these before they are merged:\n%s\n' "$found" >&2
