@@ -30,16 +30,16 @@ pub(crate) fn check_create(
     parameters: &BTreeMap<String, String>,
 ) -> Result<(), Error> {
     let method = Method::creating(Resource::Volume).name();
-    let contradiction = |source| Error::DirectAsked { method, source };
     if direct::is_auto(parameters) {
         // The words are checked now, and the rest after the decision.
         let direct = direct::decided(parameters, true);
-        return Direct::read(&direct).map(drop).map_err(contradiction);
+        return Direct::read(&direct).map(drop).map_err(asked_too_much(method));
     }
-    let Some(direct) = Direct::read(parameters).map_err(contradiction)? else { return Ok(()) };
-    let bad = |source| Error::BadRequest { method, source: BadRequest::Protobuf(source) };
-    let request = csi::CreateVolumeRequest::decode(request.clone()).map_err(bad)?;
-    check(&direct, &request.volume_capabilities).map_err(contradiction)
+    let Some(direct) = Direct::read(parameters).map_err(asked_too_much(method))? else {
+        return Ok(());
+    };
+    let request = csi::CreateVolumeRequest::decode(request.clone()).map_err(bad(method))?;
+    check(&direct, &request.volume_capabilities).map_err(asked_too_much(method))
 }
 
 /// Refuses a class that asks for the outcome of a decision.
@@ -109,25 +109,23 @@ pub(crate) fn of_volume(
             return Ok(None);
         }
     };
-    let malformed = |source: Malformed| Error::BadRequest { method, source: source.into() };
     let Some(places) = rpc.places() else { return Ok(None) };
     let parameters = match places.context {
         [] => class(),
-        _ => direct::settings(request, places).map_err(malformed)?,
+        _ => direct::settings(request, places).map_err(bad(method))?,
     };
-    let contradiction = |source| Error::DirectAsked { method, source };
-    let Some(direct) = Direct::read(&parameters).map_err(contradiction)? else {
-        let message = direct::without_settings(request, places).map_err(malformed)?;
+    let Some(direct) = Direct::read(&parameters).map_err(asked_too_much(method))? else {
+        let message = direct::without_settings(request, places).map_err(bad(method))?;
         // Its answer gets the keys back that the driver did not see.
         let is_direct = rpc.direct() == Some(DirectCall::Validate);
         return Ok(message.map(|message| VolumeRequest { message: message.into(), is_direct }));
     };
     if is_attach {
-        let bad = |source| Error::BadRequest { method, source: BadRequest::Protobuf(source) };
-        let request = csi::ControllerPublishVolumeRequest::decode(request.clone()).map_err(bad)?;
-        check(&direct, request.volume_capability.as_slice()).map_err(contradiction)?;
+        let request =
+            csi::ControllerPublishVolumeRequest::decode(request.clone()).map_err(bad(method))?;
+        check(&direct, request.volume_capability.as_slice()).map_err(asked_too_much(method))?;
     }
-    let message = direct::for_driver(request, places).map_err(malformed)?;
+    let message = direct::for_driver(request, places).map_err(bad(method))?;
     Ok(Some(VolumeRequest { message: message.into(), is_direct: true }))
 }
 
@@ -139,22 +137,31 @@ pub(crate) fn of_volume(
 /// The request or the answer is malformed.
 pub(crate) fn validated(method: Method, request: &Bytes, answer: &Bytes) -> Result<Vec<u8>, Error> {
     let method = method.name();
-    let bad = |source| Error::BadRequest { method, source: BadRequest::Protobuf(source) };
-    let malformed = |source: Malformed| Error::BadRequest { method, source: source.into() };
-    let shown = direct::into_validated(answer, request).map_err(malformed)?;
-    let asked = csi::ValidateVolumeCapabilitiesRequest::decode(request.clone()).map_err(bad)?;
+    let shown = direct::into_validated(answer, request).map_err(bad(method))?;
+    let asked =
+        csi::ValidateVolumeCapabilitiesRequest::decode(request.clone()).map_err(bad(method))?;
     let parameters = asked.volume_context.into_iter().chain(asked.parameters).collect();
     let checked = Direct::read(&parameters).and_then(|direct| {
         direct.map_or(Ok(()), |direct| check(&direct, &asked.volume_capabilities))
     });
     let Err(contradiction) = checked else { return Ok(shown) };
     let mut refused =
-        csi::ValidateVolumeCapabilitiesResponse::decode(shown.as_slice()).map_err(bad)?;
+        csi::ValidateVolumeCapabilitiesResponse::decode(shown.as_slice()).map_err(bad(method))?;
     if refused.confirmed.take().is_none() {
         return Ok(shown);
     }
     refused.message = chain(&contradiction);
     Ok(refused.encode_to_vec())
+}
+
+/// The error of a request that asks for something a direct volume cannot do.
+fn asked_too_much(method: &'static str) -> impl FnOnce(Contradiction) -> Error {
+    move |source| Error::DirectAsked { method, source }
+}
+
+/// The error of a message that cannot be read or edited.
+fn bad<E: Into<BadRequest>>(method: &'static str) -> impl FnOnce(E) -> Error {
+    move |source| Error::BadRequest { method, source: source.into() }
 }
 
 #[cfg(test)]

@@ -60,7 +60,8 @@ pub fn contested(
             None => key == NODE_SEGMENT || tells_nodes_apart(of, key, claimant.node),
         };
         if is_of_nodes {
-            contested.extend(rivals(state, of, claimant, key, value));
+            let segment = Segments::from([(key.clone(), value.clone())]);
+            contested.extend(Claim { state, of, claimant, key, value, segment }.conflicts());
         }
     }
     contested
@@ -74,45 +75,76 @@ fn tells_nodes_apart(of: &DriverState, key: &str, node: &NodeName) -> bool {
     is_of_names || (others.by >= MANY && of.values_of_others(key, node) == others.by)
 }
 
-/// The conflicting claims to one segment whose key identifies nodes.
-fn rivals(
-    state: &State,
-    of: &DriverState,
-    claimant: &Claimant<'_>,
-    key: &str,
-    value: &str,
-) -> Vec<Contested> {
-    let Claimant { node, node_id, is_new, .. } = claimant;
-    let segment = Segments::from([(key.to_owned(), value.to_owned())]);
-    let others = || of.located(&segment).filter(|other| other != node && of.is_member(other));
-    let contest = |owner: &NodeName, loser: &NodeName| Contested {
-        key: key.into(),
-        value: value.into(),
-        owner: owner.clone(),
-        claimant: loser.clone(),
-    };
-    if value == node.as_str() {
-        // A node's own name beats an earlier claim of another one.
-        return others().map(|other| contest(node, other)).collect();
+/// The claim of a node to one segment whose key tells nodes apart.
+struct Claim<'a> {
+    state: &'a State,
+    of: &'a DriverState,
+    claimant: &'a Claimant<'a>,
+    key: &'a str,
+    value: &'a str,
+    segment: Segments,
+}
+
+impl Claim<'_> {
+    /// The conflicts with the claims of others.
+    fn conflicts(&self) -> Vec<Contested> {
+        let node = self.claimant.node;
+        if self.value == node.as_str() {
+            // A node's own name beats an earlier claim of another one.
+            return self.others().map(|other| self.contested(node, other)).collect();
+        }
+        let owner = self.named().or_else(|| self.first()).or_else(|| self.with_that_id());
+        owner.iter().map(|owner| self.contested(owner, node)).collect()
     }
-    let named = value.parse::<NodeName>().ok();
-    let named = named.filter(|named| state.node(named).is_some() && !state.is_removed(named));
-    let had = || !is_new && of.at(node).is_some_and(|at| at.is_at(&segment));
-    // Of two nodes that are recorded with it, the one that linked first has it.
-    let since = |node: &NodeName| state.node(node).map_or(u64::MAX, |node| node.since);
-    let is_older = |other: &&NodeName| (since(other), *other) < (since(node), *node);
-    let first = || match had() {
-        false => others().next().cloned(),
-        true => others().find(is_older).cloned(),
-    };
-    let by_id = || {
-        let mut others = of.members().filter(|(other, _)| other != node);
-        let its = |at| id_of(at).is_some_and(|id| id == value);
-        let rival = (value != *node_id).then(|| others.find(|(_, at)| its(at)));
-        rival.flatten().map(|(other, _)| other.clone())
-    };
-    let owner = named.or_else(first).or_else(by_id);
-    owner.iter().map(|owner| contest(owner, node)).collect()
+
+    /// The other nodes that are recorded with the segment.
+    fn others(&self) -> impl Iterator<Item = &NodeName> {
+        let located = self.of.located(&self.segment);
+        located.filter(|other| *other != self.claimant.node && self.of.is_member(other))
+    }
+
+    /// The node whose name is the value.
+    fn named(&self) -> Option<NodeName> {
+        let named = self.value.parse::<NodeName>().ok()?;
+        let is_there = self.state.node(&named).is_some() && !self.state.is_removed(&named);
+        is_there.then_some(named)
+    }
+
+    /// The node that had the segment before. Of two nodes that are recorded with it, that is the
+    /// one that linked first.
+    fn first(&self) -> Option<NodeName> {
+        let node = self.claimant.node;
+        let at = self.of.at(node).filter(|_| !self.claimant.is_new);
+        if !at.is_some_and(|at| at.is_at(&self.segment)) {
+            return self.others().next().cloned();
+        }
+        let own = (self.since(node), node);
+        self.others().find(|other| (self.since(other), *other) < own).cloned()
+    }
+
+    /// When a node linked first.
+    fn since(&self, node: &NodeName) -> u64 {
+        self.state.node(node).map_or(u64::MAX, |node| node.since)
+    }
+
+    /// The other node whose id at the driver is the value.
+    fn with_that_id(&self) -> Option<NodeName> {
+        if self.value == self.claimant.node_id {
+            return None;
+        }
+        let mut others = self.of.members().filter(|(other, _)| *other != self.claimant.node);
+        let found = others.find(|(_, at)| id_of(at).is_some_and(|id| id == self.value));
+        found.map(|(other, _)| other.clone())
+    }
+
+    fn contested(&self, owner: &NodeName, claimant: &NodeName) -> Contested {
+        Contested {
+            key: self.key.into(),
+            value: self.value.into(),
+            owner: owner.clone(),
+            claimant: claimant.clone(),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -102,16 +102,20 @@ impl DriverCalls {
         deadline: Option<Instant>,
     ) -> Result<Response<Body>, Error> {
         let permit = self.streams.clone().try_acquire_owned();
-        let at = || self.driver.socket_of(call.path.path());
-        let permit = permit.map_err(|_| Error::Full { at: at(), limit: MAX_PASSING })?;
+        let permit = permit.map_err(|_| self.full(&call, MAX_PASSING))?;
         let response = self.driver.connection(call.path.path()).send(&call, deadline).await?;
         let source = "in the middle of a stream".into();
-        let broken = Error::DriverBroke { at: at(), source };
+        let broken = Error::DriverBroke { at: self.driver.socket_of(call.path.path()), source };
         Ok(forward::pass(response, &broken, permit))
     }
 
-    /// Waits for a running expansion of the volume, if the call is to join it. True if there was
-    /// one.
+    /// The error of a call for which there is no room.
+    fn full(&self, call: &Call, limit: usize) -> Error {
+        Error::Full { at: self.driver.socket_of(call.path.path()), limit }
+    }
+
+    /// Waits for a running expansion of the volume, if the call is to join what follows from it.
+    /// True if there was one.
     pub(crate) async fn await_expansion(
         &self,
         operation: &Operation,
@@ -160,8 +164,7 @@ impl DriverCalls {
         tracked: Option<Tracked>,
     ) -> CallResult {
         let permit = self.unary.clone().try_acquire_owned();
-        let at = || self.driver.socket_of(call.path.path());
-        let permit = permit.map_err(|_| Error::Full { at: at(), limit: MAX_IN_FLIGHT })?;
+        let permit = permit.map_err(|_| self.full(&call, MAX_IN_FLIGHT))?;
         if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
             return Err(Error::too_late().into());
         }

@@ -142,8 +142,8 @@ impl Expansions {
         if scope == Some(Scope::Shared) {
             return Ok(None);
         }
-        let bad = |source: BadRequest| Error::BadRequest { method: method.name(), source };
-        let read = step(caller, method, message).map_err(bad)?;
+        let read = step(caller, method, message);
+        let read = read.map_err(|source| Error::BadRequest { method: method.name(), source })?;
         let Some((volume_id, step)) = read else { return Ok(None) };
         let concerned = match &step {
             Step::Grow(_) => self.grows(driver, &volume_id, scope)?,
