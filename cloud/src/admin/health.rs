@@ -5,10 +5,10 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use http::{Method, Request, StatusCode};
+use http::{Method, Request};
 use hyper::body::Incoming;
 use proto::admin::http1;
-use proto::admin::http1::{Answer, Listener, text};
+use proto::admin::http1::{Answer, Listener};
 use proto::host::tasks::Tasks;
 use tokio::net::TcpListener;
 
@@ -69,16 +69,14 @@ impl Health {
 
     fn answer(&self, method: &Method, path: &str) -> Answer {
         if method != Method::GET && method != Method::HEAD {
-            return text(StatusCode::METHOD_NOT_ALLOWED, "only GET");
+            return http1::only_get();
         }
-        match (path, self.not_ready(), self.ready.get()) {
-            ("/livez", ..) => text(StatusCode::OK, "ok"),
-            ("/readyz", None, state) => text(StatusCode::OK, &role(state)),
-            ("/readyz", Some(reason), _) => text(StatusCode::SERVICE_UNAVAILABLE, &reason),
-            ("/metrics", _, Some(state)) => http1::metrics(state.metrics()),
-            ("/metrics", ..) => text(StatusCode::SERVICE_UNAVAILABLE, "the store is being opened"),
-            _ => text(StatusCode::NOT_FOUND, "there are /livez, /readyz and /metrics"),
-        }
+        let state = self.ready.get();
+        let not_ready = self.not_ready();
+        let role = role(state);
+        let ready = not_ready.as_deref().map_or(Ok(role.as_str()), Err);
+        let metrics = || Ok(state.ok_or("the store is being opened")?.metrics());
+        http1::monitored(method, path, ready, metrics).unwrap_or_else(http1::not_monitored)
     }
 }
 
@@ -105,6 +103,7 @@ pub async fn serve(listener: TcpListener, health: Arc<Health>, tasks: Tasks) {
 mod tests {
     use std::time::Duration;
 
+    use http::StatusCode;
     use proto::control::leader::LeaderEpoch;
     use tokio::time::Instant;
 

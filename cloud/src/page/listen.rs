@@ -1,6 +1,5 @@
 //! Listens for browsers and proxies, and tells who they are.
 
-use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -8,6 +7,7 @@ use std::time::Duration;
 use anyhow::Context;
 use http::Request;
 use hyper::body::Incoming;
+use proto::host::accept::accept;
 use proto::host::chain;
 use proto::host::socket::Socket;
 use proto::host::tasks::Tasks;
@@ -34,8 +34,8 @@ use crate::nodes::admission::{Admission, Limits};
 const CONNECTIONS: usize = 1024;
 /// The limits of one remote address. A proxy has one address for all.
 const LIMITS: Limits = Limits { handshakes: 16, connections: 512 };
-/// The wait after a connection could not be accepted.
-const PAUSE: Duration = Duration::from_millis(100);
+/// Who is accepted, for the log.
+const CALLER: &str = "a connection to the page";
 /// How often files are looked at.
 const COMPARED: Duration = Duration::from_secs(10);
 /// The mode of a unix socket: its owner, and its group for a proxy.
@@ -150,17 +150,14 @@ impl PageListener {
 
     async fn accept_unix(self, socket: Socket) {
         loop {
-            let accepted = tokio::select! {
+            let (stream, _) = tokio::select! {
                 biased;
                 () = self.tasks.stopped() => return,
-                accepted = socket.listener.accept() => accepted,
+                accepted = accept(CALLER, || socket.listener.accept()) => accepted,
             };
-            match (accepted, self.place()) {
-                (Ok((stream, _)), Some(place)) => {
-                    self.serve(Box::new(stream), false, Peer::default(), place);
-                }
-                (Ok(_), None) => warn!("refused a connection to the page: there are too many"),
-                (Err(error), _) => pause_after(&error).await,
+            match self.place() {
+                Some(place) => self.serve(Box::new(stream), false, Peer::default(), place),
+                None => warn!("refused a connection to the page: there are too many"),
             }
         }
     }
@@ -168,13 +165,7 @@ impl PageListener {
     async fn accept_tcp(self, listener: TcpListener, has_tls: bool) {
         let admission = Admission::new(LIMITS);
         loop {
-            let (tcp, from) = match listener.accept().await {
-                Ok(accepted) => accepted,
-                Err(error) => {
-                    pause_after(&error).await;
-                    continue;
-                }
-            };
+            let (tcp, from) = accept(CALLER, || listener.accept()).await;
             let Some(place) = self.place() else {
                 warn!(%from, "refused a connection to the page: there are too many");
                 continue;
@@ -258,10 +249,4 @@ impl PageListener {
             ca = error;
         }
     }
-}
-
-/// A failed accept, for want of file descriptors say, ends no connection.
-async fn pause_after(error: &io::Error) {
-    warn!(%error, "cannot accept a connection to the page");
-    tokio::time::sleep(PAUSE).await;
 }

@@ -14,6 +14,7 @@ use std::time::Duration;
 use anyhow::Context;
 use http::{HeaderValue, Request, Response};
 use hyper::body::Incoming;
+use proto::host::accept::accept;
 use proto::host::chain;
 use proto::host::socket::Socket;
 use proto::host::tasks::Tasks;
@@ -38,9 +39,9 @@ use crate::state::store::writer::Store;
 
 /// The time in which a stopping csi-cloud may still answer calls in flight here.
 const SOON: Duration = Duration::from_millis(500);
-/// The wait after a connection could not be accepted.
-const PAUSE: Duration = Duration::from_millis(100);
-/// The interval of checks for revoked relays; there are few relays.
+/// Who is accepted, for the log.
+const CALLER: &str = "a holder";
+/// How often the store is asked whether a connected relay was revoked; there are few relays.
 const LOOKED: Duration = Duration::from_secs(1);
 /// The limits of one remote address; there are few relays.
 const LIMITS: Limits = Limits { handshakes: 8, connections: 64 };
@@ -104,25 +105,20 @@ impl RelayListener {
 
     async fn accept_unix(self, socket: Socket) {
         loop {
-            let accepted = tokio::select! {
+            let (stream, _) = tokio::select! {
                 biased;
                 () = self.tasks.stopped() => return,
-                accepted = socket.listener.accept() => accepted,
+                accepted = accept(CALLER, || socket.listener.accept()) => accepted,
             };
-            match accepted {
-                Ok((stream, _)) => self.take(Box::new(stream)),
-                Err(error) => pause_after(&error).await,
-            }
+            self.take(Box::new(stream));
         }
     }
 
     async fn accept_tls(self, listener: TcpListener, acceptor: Acceptor) {
         let room = Admission::new(LIMITS);
         loop {
-            match listener.accept().await {
-                Ok((tcp, from)) => self.admit(tcp, from, &acceptor, &room).await,
-                Err(error) => pause_after(&error).await,
-            }
+            let (tcp, from) = accept(CALLER, || listener.accept()).await;
+            self.admit(tcp, from, &acceptor, &room).await;
         }
     }
 
@@ -217,12 +213,6 @@ async fn revoked(store: &Store, identity: Option<Identity<FrontName>>) {
     while !store.read(|state| state.trust().is_revoked(&subject, &serial)) {
         tokio::time::sleep(LOOKED).await;
     }
-}
-
-/// A failed accept, for want of file descriptors say, does not end the relays that are connected.
-async fn pause_after(error: &std::io::Error) {
-    warn!(%error, "cannot accept a holder");
-    tokio::time::sleep(PAUSE).await;
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use http::{Method, Request, StatusCode};
 use hyper::body::Incoming;
 use proto::admin::client::ErrorBody;
 use proto::admin::http1;
-use proto::admin::http1::{Answer, Listener, text};
+use proto::admin::http1::{Answer, Listener};
 use proto::host::chain;
 use proto::host::socket::Socket;
 use proto::host::tasks::Tasks;
@@ -39,8 +39,7 @@ pub async fn serve(state: Arc<AdminState>, socket: Socket, tasks: Tasks) {
 pub async fn serve_http(state: Arc<AdminState>, listener: TcpListener, tasks: Tasks) {
     let service = move |request: Request<Incoming>| {
         let answer = monitored(&state, request.method(), request.uri().path());
-        let none = || text(StatusCode::NOT_FOUND, "there are /livez, /readyz and /metrics");
-        let answer = answer.unwrap_or_else(none);
+        let answer = answer.unwrap_or_else(http1::not_monitored);
         async move { answer }
     };
     Listener::Tcp(listener).serve(CONNECTIONS, service, tasks).await;
@@ -48,17 +47,8 @@ pub async fn serve_http(state: Arc<AdminState>, listener: TcpListener, tasks: Ta
 
 /// The answer to monitoring; none for another path.
 pub(super) fn monitored(state: &AdminState, method: &Method, path: &str) -> Option<Answer> {
-    let is_get = method == Method::GET || method == Method::HEAD;
-    Some(match (path, state.not_ready()) {
-        ("/livez" | "/readyz" | "/metrics", _) if !is_get => {
-            text(StatusCode::METHOD_NOT_ALLOWED, "only GET")
-        }
-        ("/livez", _) => text(StatusCode::OK, "ok"),
-        ("/readyz", None) => text(StatusCode::OK, "ready"),
-        ("/readyz", Some(reason)) => text(StatusCode::SERVICE_UNAVAILABLE, reason),
-        ("/metrics", _) => http1::metrics(state.metrics()),
-        _ => return None,
-    })
+    let ready = state.not_ready().map_or(Ok("ready"), Err);
+    http1::monitored(method, path, ready, || Ok(state.metrics()))
 }
 
 /// The commands by path: a new command is one line here.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderValue, Request, Response, StatusCode, header};
+use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -17,8 +17,9 @@ use serde::Serialize;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
-use tracing::{debug, warn};
+use tracing::debug;
 
+use crate::host::accept::accept;
 use crate::host::chain;
 use crate::host::socket::Socket;
 use crate::host::tasks::Tasks;
@@ -39,8 +40,6 @@ const JSON: &str = "application/json";
 
 /// The time limit for a request's headers.
 const HEADERS: Duration = Duration::from_secs(10);
-/// The wait after a connection could not be accepted.
-const PAUSE: Duration = Duration::from_millis(100);
 
 /// The socket on which HTTP/1 is served.
 pub enum Listener {
@@ -78,19 +77,10 @@ impl Listener {
                 () = tasks.stopped() => return,
                 permit = connections.clone().acquire_owned() => permit.ok(),
             };
-            let accepted = tokio::select! {
+            let stream = tokio::select! {
                 biased;
                 () = tasks.stopped() => return,
-                accepted = self.accept() => accepted,
-            };
-            let stream = match accepted {
-                Ok(stream) => stream,
-                Err(error) => {
-                    // For want of file descriptors, say; open connections go on.
-                    warn!(%error, "cannot accept a connection");
-                    tokio::time::sleep(PAUSE).await;
-                    continue;
-                }
+                accepted = accept("a connection", || self.accept()) => accepted,
             };
             let service = service.clone();
             let ended = tasks.clone();
@@ -108,8 +98,40 @@ pub fn text(status: StatusCode, text: &str) -> Answer {
 }
 
 /// An answer with metrics.
-pub fn metrics(text: String) -> Answer {
+fn metrics(text: String) -> Answer {
     answer(StatusCode::OK, METRICS, text)
+}
+
+/// The answer to `/livez`, `/readyz` and `/metrics`; none for another path. `ready` is the word of
+/// readiness or why there is none, and so are the metrics.
+pub fn monitored(
+    method: &Method,
+    path: &str,
+    ready: Result<&str, &str>,
+    written: impl FnOnce() -> Result<String, &'static str>,
+) -> Option<Answer> {
+    if !matches!(path, "/livez" | "/readyz" | "/metrics") {
+        return None;
+    }
+    if method != Method::GET && method != Method::HEAD {
+        return Some(only_get());
+    }
+    let answered = match path {
+        "/livez" => Ok(text(StatusCode::OK, "ok")),
+        "/readyz" => ready.map(|ready| text(StatusCode::OK, ready)),
+        _ => written().map(metrics),
+    };
+    Some(answered.unwrap_or_else(|why| text(StatusCode::SERVICE_UNAVAILABLE, why)))
+}
+
+/// The answer to a method that asks for a change.
+pub fn only_get() -> Answer {
+    text(StatusCode::METHOD_NOT_ALLOWED, "only GET")
+}
+
+/// The answer where monitoring alone is served, for another path.
+pub fn not_monitored() -> Answer {
+    text(StatusCode::NOT_FOUND, "there are /livez, /readyz and /metrics")
 }
 
 /// An answer with JSON.

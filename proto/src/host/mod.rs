@@ -3,6 +3,7 @@
 //!
 //! Every task has a name and an owner, and every wait for one ends. May use: no other room.
 
+pub mod accept;
 pub mod chain;
 pub mod clock;
 pub mod files;

@@ -3,16 +3,16 @@
 use std::convert::Infallible;
 use std::future::Future;
 use std::sync::Arc;
-use std::time::Duration;
 
 use hyper::body::Incoming;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tonic::Code;
-use tracing::{debug, warn};
+use tracing::debug;
 
 use crate::csi::status::ToStatus;
+use crate::host::accept::accept;
 use crate::host::chain::chain;
 use crate::host::socket::Socket;
 use crate::host::tasks::Tasks;
@@ -109,19 +109,10 @@ where
         }
     };
     loop {
-        let accepted = tokio::select! {
+        let (stream, _) = tokio::select! {
             biased;
             () = tasks.stopped() => return,
-            accepted = socket.listener.accept() => accepted,
-        };
-        let stream = match accepted {
-            Ok((stream, _)) => stream,
-            Err(error) => {
-                // For example, no file descriptor is free: the connections go on.
-                warn!(%error, "cannot accept a caller");
-                tokio::time::sleep(Duration::from_millis(100)).await;
-                continue;
-            }
+            accepted = accept("a caller", || socket.listener.accept()) => accepted,
         };
         let service = service.clone();
         let stop = tasks.clone();

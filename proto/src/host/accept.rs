@@ -1,0 +1,48 @@
+//! Accepts connections. One that cannot be accepted ends no other: there may be no file descriptor.
+
+use std::io;
+use std::time::Duration;
+
+use tracing::warn;
+
+/// The wait after a connection could not be accepted.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// The next connection of a listener; `whose` is for the log. May be dropped without loss if
+/// `accept` may.
+pub async fn accept<T, F>(whose: &str, accept: impl Fn() -> F) -> T
+where
+    F: Future<Output = io::Result<T>>,
+{
+    loop {
+        match accept().await {
+            Ok(accepted) => return accepted,
+            Err(error) => {
+                warn!(%error, "cannot accept {whose}");
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use tokio::time::Instant;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_failed_accept_is_tried_again_after_a_pause() {
+        let tries = Cell::new(0);
+        let begun = Instant::now();
+        let accepted = accept("a caller", || {
+            tries.set(tries.get() + 1);
+            let is_full = tries.get() < 3;
+            async move { if is_full { Err(io::Error::other("no more files")) } else { Ok(3) } }
+        });
+        assert_eq!(accepted.await, 3);
+        assert_eq!(begun.elapsed(), PAUSE * 2);
+    }
+}
