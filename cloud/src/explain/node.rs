@@ -9,7 +9,7 @@ use proto::names::{DriverName, NodeName};
 use super::answer::{Cause, Chain, Verdict};
 use super::explainer::Explainer;
 use crate::nodes::driver_health::DriverHealth;
-use crate::nodes::past::CertificateFault;
+use crate::nodes::link_history::CertificateFault;
 use crate::state::condition::NodeCondition;
 use crate::state::known::State;
 
@@ -47,7 +47,7 @@ impl Explainer<'_> {
     pub(super) fn node_facts(&self, node: &NodeName, driver: Option<&DriverName>) -> NodeFacts {
         let away = self.links.away(node);
         let health = driver.and_then(|driver| self.links.driver_health(node, driver));
-        let past = &self.links.past;
+        let past = &self.links.history;
         let awaited = away.is_some() && past.lost_for(node).is_none();
         let certificate = past.fault(node);
         self.store.read(|state| {

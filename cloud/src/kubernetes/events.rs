@@ -17,7 +17,7 @@ use proto::names::{DriverName, NodeName};
 use crate::kubernetes::claims::Reason;
 use crate::kubernetes::node::Collision;
 use crate::nodes::driver_health::DriverHealth;
-use crate::nodes::past::CertificateFault;
+use crate::nodes::link_history::CertificateFault;
 use crate::state::colocated::Colocated;
 use crate::state::condition::HomeCondition;
 use crate::state::default_name::claim_uid;

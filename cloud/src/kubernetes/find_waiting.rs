@@ -18,11 +18,11 @@ use tokio::time::Instant;
 use crate::kubernetes::api::ApiError;
 use crate::kubernetes::events::{About, Notice};
 use crate::kubernetes::keeper::{Away, Keeper};
-use crate::kubernetes::looks::NodesAway;
+use crate::kubernetes::notice_limiter;
 use crate::kubernetes::objects::Objects;
+use crate::kubernetes::poll_schedule::NodesAway;
 use crate::kubernetes::slow_calls::SlowCall;
 use crate::kubernetes::snapshot_facts::{ContentFacts, SnapshotKind};
-use crate::kubernetes::told;
 use crate::kubernetes::waits;
 use crate::kubernetes::waits::{WaitingAttachment, WaitingPod, Wanted};
 use crate::state::clock;
@@ -40,19 +40,12 @@ impl Keeper {
         let away = self.nodes_away();
         let begun = Instant::now();
         let mut notices = Vec::new();
-        for node in self.looks.turns(&away, begun) {
+        for node in self.schedule.turns(&away, begun) {
             let pods = self.waiting_pods(&node, begun).await?;
             notices.extend(self.notices_of_pods(&node, pods).await);
         }
-        let is_away = !away.is_empty();
-        if is_away {
-            notices.extend(self.growing_claims());
-        }
-        let attaching = self.slow_attaches();
-        let taking = self.slow_snapshots();
-        let of_attachments = is_away || !attaching.is_empty();
-        let of_snapshots = is_away || !taking.is_empty();
-        if !(of_attachments || of_snapshots) || !self.looks.is_due(begun) {
+        let slow = self.slow_snapshots();
+        if (away.is_empty() && slow.is_empty()) || !self.schedule.is_due(begun) {
             return Ok(notices);
         }
         if of_attachments {
@@ -61,7 +54,8 @@ impl Keeper {
         if of_snapshots {
             notices.extend(self.waiting_snapshots(begun, &taking).await?);
         }
-        self.looks.looked(begun, Instant::now());
+        notices.extend(self.waiting_snapshots(begun, &slow).await?);
+        self.schedule.polled(begun, Instant::now());
         Ok(notices)
     }
 
@@ -117,7 +111,7 @@ impl Keeper {
             let namespace = pod.namespace.clone();
             let about = About::Pod(pod, node.clone());
             let notice = waits::notice(about, node, Duration::ZERO, wanted);
-            if looked == PODS || !self.told.is_news(&notice, Instant::now()) {
+            if looked == PODS || !self.limiter.is_news(&notice, Instant::now()) {
                 continue;
             }
             looked += 1;
@@ -128,7 +122,7 @@ impl Keeper {
                     notices.extend(notice);
                 }
                 // It has none of ours.
-                Ok(None) => self.told.keep(&notice, Instant::now(), told::AGAIN),
+                Ok(None) => self.limiter.keep(&notice, Instant::now(), notice_limiter::AGAIN),
                 Err(_) => {}
             }
         }

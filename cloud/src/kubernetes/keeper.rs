@@ -14,13 +14,13 @@ use tracing::warn;
 use crate::kubernetes::api::{ApiError, Server};
 use crate::kubernetes::csidriver::CsiDriverSettings;
 use crate::kubernetes::events::Notice;
-use crate::kubernetes::looks::Looks;
 use crate::kubernetes::managed_fields::MANAGER;
 use crate::kubernetes::mirror::Mirror;
+use crate::kubernetes::notice_limiter::NoticeLimiter;
+use crate::kubernetes::poll_schedule::PollSchedule;
 use crate::kubernetes::published::Published;
 use crate::kubernetes::retry::Retries;
 use crate::kubernetes::settings::Kubernetes;
-use crate::kubernetes::told::Told;
 use crate::nodes::links::Links;
 use crate::state::policy::Policy;
 use crate::state::store::writer::Store;
@@ -51,13 +51,13 @@ pub(super) struct Keeper {
     pub(super) retries: Retries,
     /// Until when a driver at a node waits for the node's kubelet.
     pub(super) missing: HashMap<(NodeName, DriverName), Instant>,
-    pub(super) told: Told,
+    pub(super) limiter: NoticeLimiter,
     pub(super) scan: Scan,
     /// Notices about volumes that were not published yet.
     pub(super) left: VecDeque<Notice>,
-    /// The times of the next lookups of waiting objects.
-    pub(super) looks: Looks,
-    /// The number of Events that may still be tried in this round.
+    /// When objects that wait may be looked for.
+    pub(super) schedule: PollSchedule,
+    /// How many Events may still be tried in this round.
     pub(super) turns: usize,
 }
 
@@ -93,10 +93,10 @@ impl Keeper {
             recorder,
             retries: Retries::default(),
             missing: HashMap::new(),
-            told: Told::default(),
+            limiter: NoticeLimiter::default(),
             scan: Scan::default(),
             left: VecDeque::new(),
-            looks: Looks::default(),
+            schedule: PollSchedule::default(),
             turns: 0,
         }
     }

@@ -20,9 +20,9 @@ use crate::kubernetes::events;
 use crate::kubernetes::events::{About, Notice};
 use crate::kubernetes::keeper::{Away, Keeper, Scan};
 use crate::kubernetes::mirror::KnownNode;
-use crate::kubernetes::told;
+use crate::kubernetes::notice_limiter;
 use crate::nodes::driver_health::DriverHealth;
-use crate::nodes::past::CertificateFault;
+use crate::nodes::link_history::CertificateFault;
 use crate::state::known::State;
 
 /// The shortest time between two scans of the volumes, when some have changed.
@@ -61,10 +61,10 @@ impl Keeper {
             let mut found = self.scan_volumes().await;
             found.extend(self.waiting_objects().await?);
             let now = Instant::now();
-            let news = found.into_iter().filter(|notice| self.told.is_news(notice, now));
-            self.left = news.take(told::MEMORY).collect();
+            let news = found.into_iter().filter(|notice| self.limiter.is_news(notice, now));
+            self.left = news.take(notice_limiter::MEMORY).collect();
         }
-        if self.left.len() < told::MEMORY {
+        if self.left.len() < notice_limiter::MEMORY {
             let colocated = self.facts.store.colocated().take();
             self.left.extend(colocated.iter().map(events::colocated));
         }
@@ -145,7 +145,7 @@ impl Keeper {
     fn certificate_faults(&self) -> Vec<Notice> {
         let objects = self.mirror.objects();
         let notice = |(name, node): (&String, &KnownNode)| {
-            let fault = self.facts.links.past.fault(&name.parse().ok()?)?;
+            let fault = self.facts.links.history.fault(&name.parse().ok()?)?;
             Some(events::certificate(name, &node.uid, &fault))
         };
         objects.nodes.items().iter().filter_map(notice).collect()
@@ -174,7 +174,7 @@ impl Keeper {
             .store
             .read(|state| claims::reason(claim, state, away, health, policy.grace))?;
         let reason = match reason {
-            Reason::Away(node, away) => match self.facts.links.past.fault(&node) {
+            Reason::Away(node, away) => match self.facts.links.history.fault(&node) {
                 Some(CertificateFault::Ended(_)) => Reason::Ended(node),
                 _ => Reason::Away(node, away),
             },
@@ -221,7 +221,7 @@ impl Keeper {
 
     /// Publishes an Event, unless the same was told within the hour or this round may not.
     pub(super) async fn publish_event(&mut self, notice: Notice) -> Result<(), Away> {
-        if !self.may_publish() || !self.told.is_news(&notice, Instant::now()) {
+        if !self.may_publish() || !self.limiter.is_news(&notice, Instant::now()) {
             return Ok(());
         }
         self.turns -= 1;
@@ -231,7 +231,7 @@ impl Keeper {
             Err(ApiError::Away(_)) => return Err(Away),
             Err(ApiError::Missing) => {
                 debug!(?about, reason, "nobody is there to be told");
-                self.told.keep(&notice, Instant::now(), told::AGAIN);
+                self.limiter.keep(&notice, Instant::now(), notice_limiter::AGAIN);
             }
             answered => {
                 let told = self.settled(EVENTS, answered)?.is_some();
@@ -246,8 +246,8 @@ impl Keeper {
                     EventType::Warning | EventType::Normal => {}
                 }
                 // A refused Event does not delay the others.
-                let again = if told { told::AGAIN } else { REFUSED };
-                self.told.keep(&notice, Instant::now(), again);
+                let again = if told { notice_limiter::AGAIN } else { REFUSED };
+                self.limiter.keep(&notice, Instant::now(), again);
             }
         }
         Ok(())

@@ -12,9 +12,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
-use crate::nodes::places::{Place, Places};
 use crate::nodes::source::{Linked, Source};
 use crate::nodes::turns::Turns;
+use crate::nodes::waiting_slots::{WaitingSlot, WaitingSlots};
 
 /// Concurrent handshakes. Each takes about a millisecond of CPU, so more would not be faster.
 const HANDSHAKES: usize = 256;
@@ -58,7 +58,7 @@ struct Inner {
 
 /// The limits that connections of one sort share.
 struct Share {
-    door: Places,
+    door: WaitingSlots,
     waiting: Arc<Semaphore>,
     turns: Turns,
 }
@@ -87,7 +87,7 @@ pub(crate) enum Full {
 /// A connection at the door.
 pub(crate) struct AtDoor {
     given_up: CancellationToken,
-    _place: Place,
+    _place: WaitingSlot,
 }
 
 /// The slot of a connection; free again when dropped.
@@ -107,7 +107,7 @@ pub(crate) struct Pending {
 impl Share {
     fn new() -> Self {
         Self {
-            door: Places::new(AT_DOOR),
+            door: WaitingSlots::new(AT_DOOR),
             waiting: Arc::new(Semaphore::new(WAITING)),
             turns: Turns::new(HANDSHAKES),
         }

@@ -22,6 +22,7 @@ use tokio::time::timeout;
 use tracing::{info, warn};
 
 use crate::metadata::sending::Sending;
+use crate::nodes::broadcast::Broadcast;
 use crate::nodes::driver_health::ReportedHealth;
 use crate::nodes::greetings::Greeting;
 use crate::nodes::handle::{Handle, Peer, Want};
@@ -29,7 +30,6 @@ use crate::nodes::labelled_report::LabelledReport;
 use crate::nodes::lease_queue::LeaseQueue;
 use crate::nodes::links::{Links, REMOVED, REVOKED};
 use crate::nodes::refusal::{NoHello, end_without_hello, refuse};
-use crate::nodes::telling::Told;
 use crate::pki::issuer::CaTag;
 use crate::state::{ingest, report};
 
@@ -72,7 +72,7 @@ struct Established {
     link: Link,
     handle: Arc<Handle>,
     wanted: mpsc::Receiver<Want>,
-    told: watch::Receiver<Told>,
+    told: watch::Receiver<Broadcast>,
     labelled: LabelledReport,
     metadata: Sending,
 }
@@ -213,7 +213,7 @@ async fn hello(
         return Err(NoHello::Refused(STOPPING.into()));
     }
     if identity.validity.ended(SystemTime::now()) {
-        links.past.ended(node, identity.validity.not_after);
+        links.history.ended(node, identity.validity.not_after);
         let ended = "the certificate of this node has ended, and may only be renewed";
         let advice = "a csi-edge that renews does so by itself; otherwise check both clocks";
         return Err(NoHello::Refused(format!("{ended}; {advice}")));
@@ -281,7 +281,7 @@ struct LinkTask<'a> {
     handle: &'a Arc<Handle>,
     link: Link,
     wanted: mpsc::Receiver<Want>,
-    told: watch::Receiver<Told>,
+    told: watch::Receiver<Broadcast>,
     labelled: LabelledReport,
     metadata: Sending,
     leases: LeaseQueue<'a>,

@@ -18,15 +18,15 @@ use tokio::sync::{oneshot, watch};
 use tracing::{info, warn};
 
 use crate::metadata::shared::Metadata;
+use crate::nodes::broadcast::{Broadcast, Broadcaster, backoff_cap};
 use crate::nodes::budgets::Budgets;
 use crate::nodes::driver_health::DriverHealth;
 use crate::nodes::greetings::Greetings;
 use crate::nodes::handle::Handle;
 use crate::nodes::leading::Leading;
-use crate::nodes::past::Past;
+use crate::nodes::link_history::LinkHistory;
 use crate::nodes::published_topology::{ByNode, PublishedTopology};
 use crate::nodes::scopes::Scopes;
-use crate::nodes::telling::{Telling, Told, backoff_cap};
 use crate::pki::enrolment::Enrolment;
 use crate::pki::issuer::CaTag;
 use crate::state::affinity::{Affinity, Age, VolumeAnswer};
@@ -57,9 +57,9 @@ pub type AskKubernetes =
 pub struct Links {
     pub(super) answer_lease: AnswerLease,
     by_node: Mutex<HashMap<NodeName, Arc<Handle>>>,
-    /// The history of earlier links.
-    pub(crate) past: Past,
-    /// The CAs that each node last reported.
+    /// What earlier links have shown.
+    pub(crate) history: LinkHistory,
+    /// What each node said last of the CAs that it has.
     cas: Mutex<HashMap<NodeName, Option<CaTag>>>,
     leading: Leading,
     /// Calls that wait for their node's next link.
@@ -70,7 +70,7 @@ pub struct Links {
     draining: Tasks,
     /// Changed whenever a node has a new link.
     linking: watch::Sender<()>,
-    telling: Arc<Telling>,
+    broadcaster: Arc<Broadcaster>,
     /// Links that are not welcomed yet.
     pub(super) greetings: Greetings,
     budgets: Budgets,
@@ -90,11 +90,11 @@ impl Links {
     /// An empty set of links, whose tasks are part of `tasks`.
     pub fn new(store: Store, tasks: Tasks, answer_lease: AnswerLease) -> Self {
         let cap = backoff_cap(0);
-        let telling = Telling::new(store.clone(), tasks.clone(), Scopes::default(), cap);
+        let broadcaster = Broadcaster::new(store.clone(), tasks.clone(), Scopes::default(), cap);
         Self {
             answer_lease,
             by_node: Mutex::default(),
-            past: Past::default(),
+            history: LinkHistory::default(),
             cas: Mutex::default(),
             leading: Leading::new(store.leadership().clone(), store.cluster().cloned()),
             waiting: Mutex::default(),
@@ -103,7 +103,7 @@ impl Links {
             tasks,
             draining: Tasks::default(),
             linking: watch::Sender::default(),
-            telling: Arc::new(telling),
+            broadcaster: Arc::new(broadcaster),
             greetings: Greetings::default(),
             budgets: Budgets::default(),
             authority: Authority::default(),
@@ -122,8 +122,8 @@ impl Links {
         authority.apply(&self.store);
         let scopes = Scopes::new(policies);
         let cap = backoff_cap(0);
-        let telling = Telling::new(self.store.clone(), self.tasks.clone(), scopes, cap);
-        Self { telling: Arc::new(telling), authority, ..self }
+        let broadcaster = Broadcaster::new(self.store.clone(), self.tasks.clone(), scopes, cap);
+        Self { broadcaster: Arc::new(broadcaster), authority, ..self }
     }
 
     /// The same, which gives new leases of direct volumes or not.
@@ -207,7 +207,7 @@ impl Links {
 
     /// A driver's scope, as edges are told.
     pub(crate) fn scope(&self, driver: &DriverName) -> Option<Scope> {
-        self.telling.scopes().of(driver, &self.store)
+        self.broadcaster.scopes().of(driver, &self.store)
     }
 
     /// The durable state.
@@ -240,7 +240,7 @@ impl Links {
         if self.by_node().contains_key(node) {
             return None;
         }
-        Some(self.past.lost_for(node).unwrap_or_else(|| self.leading.age()))
+        Some(self.history.lost_for(node).unwrap_or_else(|| self.leading.age()))
     }
 
     /// The health of a driver at a node, as its edge reports it; none without a link or a report.
@@ -326,7 +326,7 @@ impl Links {
         let links = self.by_node();
         for (node, link) in links.iter().filter(|(_, link)| link.is_expired(now)) {
             warn!(%node, "the certificate of the edge has ended, and so does its link");
-            self.past.ended(node, link.expires().unwrap_or(now));
+            self.history.ended(node, link.expires().unwrap_or(now));
             link.end(EXPIRED);
         }
     }
@@ -366,7 +366,7 @@ impl Links {
             older.end("replaced by a newer link");
         }
         let linked = self.by_node().len();
-        self.telling.cap(backoff_cap(linked));
+        self.broadcaster.cap(backoff_cap(linked));
         info!(%node, "linked");
     }
 
@@ -377,7 +377,7 @@ impl Links {
             older.retire();
         }
         self.made.fetch_add(1, Ordering::Relaxed);
-        self.past.linked(node, &handle.peer);
+        self.history.linked(node, &handle.peer);
         self.cas().insert(node.clone(), handle.peer.ca);
         for waiting in self.waiting().remove(node).unwrap_or_default() {
             // The caller may have left.
@@ -393,13 +393,13 @@ impl Links {
         if by_node.get(node).is_some_and(|current| Arc::ptr_eq(current, handle)) {
             by_node.remove(node);
             handle.retire();
-            self.past.lost(node);
+            self.history.lost(node);
         }
     }
 
     /// Changes whenever edges have to be told something new.
-    pub(super) fn told(&self) -> watch::Receiver<Told> {
-        self.telling.told()
+    pub(super) fn told(&self) -> watch::Receiver<Broadcast> {
+        self.broadcaster.told()
     }
 
     /// The CAs that a node last reported. None if it reported none since this csi-cloud began.
@@ -426,12 +426,12 @@ impl Links {
 
     /// Tells all edges again if another CA issues.
     pub(crate) fn issued_by(&self, ca: CaTag) {
-        self.telling.ca(ca);
+        self.broadcaster.ca(ca);
     }
 
     /// Tells all edges again if a node's report has changed a driver's scope.
     pub(crate) fn refresh_scopes(&self) {
-        self.telling.refresh();
+        self.broadcaster.refresh();
     }
 
     /// The welcome for an edge, which is sent again when it changes. For a driver without a front
@@ -442,14 +442,14 @@ impl Links {
         unserved: &[Unserved],
         ca: Option<CaTag>,
     ) -> Welcome {
-        let mut scopes = self.telling.scopes().at(node, &self.store);
+        let mut scopes = self.broadcaster.scopes().at(node, &self.store);
         scopes.extend(
             unserved.iter().filter_map(|driver| Some((driver.name.clone(), driver.scope?))),
         );
         Welcome {
             protocol: PROTOCOL,
             version: env!("CARGO_PKG_VERSION").into(),
-            backoff_cap_ms: u32::try_from(self.telling.backoff_cap().as_millis()).ok(),
+            backoff_cap_ms: u32::try_from(self.broadcaster.backoff_cap().as_millis()).ok(),
             scopes,
             publishes_topology: self.topology_published_at(node),
             leases: true,

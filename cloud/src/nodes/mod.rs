@@ -5,6 +5,7 @@
 
 pub mod accept;
 pub mod admission;
+mod broadcast;
 mod budgets;
 pub mod discover;
 pub mod driver_health;
@@ -15,15 +16,14 @@ mod join;
 pub mod labelled_report;
 pub(crate) mod leading;
 pub mod lease_queue;
+pub(crate) mod link_history;
 pub mod link_task;
 pub mod links;
 pub mod node_call;
-pub(crate) mod past;
-mod places;
 pub(crate) mod published_topology;
 pub mod query;
 mod refusal;
 pub mod scopes;
 pub(crate) mod source;
-mod telling;
 mod turns;
+mod waiting_slots;

@@ -40,7 +40,7 @@ use crate::state::store::writer::Store;
 /// The time in which a stopping csi-cloud may still answer calls in flight here.
 const SOON: Duration = Duration::from_millis(500);
 /// Who is accepted, for the log.
-const CALLER: &str = "a holder";
+const CALLER: &str = "a socket relay";
 /// How often the store is asked whether a connected relay was revoked; there are few relays.
 const LOOKED: Duration = Duration::from_secs(1);
 /// The limits of one remote address; there are few relays.
@@ -75,7 +75,7 @@ impl RelayListener {
                 Address::Https { host, port } => self.listen_tls(host, *port, credentials).await,
             };
             let bound = bound.with_context(|| {
-                format!("cannot listen for holders on {address} (holders, --holders)")
+                format!("cannot listen for socket relays on {address} (holders, --holders)")
             })?;
             println!("holders {bound}");
         }
@@ -126,7 +126,7 @@ impl RelayListener {
     async fn admit(&self, tcp: TcpStream, from: SocketAddr, acceptor: &Acceptor, room: &Admission) {
         let waiting = match room.enter(from.ip()).await {
             Ok(waiting) => waiting,
-            Err(full) => return warn!(%from, error = %full, "refused a holder"),
+            Err(full) => return warn!(%from, error = %full, "refused a socket relay"),
         };
         let listener = self.clone();
         let acceptor = acceptor.clone();
@@ -135,7 +135,7 @@ impl RelayListener {
             let passed = handshake.await.ok().flatten();
             match passed.unwrap_or((Err(LinkError::TimedOut), None)) {
                 (Ok((relay, io)), place) => listener.serve(Some(relay), io, place),
-                (Err(error), _) => warn!(%from, error = chain(&error), "refused a holder"),
+                (Err(error), _) => warn!(%from, error = chain(&error), "refused a socket relay"),
             }
         });
     }

@@ -234,7 +234,7 @@ impl Connection {
         };
         match answered.await {
             Ok((answer, false)) => Ok(answer),
-            Ok((answer, true)) => Err(SendError::Again(said(&answer))),
+            Ok((answer, true)) => Err(SendError::Again(reason(&answer))),
             Err(error) if self.is_lost(&error) => Err(SendError::Gone(error)),
             Err(error) => Err(SendError::Broken(error)),
         }
@@ -314,8 +314,8 @@ async fn fetch(
     }
 }
 
-/// The message with which csi-cloud gives a call back.
-fn said(answer: &Answer) -> BoxError {
+/// What csi-cloud says as it gives a call back.
+fn reason(answer: &Answer) -> BoxError {
     match answer.failure() {
         Some(status) => status.message().into(),
         None => "it is stopping".into(),

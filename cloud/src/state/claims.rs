@@ -70,7 +70,7 @@ pub fn contested(
 /// True if a key has identified nodes so far: every other node reports its own name or id, or many
 /// nodes report different values.
 fn tells_nodes_apart(of: &DriverState, key: &str, node: &NodeName) -> bool {
-    let others = of.said_by_others(key, node);
+    let others = of.counts_of_others(key, node);
     let is_of_names = others.by >= ENOUGH && others.own == others.by;
     is_of_names || (others.by >= MANY && of.values_of_others(key, node) == others.by)
 }

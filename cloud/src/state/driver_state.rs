@@ -8,7 +8,7 @@ use proto::csi::{Id, Segments};
 use proto::names::NodeName;
 
 use crate::state::driver_info::DriverInfo;
-use crate::state::own_keys::{OwnKeys, Said};
+use crate::state::own_keys::{KeyCounts, OwnKeys};
 use crate::state::recent::{RecentChanges, Stale};
 use crate::state::record::{Elected, Home, Intent, LeaseRecord, NodeDriver, Profile};
 use crate::state::segment_index::SegmentIndex;
@@ -108,11 +108,11 @@ impl DriverState {
         !self.excluded.contains(node)
     }
 
-    /// The counts of a topology key over the nodes that count, without this one.
-    pub(super) fn said_by_others(&self, key: &str, node: &NodeName) -> Said {
+    /// What the nodes that count say of a topology key, without this one.
+    pub(super) fn counts_of_others(&self, key: &str, node: &NodeName) -> KeyCounts {
         let extra = self.excluded.iter().filter(|excluded| *excluded != node).chain([node]);
-        let extra = extra.filter_map(|node| Some(Said::by(node, self.at.get(node)?, key)));
-        extra.fold(self.own_keys.of(key), Said::without)
+        let extra = extra.filter_map(|node| Some(KeyCounts::by(node, self.at.get(node)?, key)));
+        extra.fold(self.own_keys.of(key), KeyCounts::without)
     }
 
     /// The number of values of a topology key over the nodes that count, without this one.

@@ -14,16 +14,16 @@ use crate::state::record::NodeDriver;
 
 /// The number of nodes that report a key, and of those that report their own name or id.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Said {
+pub(super) struct KeyCounts {
     pub(super) by: usize,
     pub(super) own: usize,
 }
 
-impl Said {
-    /// The count of this node alone.
+impl KeyCounts {
+    /// What this node says of the key.
     pub(super) fn by(node: &NodeName, at: &NodeDriver, key: &str) -> Self {
-        let said = at.segments.iter().find(|segment| segment.0 == key);
-        said.map_or_else(Self::default, |segment| Self::segment(node, at, &segment.1))
+        let found = at.segments.iter().find(|segment| segment.0 == key);
+        found.map_or_else(Self::default, |segment| Self::segment(node, at, &segment.1))
     }
 
     fn segment(node: &NodeName, at: &NodeDriver, value: &str) -> Self {
@@ -39,24 +39,24 @@ impl Said {
 
 /// The counts of each key.
 #[derive(Default)]
-pub(super) struct OwnKeys(HashMap<String, Said>);
+pub(super) struct OwnKeys(HashMap<String, KeyCounts>);
 
 impl OwnKeys {
-    /// The counts of a key over all nodes.
-    pub(super) fn of(&self, key: &str) -> Said {
+    /// What all nodes say of a key.
+    pub(super) fn of(&self, key: &str) -> KeyCounts {
         self.0.get(key).copied().unwrap_or_default()
     }
 
     /// Counts a node.
     pub(super) fn add(&mut self, node: &NodeName, at: &NodeDriver) {
         for segment in &at.segments {
-            let said = Said::segment(node, at, &segment.1);
+            let counts = KeyCounts::segment(node, at, &segment.1);
             if !self.0.contains_key(&segment.0) {
-                self.0.insert(segment.0.clone(), Said::default());
+                self.0.insert(segment.0.clone(), KeyCounts::default());
             }
             let Some(all) = self.0.get_mut(&segment.0) else { continue };
-            all.by += said.by;
-            all.own += said.own;
+            all.by += counts.by;
+            all.own += counts.own;
         }
     }
 
@@ -64,7 +64,7 @@ impl OwnKeys {
     pub(super) fn remove(&mut self, node: &NodeName, at: &NodeDriver) {
         for segment in &at.segments {
             let Some(all) = self.0.get_mut(&segment.0) else { continue };
-            *all = all.without(Said::segment(node, at, &segment.1));
+            *all = all.without(KeyCounts::segment(node, at, &segment.1));
             if all.by == 0 {
                 self.0.remove(&segment.0);
             }
@@ -107,20 +107,20 @@ mod tests {
             at("n3", Some("x")),
             at("n4", None),
         ]);
-        let said = |state: &State, without: &str| {
-            let said = state.driver(&"d.example".parse().unwrap()).unwrap();
-            let said = said.said_by_others(KEY, &name(without));
-            (said.by, said.own)
+        let counts = |state: &State, without: &str| {
+            let driver = state.driver(&"d.example".parse().unwrap()).unwrap();
+            let counts = driver.counts_of_others(KEY, &name(without));
+            (counts.by, counts.own)
         };
-        assert_eq!(said(&state, "n4"), (3, 2));
-        assert_eq!(said(&state, "n1"), (2, 1));
-        assert_eq!(said(&state, "n9"), (3, 2), "of a node that is not known");
+        assert_eq!(counts(&state, "n4"), (3, 2));
+        assert_eq!(counts(&state, "n1"), (2, 1));
+        assert_eq!(counts(&state, "n9"), (3, 2), "of a node that is not known");
         let removed = Node { since: 1, removed: Some(2) };
         state.apply(Change::Node(name("n3"), Some(removed)));
-        assert_eq!((said(&state, "n4"), said(&state, "n3")), ((2, 2), (2, 2)), "n3 is removed");
+        assert_eq!((counts(&state, "n4"), counts(&state, "n3")), ((2, 2), (2, 2)), "n3 is removed");
         state.apply(at("n2", Some("y")));
-        assert_eq!(said(&state, "n4"), (2, 1));
+        assert_eq!(counts(&state, "n4"), (2, 1));
         state.apply(at("n2", None));
-        assert_eq!((said(&state, "n4"), said(&state, "n1")), ((1, 1), (0, 0)));
+        assert_eq!((counts(&state, "n4"), counts(&state, "n1")), ((1, 1), (0, 0)));
     }
 }

@@ -183,7 +183,7 @@ impl Lists {
         kind: ListKind,
         secrets: &Secrets,
     ) -> Pending<Refreshed> {
-        match self.refresher.rests(node, kind) {
+        match self.refresher.backs_off(node, kind) {
             Some(why) => watch::channel(Some(Err(why))).1,
             None => self.ask_now(node, kind, secrets),
         }

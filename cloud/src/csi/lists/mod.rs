@@ -4,6 +4,7 @@
 //! asks linked nodes only. `background` refreshes lists without a caller.
 
 pub mod background;
+mod backoff;
 pub mod faults;
 pub mod first_lists;
 pub mod health;
@@ -12,7 +13,6 @@ pub mod merged;
 pub mod page;
 pub mod progress;
 pub mod refresh;
-mod rests;
 pub mod token;
 mod turns;
 mod unlisted;

@@ -12,11 +12,11 @@ use proto::names::NodeName;
 use tokio::time::{Instant, timeout};
 use tracing::{debug, warn};
 
+use super::backoff::Backoffs;
 use super::faults::no_use;
 use super::first_lists::{FirstLists, Held};
 use super::kind::{ListKind, Secrets};
 use super::progress::{Endless, Progress};
-use super::rests::Rests;
 use super::unlisted::Unlisted;
 use super::whole::{HeldBack, ListEnd, ListPage, Recorded, WholeList, missing};
 use crate::error::Error;
@@ -59,8 +59,8 @@ pub(super) struct Refresher {
     first_lists: Arc<FirstLists>,
     /// For whose first lists callers waited.
     unlisted: Arc<Unlisted>,
-    /// The nodes whose last list was useless.
-    rests: Arc<Rests>,
+    /// Whose last list was of no use.
+    backoffs: Arc<Backoffs>,
 }
 
 impl Refresher {
@@ -71,7 +71,7 @@ impl Refresher {
             listed: Arc::default(),
             first_lists: Arc::default(),
             unlisted: Arc::default(),
-            rests: Arc::default(),
+            backoffs: Arc::default(),
         }
     }
 
@@ -89,7 +89,7 @@ impl Refresher {
         self.listed().retain(|(listed, _)| listed != node);
         self.unlisted.forget(node);
         self.first_lists.forget(node);
-        self.rests.forget(node);
+        self.backoffs.forget(node);
     }
 
     /// The driver's count of changed homes.
@@ -112,17 +112,17 @@ impl Refresher {
         let listed = self.list_in_time(&query).await.map_err(Arc::new);
         match &listed {
             Err(error) if error.is_over_quota() || no_use(error).is_some() => {
-                self.rests.begin(node, *kind, error.clone());
+                self.backoffs.begin(node, *kind, error.clone());
             }
             Err(error) if !error.is_held() => {}
-            Ok(_) | Err(_) => self.rests.end(node, *kind),
+            Ok(_) | Err(_) => self.backoffs.end(node, *kind),
         }
         listed
     }
 
-    /// The fault of the node's last list, while the node rests.
-    pub(super) fn rests(&self, node: &NodeName, kind: ListKind) -> Option<Arc<QueryError>> {
-        self.rests.why(node, kind)
+    /// Why the node's last list was of no use, while the node is not asked again.
+    pub(super) fn backs_off(&self, node: &NodeName, kind: ListKind) -> Option<Arc<QueryError>> {
+        self.backoffs.why(node, kind)
     }
 
     async fn list_in_time(&self, query: &ListQuery) -> Result<usize, QueryError> {
@@ -383,7 +383,7 @@ impl Refresher {
         let mut progress = Progress::default();
         for pages in 1..=MAX_PAGES {
             let page = kind.page(&self.queries, node, secrets, token.clone(), deadline).await?;
-            self.rests.count(node, *kind, page.bytes);
+            self.backoffs.count(node, *kind, page.bytes);
             progress.note(*kind, &page, quotas).map_err(|endless| match endless {
                 Endless::Over(over) => self.over_quota(node, over),
                 Endless::Circle => self.bad_answer(node, *kind, "and its pages go in a circle"),

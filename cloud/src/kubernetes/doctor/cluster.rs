@@ -7,7 +7,7 @@ use k8s_openapi::api::admissionregistration::v1::{
 use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule};
 use proto::admin::doctor::Finding;
 
-use crate::kubernetes::doctor::looked::{Looked, hidden};
+use crate::kubernetes::doctor::lookup::{Lookup, hidden};
 
 /// CloudCore's role in KubeEdge's chart. It is aggregated from others.
 pub(super) const CLOUDCORE: &str = "cloudcore";
@@ -18,14 +18,14 @@ pub(super) const OBJECT_SYNCS: (&str, &str) = ("reliablesyncs.kubeedge.io", "obj
 
 const COMPONENT: &str = "apply deploy/kustomize/components/kubeedge (in the chart: kubeedge: true)";
 
-/// Checks that CloudCore may read VolumeAttachments for its nodes.
-pub(super) fn rights(role: &Looked<ClusterRole>) -> Finding {
+/// Whether CloudCore may read VolumeAttachments for its nodes.
+pub(super) fn rights(role: &Lookup<ClusterRole>) -> Finding {
     const CHECK: &str = "cloudcore-rights";
     let about = format!("ClusterRole {CLOUDCORE}");
     let role = match role {
-        Looked::Found(role) => role,
-        Looked::Hidden(why) => return hidden(CHECK, &about, why),
-        Looked::Missing => {
+        Lookup::Found(role) => role,
+        Lookup::Hidden(why) => return hidden(CHECK, &about, why),
+        Lookup::Missing => {
             return Finding::unknown(
                 CHECK,
                 about,
@@ -61,22 +61,22 @@ fn allows(rule: &PolicyRule, verb: &str) -> bool {
 
 /// Checks that a policy keeps CloudCore from deleting the nodes' copies of VolumeAttachments.
 pub(super) fn policy(
-    policy: &Looked<ValidatingAdmissionPolicy>,
-    binding: &Looked<ValidatingAdmissionPolicyBinding>,
+    policy: &Lookup<ValidatingAdmissionPolicy>,
+    binding: &Lookup<ValidatingAdmissionPolicyBinding>,
 ) -> Finding {
     const CHECK: &str = "admission-policy";
     let about = format!("ValidatingAdmissionPolicy {POLICY}");
     let found = match (policy, binding) {
-        (Looked::Hidden(why), _) | (_, Looked::Hidden(why)) => return hidden(CHECK, &about, why),
-        (Looked::Missing, _) => "there is none",
-        (_, Looked::Missing) => "it has no binding of its name, so it does nothing",
-        (Looked::Found(policy), Looked::Found(_)) if !is_about_object_syncs(policy) => {
+        (Lookup::Hidden(why), _) | (_, Lookup::Hidden(why)) => return hidden(CHECK, &about, why),
+        (Lookup::Missing, _) => "there is none",
+        (_, Lookup::Missing) => "it has no binding of its name, so it does nothing",
+        (Lookup::Found(policy), Lookup::Found(_)) if !is_about_object_syncs(policy) => {
             "it is not about the creation of ObjectSyncs"
         }
-        (Looked::Found(_), Looked::Found(binding)) if !denies(binding) => {
+        (Lookup::Found(_), Lookup::Found(binding)) if !denies(binding) => {
             "its binding does not deny anything"
         }
-        (Looked::Found(_), Looked::Found(_)) => {
+        (Lookup::Found(_), Lookup::Found(_)) => {
             return Finding::ok(CHECK, about, "CloudCore leaves VolumeAttachments to the nodes");
         }
     };
@@ -105,20 +105,20 @@ fn denies(binding: &ValidatingAdmissionPolicyBinding) -> bool {
 }
 
 /// Whether CloudCore made ObjectSyncs of VolumeAttachments, given the names of those that it has.
-pub(super) fn object_syncs(attachments: &Looked<Vec<String>>) -> Finding {
+pub(super) fn object_syncs(attachments: &Lookup<Vec<String>>) -> Finding {
     const CHECK: &str = "object-syncs";
     const SHOWN: usize = 5;
     let about = "ObjectSyncs of VolumeAttachments";
     match attachments {
-        Looked::Hidden(why) => hidden(CHECK, about, why),
-        Looked::Missing => Finding::unknown(
+        Lookup::Hidden(why) => hidden(CHECK, about, why),
+        Lookup::Missing => Finding::unknown(
             CHECK,
             about,
             "there is no such kind of object",
             "if CloudCore does not run yet, ask again when it does",
         ),
-        Looked::Found(names) if names.is_empty() => Finding::ok(CHECK, about, "there are none"),
-        Looked::Found(names) => {
+        Lookup::Found(names) if names.is_empty() => Finding::ok(CHECK, about, "there are none"),
+        Lookup::Found(names) => {
             let first = names.iter().take(SHOWN).cloned().collect::<Vec<_>>().join(", ");
             Finding::fault(
                 CHECK,
@@ -139,8 +139,8 @@ mod tests {
     use super::*;
     use proto::admin::doctor::Verdict;
 
-    fn found<T: DeserializeOwned>(object: Value) -> Looked<T> {
-        Looked::Found(serde_json::from_value(object).unwrap())
+    fn found<T: DeserializeOwned>(object: Value) -> Lookup<T> {
+        Lookup::Found(serde_json::from_value(object).unwrap())
     }
 
     fn role(rules: Value) -> Finding {
@@ -173,33 +173,33 @@ mod tests {
         ] {
             assert_eq!(role(rules.clone()).verdict, Verdict::Fault, "{rules}");
         }
-        assert_eq!(rights(&Looked::Missing).verdict, Verdict::Unknown);
-        let refused = rights(&Looked::Hidden("forbidden".into()));
+        assert_eq!(rights(&Lookup::Missing).verdict, Verdict::Unknown);
+        let refused = rights(&Lookup::Hidden("forbidden".into()));
         assert_eq!(refused.verdict, Verdict::Unknown);
         assert!(refused.found.contains("cannot be read: forbidden"), "{}", refused.found);
     }
 
-    fn the_policy(resource: &str, operation: &str) -> Looked<ValidatingAdmissionPolicy> {
+    fn the_policy(resource: &str, operation: &str) -> Lookup<ValidatingAdmissionPolicy> {
         let rule = json!({"apiGroups": ["reliablesyncs.kubeedge.io"], "apiVersions": ["*"],
             "operations": [operation], "resources": [resource]});
         found(json!({"metadata": {"name": POLICY},
             "spec": {"matchConstraints": {"resourceRules": [rule]}}}))
     }
 
-    fn the_binding(to: &str, action: &str) -> Looked<ValidatingAdmissionPolicyBinding> {
+    fn the_binding(to: &str, action: &str) -> Lookup<ValidatingAdmissionPolicyBinding> {
         found(json!({"metadata": {"name": POLICY},
             "spec": {"policyName": to, "validationActions": [action]}}))
     }
 
     #[test]
     fn the_policy_must_deny_object_syncs() {
-        let of = |a: Looked<_>, b: Looked<_>| policy(&a, &b);
+        let of = |a: Lookup<_>, b: Lookup<_>| policy(&a, &b);
         let right = || the_policy("objectsyncs", "CREATE");
         let bound = || the_binding(POLICY, "Deny");
         assert_eq!(of(right(), bound()).verdict, Verdict::Ok);
         for (wrong, why) in [
-            (of(Looked::Missing, bound()), "there is none"),
-            (of(right(), Looked::Missing), "no binding"),
+            (of(Lookup::Missing, bound()), "there is none"),
+            (of(right(), Lookup::Missing), "no binding"),
             (of(the_policy("pods", "CREATE"), bound()), "not about"),
             (of(the_policy("objectsyncs", "DELETE"), bound()), "not about"),
             (of(right(), the_binding(POLICY, "Audit")), "does not deny"),
@@ -208,7 +208,7 @@ mod tests {
             assert_eq!(wrong.verdict, Verdict::Fault, "{why}");
             assert!(wrong.found.contains(why), "{}", wrong.found);
         }
-        let hidden = Looked::Hidden("forbidden".into());
+        let hidden = Lookup::Hidden("forbidden".into());
         assert_eq!(of(hidden, bound()).verdict, Verdict::Unknown);
     }
 
@@ -225,12 +225,12 @@ mod tests {
     #[test]
     fn object_syncs_of_attachments_are_told() {
         let of = |names: &[&str]| {
-            object_syncs(&Looked::Found(names.iter().map(|name| (*name).to_owned()).collect()))
+            object_syncs(&Lookup::Found(names.iter().map(|name| (*name).to_owned()).collect()))
         };
         assert_eq!(of(&[]).verdict, Verdict::Ok);
         let some = of(&["default/n1.x", "default/n2.y"]);
         assert_eq!(some.verdict, Verdict::Fault);
         assert!(some.found.contains("there are 2, for example default/n1.x"), "{}", some.found);
-        assert_eq!(object_syncs(&Looked::Missing).verdict, Verdict::Unknown);
+        assert_eq!(object_syncs(&Lookup::Missing).verdict, Verdict::Unknown);
     }
 }

@@ -7,7 +7,7 @@ use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::PodSpec;
 use proto::admin::doctor::Finding;
 
-use crate::kubernetes::doctor::looked::{Looked, hidden};
+use crate::kubernetes::doctor::lookup::{Lookup, hidden};
 
 /// Its name in deploy/.
 pub(super) const NAME: &str = "csi-edge";
@@ -17,13 +17,13 @@ const REGISTRAR: &str = "--kubelet-registration-path";
 /// The labels of nodes, by name.
 pub(super) type NodeLabels<'a> = BTreeMap<&'a str, &'a BTreeMap<String, String>>;
 
-/// The findings about the DaemonSet, given KubeEdge's nodes.
-pub(super) fn findings(daemon_set: &Looked<DaemonSet>, edges: &NodeLabels<'_>) -> Vec<Finding> {
+/// What is said of the DaemonSet, given the nodes that KubeEdge has.
+pub(super) fn findings(daemon_set: &Lookup<DaemonSet>, edges: &NodeLabels<'_>) -> Vec<Finding> {
     let about = format!("DaemonSet {NAME}");
     let daemon_set = match daemon_set {
-        Looked::Found(daemon_set) => daemon_set,
-        Looked::Hidden(why) => return vec![hidden("daemon-set", &about, why)],
-        Looked::Missing => {
+        Lookup::Found(daemon_set) => daemon_set,
+        Lookup::Hidden(why) => return vec![hidden("daemon-set", &about, why)],
+        Lookup::Missing => {
             return vec![Finding::unknown(
                 "daemon-set",
                 about,
@@ -83,14 +83,14 @@ mod tests {
     use super::*;
     use proto::admin::doctor::Verdict;
 
-    fn looked(selector: Value, args: &[&str]) -> Looked<DaemonSet> {
+    fn looked(selector: Value, args: &[&str]) -> Lookup<DaemonSet> {
         let containers = json!([{"name": "csi-edge"}, {"name": "other", "args": args}]);
         let template = json!({"spec": {"nodeSelector": selector, "containers": containers}});
         let spec = json!({"selector": {}, "template": template});
-        Looked::Found(serde_json::from_value(json!({"metadata": {}, "spec": spec})).unwrap())
+        Lookup::Found(serde_json::from_value(json!({"metadata": {}, "spec": spec})).unwrap())
     }
 
-    fn verdicts(daemon_set: &Looked<DaemonSet>) -> Vec<Verdict> {
+    fn verdicts(daemon_set: &Lookup<DaemonSet>) -> Vec<Verdict> {
         let labels = [("node-role.kubernetes.io/edge".to_owned(), String::new())].into();
         let edges = [("e1", &labels)].into();
         findings(daemon_set, &edges).into_iter().map(|finding| finding.verdict).collect()
@@ -105,7 +105,7 @@ mod tests {
         let of_the_base = json!({"edge-csi.io/edge": "true"});
         assert_eq!(verdicts(&looked(of_the_base, &registrar))[0], Verdict::Fault);
         assert_eq!(verdicts(&looked(right, &["--x"])), [Verdict::Ok, Verdict::Fault]);
-        assert_eq!(verdicts(&Looked::Missing), [Verdict::Unknown]);
-        assert_eq!(verdicts(&Looked::Hidden("forbidden".into())), [Verdict::Unknown]);
+        assert_eq!(verdicts(&Lookup::Missing), [Verdict::Unknown]);
+        assert_eq!(verdicts(&Lookup::Hidden("forbidden".into())), [Verdict::Unknown]);
     }
 }

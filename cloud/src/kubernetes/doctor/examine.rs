@@ -15,7 +15,7 @@ use serde::de::DeserializeOwned;
 
 use crate::kubernetes::api::{ApiError, Server};
 use crate::kubernetes::doctor::expansion::Waiting;
-use crate::kubernetes::doctor::looked::{Looked, hidden};
+use crate::kubernetes::doctor::lookup::{Lookup, hidden};
 use crate::kubernetes::doctor::nodes::EdgeNode;
 use crate::kubernetes::doctor::{attachments, cluster, daemon_set, expansion, nodes};
 use crate::kubernetes::front_topology;
@@ -79,7 +79,7 @@ impl Doctor {
     }
 
     /// An object that is in no namespace.
-    async fn look_for<K>(&self, what: &'static str, name: &str) -> Looked<K>
+    async fn look_for<K>(&self, what: &'static str, name: &str) -> Lookup<K>
     where
         K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
     {
@@ -189,14 +189,14 @@ impl Doctor {
         let api: Api<PersistentVolumeClaim> = Api::all(self.server.client.clone());
         let read = |claim| expansion::waiting(&claim);
         match self.server.list("PersistentVolumeClaim list", &api, read).await.into() {
-            Looked::Found(waiting) => {
+            Lookup::Found(waiting) => {
                 let is_edge = |one: &Waiting| {
                     self.drivers.contains(one.driver()) && edges.contains_key(one.node().as_str())
                 };
                 expansion::claims(&waiting, is_edge)
             }
-            Looked::Missing => Vec::new(),
-            Looked::Hidden(why) => vec![hidden("claims", "claims", &why)],
+            Lookup::Missing => Vec::new(),
+            Lookup::Hidden(why) => vec![hidden("claims", "claims", &why)],
         }
     }
 }

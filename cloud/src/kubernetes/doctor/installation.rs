@@ -21,7 +21,7 @@ use tokio::time::timeout;
 
 use crate::kubernetes::api::ApiError;
 use crate::kubernetes::doctor::examine::Doctor;
-use crate::kubernetes::doctor::looked::Looked;
+use crate::kubernetes::doctor::lookup::Lookup;
 use crate::kubernetes::doctor::rights::{Part, Right};
 use crate::kubernetes::doctor::snapshots::Kinds;
 use crate::kubernetes::doctor::{rights, sidecars, snapshots};
@@ -125,13 +125,23 @@ impl Doctor {
         self.drivers.iter().filter(can).cloned().collect()
     }
 
+    async fn snapshot_kinds(&self) -> Lookup<BTreeSet<String>> {
+        let asked = self.server.client.list_api_group_resources(snapshots::GROUP);
+        match timeout(PATIENCE, self.server.ask("snapshot kinds", asked)).await {
+            Ok(answered) => answered
+                .map(|list| list.resources.into_iter().map(|kind| kind.name).collect())
+                .into(),
+            Err(_) => Lookup::Hidden(LATE.into()),
+        }
+    }
+
     /// The images of all pods in csi-cloud's namespace.
-    async fn images(&self) -> Looked<Vec<String>> {
+    async fn images(&self) -> Lookup<Vec<String>> {
         let api = Api::<Pod>::default_namespaced(self.server.client.clone());
         let listed = self.server.list("Pod list", &api, |pod| Some(sidecars::images(&pod)));
         match timeout(PATIENCE, listed).await {
             Ok(listed) => listed.map(|images: Vec<Vec<String>>| images.concat()).into(),
-            Err(_) => Looked::Hidden(LATE.into()),
+            Err(_) => Lookup::Hidden(LATE.into()),
         }
     }
 }

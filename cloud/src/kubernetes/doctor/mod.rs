@@ -9,7 +9,7 @@ mod daemon_set;
 pub mod examine;
 mod expansion;
 pub mod installation;
-mod looked;
+mod lookup;
 mod nodes;
 mod rights;
 mod sidecars;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use k8s_openapi::api::core::v1::Pod;
 use proto::admin::doctor::Finding;
 
-use crate::kubernetes::doctor::looked::Looked;
+use crate::kubernetes::doctor::lookup::Lookup;
 
 /// The sidecars, and the version that `deploy/` has. Older ones are not tried.
 const SIDECARS: &[(&str, u32, u32)] = &[
@@ -23,12 +23,12 @@ pub(super) fn images(pod: &Pod) -> Vec<String> {
     containers.filter_map(|container| container.image.clone()).collect()
 }
 
-/// The findings about them.
-pub(super) fn findings(images: &Looked<Vec<String>>) -> Vec<Finding> {
+/// What is said of them.
+pub(super) fn findings(images: &Lookup<Vec<String>>) -> Vec<Finding> {
     let images = match images {
-        Looked::Found(images) => images,
-        Looked::Missing => &Vec::new(),
-        Looked::Hidden(_) => {
+        Lookup::Found(images) => images,
+        Lookup::Missing => &Vec::new(),
+        Lookup::Hidden(_) => {
             return vec![Finding::unknown(
                 CHECK,
                 "pods of this namespace",
@@ -92,7 +92,7 @@ mod tests {
 
     fn said(images: &[&str]) -> Vec<(String, Verdict)> {
         let images = images.iter().map(|image| (*image).to_owned()).collect();
-        let findings = findings(&Looked::Found(images));
+        let findings = findings(&Lookup::Found(images));
         findings.into_iter().map(|finding| (finding.about, finding.verdict)).collect()
     }
 
@@ -107,7 +107,7 @@ mod tests {
         assert_eq!(said(&["h:5000/csi-attacher"])[0], of("csi-attacher", Verdict::Unknown));
         assert_eq!(said(&["csi-attacher:canary"])[0].1, Verdict::Unknown);
         assert_eq!(said(&["csi-cloud:1.0.0"])[0].1, Verdict::Warning);
-        let hidden = findings(&Looked::Hidden("forbidden".into()));
+        let hidden = findings(&Lookup::Hidden("forbidden".into()));
         assert_eq!(hidden[0].verdict, Verdict::Unknown);
         assert!(hidden[0].advice.contains("kubectl"), "{hidden:?}");
     }

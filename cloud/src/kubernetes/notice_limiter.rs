@@ -1,4 +1,4 @@
-//! Limits repeated Events: the same trouble is published once an hour while it lasts.
+//! Limits notices: the same trouble is told once an hour while it lasts.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -9,20 +9,20 @@ use crate::kubernetes::events::{About, Notice};
 
 /// The time after which lasting trouble is told again.
 pub(super) const AGAIN: Duration = Duration::from_secs(3600);
-/// The number of remembered notices. Further ones wait until there is room.
+/// Published notices that are remembered. Further ones wait until there is room.
 pub(super) const MEMORY: usize = 10_000;
 /// The shortest time between two prunings of the remembered notices.
 const PRUNE: Duration = Duration::from_secs(60);
 
 /// The published notices, and when each may be published again.
 #[derive(Default)]
-pub(super) struct Told {
+pub(super) struct NoticeLimiter {
     until: HashMap<(About, &'static str), Instant>,
     pruned: Option<Instant>,
 }
 
-impl Told {
-    /// True if a notice is due now.
+impl NoticeLimiter {
+    /// Whether a notice is to be published now.
     pub(super) fn is_news(&mut self, notice: &Notice, now: Instant) -> bool {
         let key = (notice.about.clone(), notice.reason);
         if let Some(until) = self.until.get(&key) {
@@ -50,30 +50,30 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_same_is_told_once_an_hour() {
-        let mut told = Told::default();
+        let mut limiter = NoticeLimiter::default();
         let now = Instant::now();
         let away = |name: &str| {
             waiting(name, "u", &Reason::Away("n1".parse().unwrap(), Duration::from_secs(300)))
         };
         assert!(
-            told.is_news(&away("s/a"), now) && told.is_news(&away("s/a"), now),
+            limiter.is_news(&away("s/a"), now) && limiter.is_news(&away("s/a"), now),
             "it was not told yet"
         );
-        told.keep(&away("s/a"), now, AGAIN);
-        assert!(!told.is_news(&away("s/a"), now) && told.is_news(&away("s/b"), now));
+        limiter.keep(&away("s/a"), now, AGAIN);
+        assert!(!limiter.is_news(&away("s/a"), now) && limiter.is_news(&away("s/b"), now));
         let removed = waiting("s/a", "u", &Reason::Removed("n1".parse().unwrap()));
-        assert!(told.is_news(&removed, now), "another reason is other news");
-        assert!(told.is_news(&away("s/a"), now + AGAIN));
+        assert!(limiter.is_news(&removed, now), "another reason is other news");
+        assert!(limiter.is_news(&away("s/a"), now + AGAIN));
         let mut tell = |number: usize, now| {
             let notice = away(&format!("s/{number}"));
-            let news = told.is_news(&notice, now);
+            let news = limiter.is_news(&notice, now);
             if news {
-                told.keep(&notice, now, AGAIN);
+                limiter.keep(&notice, now, AGAIN);
             }
             news
         };
         assert_eq!((0..MEMORY * 2).filter(|number| tell(*number, now)).count(), MEMORY - 1);
         assert!(tell(MEMORY * 2, now + AGAIN), "there is room again");
-        assert_eq!(told.until.len(), 1);
+        assert_eq!(limiter.until.len(), 1);
     }
 }

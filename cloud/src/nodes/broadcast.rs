@@ -20,7 +20,7 @@ const APART: Duration = Duration::from_secs(1);
 
 /// The settings for all edges. A change is broadcast.
 #[derive(Default)]
-pub(super) struct Told {
+pub(super) struct Broadcast {
     /// Grows with the largest number of links seen.
     pub(super) backoff_cap: Duration,
     /// The scopes of all drivers. Each edge is told those of its own drivers.
@@ -30,8 +30,8 @@ pub(super) struct Told {
 }
 
 /// Tells all edges.
-pub(super) struct Telling {
-    told: watch::Sender<Told>,
+pub(super) struct Broadcaster {
+    told: watch::Sender<Broadcast>,
     scopes: Scopes,
     store: Store,
     tasks: Tasks,
@@ -47,9 +47,9 @@ struct Turn {
     is_waiting: bool,
 }
 
-impl Telling {
+impl Broadcaster {
     pub(super) fn new(store: Store, tasks: Tasks, scopes: Scopes, backoff_cap: Duration) -> Self {
-        let told = Told { backoff_cap, ..Told::default() };
+        let told = Broadcast { backoff_cap, ..Broadcast::default() };
         let turn = Turn { backoff_cap, ..Turn::default() };
         Self { told: watch::Sender::new(told), scopes, store, tasks, turn: Mutex::new(turn) }
     }
@@ -64,8 +64,8 @@ impl Telling {
         self.told.borrow().backoff_cap
     }
 
-    /// The settings to send, and each change of them.
-    pub(super) fn told(&self) -> watch::Receiver<Told> {
+    /// Changes whenever edges have to be told something new.
+    pub(super) fn told(&self) -> watch::Receiver<Broadcast> {
         self.told.subscribe()
     }
 
@@ -102,12 +102,12 @@ impl Telling {
             return self.tell_now(turn);
         };
         turn.is_waiting = true;
-        let telling = self.clone();
+        let broadcaster = self.clone();
         self.tasks.spawn_until_stop("telling", async move {
             sleep_until(next).await;
-            let mut turn = telling.turn();
+            let mut turn = broadcaster.turn();
             turn.is_waiting = false;
-            telling.tell_now(turn);
+            broadcaster.tell_now(turn);
         });
     }
 

@@ -5,8 +5,8 @@ use proto::host::chain;
 
 use crate::kubernetes::api::ApiError;
 
-/// The result of looking up an object.
-pub(super) enum Looked<T> {
+/// What looking for an object gave.
+pub(super) enum Lookup<T> {
     /// It is there.
     Found(T),
     /// It is not.
@@ -15,7 +15,7 @@ pub(super) enum Looked<T> {
     Hidden(String),
 }
 
-impl<T> From<Result<T, ApiError>> for Looked<T> {
+impl<T> From<Result<T, ApiError>> for Lookup<T> {
     fn from(answered: Result<T, ApiError>) -> Self {
         match answered {
             Ok(found) => Self::Found(found),

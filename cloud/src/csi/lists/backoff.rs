@@ -20,20 +20,20 @@ const SECOND: usize = 1 << 20;
 
 /// The nodes that rest, or whose lists are being read.
 #[derive(Default)]
-pub(super) struct Rests {
-    nodes: Mutex<HashMap<(NodeName, ListKind), Rest>>,
+pub(super) struct Backoffs {
+    nodes: Mutex<HashMap<(NodeName, ListKind), Backoff>>,
 }
 
 #[derive(Default)]
-struct Rest {
-    /// The bytes that it sent since its last rest.
+struct Backoff {
+    /// What it sent since its last rest.
     bytes: usize,
     /// Until when it rests, and why its last list was of no use.
     until: Option<(Instant, Arc<QueryError>)>,
 }
 
-impl Rests {
-    fn nodes(&self) -> MutexGuard<'_, HashMap<(NodeName, ListKind), Rest>> {
+impl Backoffs {
+    fn nodes(&self) -> MutexGuard<'_, HashMap<(NodeName, ListKind), Backoff>> {
         self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -79,15 +79,15 @@ mod tests {
     const KIND: ListKind = ListKind::Volumes;
 
     /// How long a node rests that sent so many bytes in two pages, in seconds.
-    async fn rest(rests: &Rests, bytes: usize) -> u64 {
+    async fn rest(backoffs: &Backoffs, bytes: usize) -> u64 {
         let node: NodeName = "n1".parse().unwrap();
         let why = Error::OverQuota { node: node.clone(), why: "w".into() };
-        rests.count(&node, KIND, bytes / 2);
-        rests.count(&node, KIND, bytes - bytes / 2);
-        rests.begin(&node, KIND, Arc::new(why.into()));
-        assert!(rests.why(&node, ListKind::Snapshots).is_none(), "another list");
+        backoffs.count(&node, KIND, bytes / 2);
+        backoffs.count(&node, KIND, bytes - bytes / 2);
+        backoffs.begin(&node, KIND, Arc::new(why.into()));
+        assert!(backoffs.why(&node, ListKind::Snapshots).is_none(), "another list");
         let begun = Instant::now();
-        while rests.why(&node, KIND).is_some() {
+        while backoffs.why(&node, KIND).is_some() {
             tokio::time::advance(FIRST).await;
         }
         begun.elapsed().as_secs()
@@ -95,24 +95,26 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_node_rests_longer_the_more_it_sent_for_nothing() {
-        let rests = Rests::default();
-        assert_eq!(rest(&rests, 0).await, 1);
-        assert_eq!(rest(&rests, 16 << 20).await, 17);
-        assert_eq!(rest(&rests, 0).await, 1, "what it sent before counts no more");
-        assert_eq!(rest(&rests, 36 << 20).await, 30);
-        assert_eq!(rest(&rests, usize::MAX).await, 30);
+        let backoffs = Backoffs::default();
+        assert_eq!(rest(&backoffs, 0).await, 1);
+        assert_eq!(rest(&backoffs, 16 << 20).await, 17);
+        assert_eq!(rest(&backoffs, 0).await, 1, "what it sent before counts no more");
+        assert_eq!(rest(&backoffs, 36 << 20).await, 30);
+        assert_eq!(rest(&backoffs, usize::MAX).await, 30);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_good_list_or_a_purge_ends_a_rest() {
-        let rests = Rests::default();
+        let backoffs = Backoffs::default();
         let node: NodeName = "n1".parse().unwrap();
         let why: Arc<QueryError> = Arc::new(Error::Removed { node: node.clone() }.into());
-        for end in [|rests: &Rests, node: &NodeName| rests.end(node, KIND), Rests::forget] {
-            rests.begin(&node, KIND, why.clone());
-            assert!(rests.why(&node, KIND).is_some());
-            end(&rests, &node);
-            assert!(rests.why(&node, KIND).is_none());
+        for end in
+            [|backoffs: &Backoffs, node: &NodeName| backoffs.end(node, KIND), Backoffs::forget]
+        {
+            backoffs.begin(&node, KIND, why.clone());
+            assert!(backoffs.why(&node, KIND).is_some());
+            end(&backoffs, &node);
+            assert!(backoffs.why(&node, KIND).is_none());
         }
     }
 }

@@ -18,15 +18,15 @@ pub(super) type NodesAway = BTreeMap<NodeName, Duration>;
 
 /// The times of the next lookups.
 #[derive(Default)]
-pub(super) struct Looks {
+pub(super) struct PollSchedule {
     /// The pods of each node.
     pods: HashMap<NodeName, Instant>,
     /// Attachments and snapshots; none if they never were.
     others: Option<Instant>,
 }
 
-impl Looks {
-    /// Takes the nodes whose turn it is, the longest wait first, and schedules their next turn.
+impl PollSchedule {
+    /// The nodes whose turn it is, the one that has waited longest first. They have had it then.
     pub(super) fn turns(&mut self, away: &NodesAway, now: Instant) -> Vec<NodeName> {
         self.pods.retain(|node, _| away.contains_key(node));
         let next = |node: &NodeName| self.pods.get(node).copied();
@@ -47,8 +47,8 @@ impl Looks {
         self.others.is_none_or(|at| at <= now)
     }
 
-    /// Notes a lookup of attachments and snapshots.
-    pub(super) fn looked(&mut self, begun: Instant, end: Instant) {
+    /// Attachments and snapshots were looked at.
+    pub(super) fn polled(&mut self, begun: Instant, end: Instant) {
         let pause = PAUSE.max(end.saturating_duration_since(begun) * SHARE);
         self.others = Some(end + pause);
     }
@@ -60,31 +60,31 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_few_nodes_at_a_time_have_their_turn_and_none_has_it_twice_a_minute() {
-        let mut looks = Looks::default();
+        let mut schedule = PollSchedule::default();
         let now = Instant::now();
         let name = |number: usize| format!("n{number}").parse::<NodeName>().unwrap();
         let mut away: NodesAway = (0..7).map(|number| (name(number), PAUSE)).collect();
         let names = |numbers: &[usize]| numbers.iter().map(|of| name(*of)).collect::<Vec<_>>();
-        assert_eq!(looks.turns(&away, now), names(&[0, 1, 2, 3, 4]));
+        assert_eq!(schedule.turns(&away, now), names(&[0, 1, 2, 3, 4]));
         let second = Duration::from_secs(1);
-        assert_eq!(looks.turns(&away, now + second), names(&[5, 6]));
-        assert_eq!(looks.turns(&away, now + second * 2), names(&[]));
+        assert_eq!(schedule.turns(&away, now + second), names(&[5, 6]));
+        assert_eq!(schedule.turns(&away, now + second * 2), names(&[]));
         // One is back, and another one is new: it comes first.
         away.remove(&name(0));
         away.insert(name(8), PAUSE);
-        assert_eq!(looks.turns(&away, now + PAUSE), names(&[8, 1, 2, 3, 4]));
-        assert_eq!(looks.pods.len(), 7);
+        assert_eq!(schedule.turns(&away, now + PAUSE), names(&[8, 1, 2, 3, 4]));
+        assert_eq!(schedule.pods.len(), 7);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_long_look_is_followed_by_a_longer_pause() {
-        let mut looks = Looks::default();
+        let mut schedule = PollSchedule::default();
         let begun = Instant::now();
-        assert!(looks.is_due(begun), "it never was looked");
+        assert!(schedule.is_due(begun), "it never was looked");
         let second = Duration::from_secs(1);
-        looks.looked(begun, begun + second);
-        assert!(!looks.is_due(begun + PAUSE) && looks.is_due(begun + second + PAUSE));
-        looks.looked(begun, begun + PAUSE);
-        assert!(!looks.is_due(begun + PAUSE * 20) && looks.is_due(begun + PAUSE * 21));
+        schedule.polled(begun, begun + second);
+        assert!(!schedule.is_due(begun + PAUSE) && schedule.is_due(begun + second + PAUSE));
+        schedule.polled(begun, begun + PAUSE);
+        assert!(!schedule.is_due(begun + PAUSE * 20) && schedule.is_due(begun + PAUSE * 21));
     }
 }

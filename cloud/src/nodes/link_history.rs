@@ -25,12 +25,12 @@ pub(crate) enum CertificateFault {
     Shared([Option<SocketAddr>; 2]),
 }
 
-/// The past of all nodes.
+/// The links of all nodes, as they were.
 #[derive(Default)]
-pub(crate) struct Past(Mutex<HashMap<NodeName, NodePast>>);
+pub(crate) struct LinkHistory(Mutex<HashMap<NodeName, NodeHistory>>);
 
 #[derive(Default)]
-struct NodePast {
+struct NodeHistory {
     /// The time of the loss of its link; none while it has one.
     lost: Option<Instant>,
     ended: Option<SystemTime>,
@@ -48,28 +48,28 @@ struct Edge {
     address: Option<SocketAddr>,
 }
 
-impl Past {
-    fn lock(&self) -> MutexGuard<'_, HashMap<NodeName, NodePast>> {
+impl LinkHistory {
+    fn lock(&self) -> MutexGuard<'_, HashMap<NodeName, NodeHistory>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Notes a new link of a node.
     pub(super) fn linked(&self, node: &NodeName, peer: &Peer) {
         let mut all = self.lock();
-        let past = all.entry(node.clone()).or_default();
-        past.lost = None;
-        past.ended = None;
+        let history = all.entry(node.clone()).or_default();
+        history.lost = None;
+        history.ended = None;
         let Some(run) = peer.run else { return };
         let edge = Edge { run, address: peer.address };
-        let is_last = past.last.is_some_and(|last| last.run == run);
+        let is_last = history.last.is_some_and(|last| last.run == run);
         // A program that was started again is another run, and the run before never comes back.
-        if !is_last && past.before.is_some_and(|before| before.run == run) {
-            past.returned = Some(Instant::now());
+        if !is_last && history.before.is_some_and(|before| before.run == run) {
+            history.returned = Some(Instant::now());
         }
         if !is_last {
-            past.before = past.last;
+            history.before = history.last;
         }
-        past.last = Some(edge);
+        history.last = Some(edge);
     }
 
     /// Notes that a node has no link any more.
@@ -90,12 +90,15 @@ impl Past {
     /// The fault of a node's certificate, if there is one.
     pub(crate) fn fault(&self, node: &NodeName) -> Option<CertificateFault> {
         let all = self.lock();
-        let past = all.get(node)?;
-        if past.returned.is_some_and(|at| at.elapsed() < SHARED) {
+        let history = all.get(node)?;
+        if history.returned.is_some_and(|at| at.elapsed() < SHARED) {
             let address = |edge: Option<Edge>| edge.and_then(|edge| edge.address);
-            return Some(CertificateFault::Shared([address(past.before), address(past.last)]));
+            return Some(CertificateFault::Shared([
+                address(history.before),
+                address(history.last),
+            ]));
         }
-        past.ended.map(CertificateFault::Ended)
+        history.ended.map(CertificateFault::Ended)
     }
 }
 
@@ -110,32 +113,32 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn two_edges_that_replace_each_other_share_a_certificate() {
-        let past = Past::default();
+        let history = LinkHistory::default();
         let node: NodeName = "n1".parse().unwrap();
         let [one, other] = [Run::begin(), Run::begin()];
-        past.linked(&node, &peer(one, 1));
-        past.linked(&node, &peer(one, 2));
-        past.linked(&node, &peer(other, 3));
-        assert_eq!(past.fault(&node), None, "csi-edge was started again, say");
-        past.linked(&node, &Peer::default());
-        past.linked(&node, &peer(one, 4));
+        history.linked(&node, &peer(one, 1));
+        history.linked(&node, &peer(one, 2));
+        history.linked(&node, &peer(other, 3));
+        assert_eq!(history.fault(&node), None, "csi-edge was started again, say");
+        history.linked(&node, &Peer::default());
+        history.linked(&node, &peer(one, 4));
         let [port_3, port_4] = [3, 4].map(|port| peer(one, port).address);
-        assert_eq!(past.fault(&node), Some(CertificateFault::Shared([port_3, port_4])));
+        assert_eq!(history.fault(&node), Some(CertificateFault::Shared([port_3, port_4])));
         tokio::time::advance(SHARED).await;
-        assert_eq!(past.fault(&node), None, "it has not happened again");
+        assert_eq!(history.fault(&node), None, "it has not happened again");
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_certificate_that_ended_counts_until_the_next_link() {
-        let past = Past::default();
+        let history = LinkHistory::default();
         let node: NodeName = "n1".parse().unwrap();
         let end = SystemTime::UNIX_EPOCH;
-        past.lost(&node);
-        past.ended(&node, end);
+        history.lost(&node);
+        history.ended(&node, end);
         tokio::time::advance(Duration::from_secs(5)).await;
-        assert_eq!(past.lost_for(&node), Some(Duration::from_secs(5)));
-        assert_eq!(past.fault(&node), Some(CertificateFault::Ended(end)));
-        past.linked(&node, &peer(Run::begin(), 1));
-        assert_eq!((past.lost_for(&node), past.fault(&node)), (None, None));
+        assert_eq!(history.lost_for(&node), Some(Duration::from_secs(5)));
+        assert_eq!(history.fault(&node), Some(CertificateFault::Ended(end)));
+        history.linked(&node, &peer(Run::begin(), 1));
+        assert_eq!((history.lost_for(&node), history.fault(&node)), (None, None));
     }
 }

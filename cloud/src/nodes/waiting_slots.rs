@@ -1,4 +1,4 @@
-//! Bounded places of those who wait. Without a free one, the oldest is given up for the newcomer.
+//! Bounded slots of those who wait. Without a free one, the oldest is given up for the newcomer.
 //!
 //! Who waits for a peer that says nothing waits long. So the oldest is the one least likely to be
 //! honest, and nobody keeps others out by waiting.
@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio_util::sync::CancellationToken;
 
-/// A bounded number of places. Clones share them.
+/// A bounded number of slots. Clones share them.
 #[derive(Clone)]
-pub(super) struct Places(Arc<Mutex<Taken>>);
+pub(super) struct WaitingSlots(Arc<Mutex<Taken>>);
 
 struct Taken {
     most: usize,
@@ -19,27 +19,27 @@ struct Taken {
     taken: BTreeMap<u64, CancellationToken>,
 }
 
-/// One place; free again when dropped.
-pub(super) struct Place {
-    places: Places,
+/// One slot; free again when dropped.
+pub(super) struct WaitingSlot {
+    slots: WaitingSlots,
     number: u64,
 }
 
-impl Places {
-    /// So many places, all free.
+impl WaitingSlots {
+    /// So many slots, all free.
     pub(super) fn new(most: usize) -> Self {
         Self(Arc::new(Mutex::new(Taken { most, next: 0, taken: BTreeMap::new() })))
     }
 
-    /// Takes a place for a waiter, whose wait `given_up` ends. Without a free place, the oldest is
+    /// Takes a slot for one whose waiting `given_up` ends. Without a free slot, the oldest is
     /// given up.
-    pub(super) fn take(&self, given_up: &CancellationToken) -> Place {
+    pub(super) fn take(&self, given_up: &CancellationToken) -> WaitingSlot {
         let mut state = self.state();
         while state.taken.len() >= state.most && state.give_up_oldest() {}
         let number = state.next;
         state.next += 1;
         state.taken.insert(number, given_up.clone());
-        Place { places: self.clone(), number }
+        WaitingSlot { slots: self.clone(), number }
     }
 
     /// Gives up the oldest; false if nobody waits.
@@ -62,9 +62,9 @@ impl Taken {
     }
 }
 
-impl Drop for Place {
+impl Drop for WaitingSlot {
     fn drop(&mut self) {
-        self.places.state().taken.remove(&self.number);
+        self.slots.state().taken.remove(&self.number);
     }
 }
 
@@ -74,19 +74,19 @@ mod tests {
 
     #[test]
     fn the_oldest_gives_way_and_a_place_that_is_left_is_free() {
-        let places = Places::new(2);
+        let slots = WaitingSlots::new(2);
         let tokens: Vec<_> = (0..4).map(|_| CancellationToken::new()).collect();
         let given_up = || tokens.iter().map(CancellationToken::is_cancelled).collect::<Vec<_>>();
-        let first = places.take(&tokens[0]);
-        let second = places.take(&tokens[1]);
-        let third = places.take(&tokens[2]);
+        let first = slots.take(&tokens[0]);
+        let second = slots.take(&tokens[1]);
+        let third = slots.take(&tokens[2]);
         assert_eq!(given_up(), [true, false, false, false]);
         drop(second);
-        let fourth = places.take(&tokens[3]);
+        let fourth = slots.take(&tokens[3]);
         assert_eq!(given_up(), [true, false, false, false], "there was a free place");
-        assert!(places.give_up_oldest());
+        assert!(slots.give_up_oldest());
         assert_eq!(given_up(), [true, false, true, false]);
         drop((first, third, fourth));
-        assert!(places.state().taken.is_empty());
+        assert!(slots.state().taken.is_empty());
     }
 }
