@@ -44,8 +44,15 @@ impl Keeper {
             let pods = self.waiting_pods(&node, begun).await?;
             notices.extend(self.notices_of_pods(&node, pods).await);
         }
-        let slow = self.slow_snapshots();
-        if (away.is_empty() && slow.is_empty()) || !self.schedule.is_due(begun) {
+        let is_away = !away.is_empty();
+        if is_away {
+            notices.extend(self.growing_claims());
+        }
+        let attaching = self.slow_attaches();
+        let taking = self.slow_snapshots();
+        let of_attachments = is_away || !attaching.is_empty();
+        let of_snapshots = is_away || !taking.is_empty();
+        if !(of_attachments || of_snapshots) || !self.schedule.is_due(begun) {
             return Ok(notices);
         }
         if of_attachments {
@@ -54,7 +61,6 @@ impl Keeper {
         if of_snapshots {
             notices.extend(self.waiting_snapshots(begun, &taking).await?);
         }
-        notices.extend(self.waiting_snapshots(begun, &slow).await?);
         self.schedule.polled(begun, Instant::now());
         Ok(notices)
     }
@@ -183,7 +189,7 @@ impl Keeper {
                 continue;
             };
             let notice = call.notice(of.about.clone());
-            if told < ATTACHES && self.told.is_news(&notice, now) {
+            if told < ATTACHES && self.limiter.is_news(&notice, now) {
                 told += 1;
                 notices.push(notice);
                 notices.extend(self.notices_of_users(&of, call).await?);

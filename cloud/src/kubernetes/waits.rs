@@ -247,6 +247,7 @@ mod tests {
             driver: driver.clone(),
             node: Some(n1.clone()),
             subject: subject.into(),
+            claim: None,
             code,
             message: "node n1 has no link".into(),
             duration: Duration::ZERO,

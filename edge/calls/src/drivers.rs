@@ -87,6 +87,46 @@ pub struct Driver {
 }
 
 impl Driver {
+    /// Where it is reached.
+    pub fn sockets(&self) -> Sockets {
+        self.place().sockets.clone()
+    }
+
+    /// How it became known.
+    pub fn found_by(&self) -> FoundBy {
+        self.place().found_by.clone()
+    }
+
+    /// Takes a driver that was announced for one of this registrar.
+    pub fn set_registrar(&self, registrar: PathBuf) {
+        let mut place = self.place();
+        if let FoundBy::Registration(known) = &mut place.found_by {
+            *known = registrar;
+        }
+    }
+
+    /// Moves a driver that was announced to another registrar's socket; returns whether it did. A
+    /// driver with an open connection stays where it is, and so does one that is configured.
+    pub fn relocate(&self, socket: PathBuf, registrar: PathBuf) -> bool {
+        let mut place = self.place();
+        if place.found_by == FoundBy::Configuration
+            || !self.main.relocate(socket.display().to_string())
+        {
+            return false;
+        }
+        *place = Place { sockets: socket.into(), found_by: FoundBy::Registration(registrar) };
+        true
+    }
+
+    /// Whether it was reached since csi-edge started.
+    pub fn was_reached(&self) -> bool {
+        self.main.was_reached()
+    }
+
+    fn place(&self) -> MutexGuard<'_, Place> {
+        self.place.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The connection for a call of this path. It sends the call: no call waits in this file.
     pub(crate) fn connection(&self, path: &str) -> &Arc<Connection> {
         match &self.controller {
@@ -116,8 +156,8 @@ impl Driver {
         self.connection(path).broke(source.into())
     }
 
-    /// What the driver says of itself, and how it is. While one of its sockets is away it has no
-    /// answers, since the cloud would take some of them for all.
+    /// The driver's introduction and health. It has no answers while one of the sockets is away,
+    /// because the cloud would take a part for the whole.
     pub fn hello(&self) -> hello::Driver {
         let mut answers = Answers::new();
         let mut all_here = true;

@@ -39,8 +39,9 @@ mod tests {
         let begun = Instant::now();
         let accepted = accept("a caller", || {
             tries.set(tries.get() + 1);
+            let full = || io::Error::other("no more files");
             let is_full = tries.get() < 3;
-            async move { if is_full { Err(io::Error::other("no more files")) } else { Ok(3) } }
+            std::future::ready((!is_full).then_some(3).ok_or_else(full))
         });
         assert_eq!(accepted.await, 3);
         assert_eq!(begun.elapsed(), PAUSE * 2);

@@ -107,7 +107,7 @@ impl Doctor {
             Ok(answered) => answered
                 .map(|list| list.resources.into_iter().map(|kind| kind.name).collect())
                 .into(),
-            Err(_) => Looked::Hidden(LATE.into()),
+            Err(_) => Lookup::Hidden(LATE.into()),
         };
         snapshots::finding(of, &self.capable(of.capability), &kinds)
     }
@@ -123,16 +123,6 @@ impl Doctor {
             names.iter().any(|can| can == name)
         };
         self.drivers.iter().filter(can).cloned().collect()
-    }
-
-    async fn snapshot_kinds(&self) -> Lookup<BTreeSet<String>> {
-        let asked = self.server.client.list_api_group_resources(snapshots::GROUP);
-        match timeout(PATIENCE, self.server.ask("snapshot kinds", asked)).await {
-            Ok(answered) => answered
-                .map(|list| list.resources.into_iter().map(|kind| kind.name).collect())
-                .into(),
-            Err(_) => Lookup::Hidden(LATE.into()),
-        }
     }
 
     /// The images of all pods in csi-cloud's namespace.

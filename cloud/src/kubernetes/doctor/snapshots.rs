@@ -21,22 +21,47 @@ pub(super) struct Kinds {
     advice: &'static str,
 }
 
-/// What is said of the kinds that there are, given the drivers that can make snapshots.
-pub(super) fn finding(can: &[DriverName], kinds: &Lookup<BTreeSet<String>>) -> Finding {
-    const CHECK: &str = "snapshot-kinds";
-    const ADVICE: &str = "install the CRDs and the snapshot-controller of external-snapshotter; \
-                          without them no snapshot is made";
+/// Snapshots of one volume.
+pub(super) const SNAPSHOTS: Kinds = Kinds {
+    check: "snapshot-kinds",
+    group: "snapshot.storage.k8s.io/v1",
+    resources: ["volumesnapshotclasses", "volumesnapshotcontents", "volumesnapshots"],
+    capability: (Capabilities::Controller, "CREATE_DELETE_SNAPSHOT"),
+    what: "snapshots",
+    advice: "install the CRDs and the snapshot-controller of external-snapshotter; without them no \
+             snapshot is made",
+};
+
+/// Snapshots of several volumes at once.
+pub(super) const GROUPS: Kinds = Kinds {
+    check: "group-snapshot-kinds",
+    group: "groupsnapshot.storage.k8s.io/v1",
+    resources: [
+        "volumegroupsnapshotclasses",
+        "volumegroupsnapshotcontents",
+        "volumegroupsnapshots",
+    ],
+    capability: (Capabilities::Group, "CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT"),
+    what: "group snapshots",
+    advice: "install the CRDs of external-snapshotter's group snapshots; without them a \
+             csi-snapshotter with the gate CSIVolumeGroupSnapshot waits, and makes no snapshot \
+             either. Or take the gate away",
+};
+
+/// What is said of the kinds that there are, given the drivers that can make such snapshots.
+pub(super) fn finding(of: &Kinds, can: &[DriverName], kinds: &Lookup<BTreeSet<String>>) -> Finding {
+    let Kinds { check, group, what, advice, .. } = *of;
     let names: Vec<_> = can.iter().map(ToString::to_string).collect();
     let need = format!("{} can make {what}", names.join(", "));
     match kinds {
-        _ if can.is_empty() => Finding::ok(CHECK, GROUP, "no driver makes snapshots"),
+        _ if can.is_empty() => Finding::ok(check, group, format!("no driver makes {what}")),
         Lookup::Hidden(why) => {
-            let advice = "see `kubectl api-resources --api-group snapshot.storage.k8s.io`";
-            Finding::unknown(CHECK, GROUP, format!("they cannot be seen: {why}"), advice)
+            let name = group.split('/').next().unwrap_or(group);
+            let advice = format!("see `kubectl api-resources --api-group {name}`");
+            Finding::unknown(check, group, format!("they cannot be seen: {why}"), advice)
         }
         Lookup::Missing => {
-            let found = format!("there are none, and {need}");
-            Finding::warning(CHECK, GROUP, found, ADVICE)
+            Finding::warning(check, group, format!("there are none, and {need}"), advice)
         }
         Lookup::Found(kinds) => {
             let is_missing = |kind: &&str| !kinds.contains(*kind);
@@ -57,17 +82,24 @@ mod tests {
 
     #[test]
     fn kinds_are_needed_by_drivers_that_make_snapshots() {
-        let driver: DriverName = "d.example".parse().unwrap();
-        let of = |kinds: &[&str]| {
-            Lookup::Found(kinds.iter().map(|kind| (*kind).to_owned()).collect::<BTreeSet<_>>())
-        };
-        let can = [driver];
-        assert_eq!(finding(&[], &Lookup::Missing).verdict, Verdict::Ok);
-        assert_eq!(finding(&can, &of(&KINDS)).verdict, Verdict::Ok);
-        assert_eq!(finding(&can, &Lookup::Missing).verdict, Verdict::Warning);
-        let one = finding(&can, &of(&KINDS[..2]));
-        assert_eq!(one.verdict, Verdict::Fault);
-        assert!(one.found.starts_with("volumesnapshots are missing"), "{one:?}");
-        assert_eq!(finding(&can, &Lookup::Hidden("x".into())).verdict, Verdict::Unknown);
+        for (of, last) in [(&SNAPSHOTS, "volumesnapshots"), (&GROUPS, "volumegroupsnapshots")] {
+            let driver: DriverName = "d.example".parse().unwrap();
+            let found = |kinds: &[&str]| {
+                Lookup::Found(kinds.iter().map(|kind| (*kind).to_owned()).collect())
+            };
+            let can = [driver];
+            let verdict = |can: &[DriverName], kinds| finding(of, can, &kinds).verdict;
+            assert_eq!(verdict(&[], Lookup::Missing), Verdict::Ok);
+            assert_eq!(verdict(&can, found(&of.resources)), Verdict::Ok);
+            assert_eq!(verdict(&can, Lookup::Missing), Verdict::Warning);
+            let one = finding(of, &can, &found(&of.resources[..2]));
+            assert_eq!(one.verdict, Verdict::Fault);
+            assert!(one.found.starts_with(&format!("{last} are missing")), "{one:?}");
+            let hidden = finding(of, &can, &Lookup::Hidden("x".into()));
+            assert_eq!(hidden.verdict, Verdict::Unknown);
+            assert!(
+                of.group.starts_with(hidden.advice.split(' ').next_back().unwrap().trim_matches('`'))
+            );
+        }
     }
 }
