@@ -145,7 +145,12 @@ impl Cluster {
         troubles.insert(work, Trouble { why, since: Instant::now() });
     }
 
-    /// etcd carried out the request.
+    /// Whether etcd could not be used for this the last time.
+    pub(super) fn has_trouble(&self, work: Work) -> bool {
+        self.troubles.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&work)
+    }
+
+    /// etcd did what it was asked for.
     pub(super) fn clear_trouble(&self, work: Work) {
         let mut troubles = self.troubles.lock().unwrap_or_else(PoisonError::into_inner);
         if troubles.remove(&work).is_some() {

@@ -23,7 +23,9 @@ const TIME: i64 = 10;
 const EVERY: Duration = Duration::from_millis(2500);
 /// The delay before the next attempt.
 const AGAIN: Duration = Duration::from_millis(500);
-/// The largest difference of two clocks over the time of a lease.
+/// The time of an attempt to prove that etcd takes changes. The lease is kept alive only after it.
+const PROOF: Duration = Duration::from_secs(1);
+/// What clocks may differ by over the time of a lease.
 const MARGIN: Duration = Duration::from_secs(1);
 
 /// A lease that is certainly valid until then.
@@ -93,6 +95,7 @@ impl Lease {
                 Ok(()) => self.cluster.clear_trouble(Work::Lease),
                 Err(error) => self.cluster.set_trouble(Work::Lease, error),
             }
+            self.prove_changes().await;
             tokio::time::sleep(if kept.is_ok() { EVERY } else { AGAIN }).await;
         }
     }
@@ -134,12 +137,34 @@ impl Lease {
         if *told == commit {
             return Ok(());
         }
+        self.put_replica(id, commit).await?;
+        *told = commit;
+        Ok(())
+    }
+
+    /// Writes the key of this replica.
+    async fn put_replica(&self, id: i64, commit: Option<u64>) -> Result<(), EtcdError> {
         let me = Member { commit, ..self.cluster.me.clone() };
         let key = self.cluster.keys.replica(&me.name);
         let success = vec![request::put(&key, me.to_bytes(), id)];
         self.cluster.client.txn(TxnRequest { success, ..TxnRequest::default() }).await?;
-        *told = commit;
         Ok(())
+    }
+
+    /// Ends the trouble with commits as soon as etcd takes changes again. A replica that has
+    /// nothing to commit would not find out.
+    async fn prove_changes(&self) {
+        if !self.cluster.has_trouble(Work::Commit) {
+            return;
+        }
+        let Some(Held { id, .. }) = self.held() else { return };
+        let put = self.put_replica(id, Some(self.cluster.commit()));
+        match tokio::time::timeout(PROOF, put).await {
+            Ok(Ok(())) => self.cluster.clear_trouble(Work::Commit),
+            Ok(Err(error)) => self.cluster.set_trouble(Work::Commit, &error),
+            // The next commit or attempt tells.
+            Err(_) => {}
+        }
     }
 
     /// Ends the lease, so that nobody waits for its end.

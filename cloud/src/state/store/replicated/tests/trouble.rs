@@ -7,7 +7,7 @@ use crate::etcd::api::CompactionRequest;
 use crate::etcd::api::alarm_request::AlarmAction;
 use crate::etcd::api::kv_client::KvClient;
 use crate::etcd::api::maintenance_client::MaintenanceClient;
-use crate::etcd::api::{AlarmMember, AlarmRequest};
+use crate::etcd::api::{AlarmMember, AlarmRequest, AlarmType};
 use crate::etcd::request;
 use crate::state::known::State;
 use crate::state::store::leadership::Role;
@@ -52,6 +52,24 @@ async fn a_full_etcd_refuses_and_the_store_stays_open() {
     let trouble = || writer.store.cluster().unwrap().trouble();
     until("nothing is wrong", || trouble().is_none()).await;
     assert!(writer.has("v"));
+}
+
+#[tokio::test]
+async fn the_trouble_of_a_leader_that_has_nothing_to_commit_ends_with_its_cause() {
+    let Some(server) = EtcdServer::start(&[]) else { return };
+    let a = Running::leading(&server, "a").await;
+    let header = server.client().range(request::get(b"x")).await.unwrap().header.unwrap();
+    let action = AlarmAction::Activate.into();
+    let alarm = AlarmType::Nospace.into();
+    let full = AlarmRequest { action, member_id: header.member_id, alarm };
+    MaintenanceClient::new(server.channel()).alarm(full).await.unwrap();
+    let refused = a.keep("v").await;
+    assert!(matches!(refused, Err(StoreError::Refused(_))), "{refused:?}");
+    let trouble = || a.store.cluster().unwrap().trouble();
+    until("it is said", || trouble().is_some_and(|why| why.contains("no space left"))).await;
+    end_alarms(&server).await;
+    until("nothing is wrong", || trouble().is_none()).await;
+    assert!(a.store.leadership().leads());
 }
 
 async fn end_alarms(server: &EtcdServer) {
