@@ -25,7 +25,15 @@ pub enum EtcdError {
     /// The revision was compacted away.
     #[error("etcd does not have this revision any more: {0}")]
     Compacted(String),
-    /// It refused the user, the password or the user's rights; nothing was done.
+    /// The member has not got to the revision that is wanted, or etcd was put back.
+    #[error("the member of etcd is at revision {at}, before {wanted}")]
+    Behind {
+        /// Its revision.
+        at: i64,
+        /// The one that is wanted.
+        wanted: i64,
+    },
+    /// It refused the user, the password or what the user may do; nothing was done.
     #[error(
         "etcd refuses this user: {0}; look at user and password_file in [etcd], and at the role \
          of the user"
@@ -52,6 +60,7 @@ impl EtcdError {
             Self::Refused(_)
             | Self::NoSpace(_)
             | Self::Compacted(_)
+            | Self::Behind { .. }
             | Self::Auth(_)
             | Self::Token(_) => true,
             Self::TooLarge(_) | Self::Timeout(_) | Self::Lost(_) => false,

@@ -56,7 +56,8 @@ impl Watch {
     /// connection is noticed. A caller that stops waiting loses none.
     ///
     /// # Errors
-    /// The watch has ended; [`EtcdError::Compacted`] if its revision is gone, or not there yet.
+    /// The watch has ended; [`EtcdError::Compacted`] if what it wants is gone, and
+    /// [`EtcdError::Behind`] if it is not there yet.
     pub async fn next(&mut self) -> Result<Vec<Event>, EtcdError> {
         loop {
             let answer = match self.answers.message().await {
@@ -80,8 +81,7 @@ impl Watch {
             // etcd was put back to an older state, or this member is behind.
             if answer.created && now.saturating_add(1) < self.start {
                 self.members.leave(self.turn);
-                let wanted = self.start;
-                return Err(EtcdError::Compacted(format!("it is at {now}, before {wanted}")));
+                return Err(EtcdError::Behind { at: now, wanted: self.start });
             }
             self.events.extend(answer.events);
             if !answer.fragment && !self.events.is_empty() {

@@ -110,9 +110,32 @@ impl Follower {
             } else {
                 tokio::time::sleep(AGAIN).await;
             }
-            // What was read of a change that cannot be taken is not in the state.
-            if is_compacted || matches!(error, LoadError::Store(_)) {
+            if self.is_stale(&error).await {
                 self.reload().await;
+            }
+        }
+    }
+
+    /// Whether a watch cannot bring the state up to date after this error.
+    async fn is_stale(&self, error: &LoadError) -> bool {
+        match error {
+            // What was read of a change that cannot be taken is not in the state.
+            LoadError::Store(_) | LoadError::Etcd(EtcdError::Compacted(_)) => true,
+            LoadError::Etcd(EtcdError::Behind { .. }) => self.is_put_back().await,
+            LoadError::Etcd(_) => false,
+        }
+    }
+
+    /// Whether etcd was put back to an older state. If not, only the watched member is behind, and
+    /// it has the same changes later.
+    async fn is_put_back(&self) -> bool {
+        // A transaction that reads is linearizable, so no member answers it from the past.
+        match self.cluster.leader_and_orders().await {
+            Ok((_, _, now)) => now.saturating_add(1) < self.revision,
+            // The next watch shows it.
+            Err(error) => {
+                self.cluster.set_trouble(Work::Follow, &error);
+                false
             }
         }
     }

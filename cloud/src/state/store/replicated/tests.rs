@@ -1,15 +1,28 @@
 //! Replicas over a real etcd. Each test is skipped if that is not installed.
 
+use std::convert::Infallible;
+use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::stream;
+use hyper_util::rt::TokioIo;
 use proto::csi::Id;
 use proto::host::tasks::Tasks;
 use proto::names::DriverName;
+use tokio::sync::mpsc;
+use tonic::body::Body;
+use tonic::codegen::Service;
+use tonic::transport::{Channel, Endpoint, Server};
 
+use crate::etcd::client::Client;
 use crate::state::record::Change;
 use crate::state::store::backend::StoreError;
+use crate::state::store::leadership::Leadership;
 use crate::state::store::replica::Replica;
 use crate::state::store::replicated::Joining;
+use crate::state::store::replicated::cluster::Cluster;
+use crate::state::store::replicated::keys::Keys;
+use crate::state::store::replicated::member::Member;
 use crate::state::store::tests::etcd_server::EtcdServer;
 use crate::state::store::tests::home;
 use crate::state::store::writer::Store;
@@ -17,6 +30,7 @@ use crate::state::txn::Txn;
 use crate::telemetry::metrics::Metrics;
 
 mod handing_over;
+mod lagging;
 mod lost_answers;
 mod moving;
 mod secured;
@@ -72,6 +86,40 @@ fn d() -> DriverName {
 /// A change of a volume's home.
 fn volume(id: &str) -> Change {
     Change::Home(d(), Id::Volume(id.into()), Some(home("n1")))
+}
+
+/// A replica without a name, over this client.
+fn in_etcd(client: Client) -> Arc<Cluster> {
+    let reach = (client, Keys::new("/edge-csi"), "etcd://memory/edge-csi".into());
+    Arc::new(Cluster::new(reach, Member::default(), Leadership::following(), None))
+}
+
+/// A channel to this service, in memory.
+fn in_memory<S>(service: S, tasks: &Tasks) -> Channel
+where
+    S: Service<http::Request<Body>, Response = http::Response<Body>, Error = Infallible>,
+    S: Clone + Send + 'static,
+    S::Future: Send,
+{
+    let (dialed, accepting) = mpsc::channel(8);
+    let accepted = stream::unfold(accepting, async |mut accepting: mpsc::Receiver<_>| {
+        let accepted = accepting.recv().await?;
+        Some((Ok::<_, std::io::Error>(accepted), accepting))
+    });
+    tasks.spawn_until_stop("etcd of a kind", async move {
+        let forever = std::future::pending();
+        let accepted = Box::pin(accepted);
+        Server::builder().serve_with_incoming_shutdown(service, accepted, forever).await.unwrap();
+    });
+    let connector = tower::service_fn(move |_| {
+        let dialed = dialed.clone();
+        async move {
+            let (here, there) = tokio::io::duplex(1 << 16);
+            dialed.send(there).await.map_err(std::io::Error::other)?;
+            Ok::<_, std::io::Error>(TokioIo::new(here))
+        }
+    });
+    Endpoint::from_static("http://memory").connect_with_connector_lazy(connector)
 }
 
 async fn soon<T>(what: &str, done: impl Future<Output = T>) -> T {

@@ -2,11 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use futures_util::stream;
-use hyper_util::rt::TokioIo;
-use tokio::sync::mpsc;
-use tonic::transport::Server;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
 use tonic::{Request, Response, Status, async_trait};
 
 use super::*;
@@ -18,13 +14,9 @@ use crate::etcd::api::{
 use crate::etcd::client::Client;
 use crate::etcd::request;
 use crate::state::store::format::Needs;
-use crate::state::store::leadership::Leadership;
-use crate::state::store::replicated::cluster::Cluster;
 use crate::state::store::replicated::commit::{Claim, Committer};
-use crate::state::store::replicated::keys::Keys;
 use crate::state::store::replicated::lease::Lease;
 use crate::state::store::replicated::load::load;
-use crate::state::store::replicated::member::Member;
 
 /// What happens to the next transactions that change something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,32 +76,8 @@ impl Lossy {
 
     /// A channel to it in memory.
     fn channel(&self, tasks: &Tasks) -> Channel {
-        let (dialed, accepting) = mpsc::channel(8);
-        let accepted = stream::unfold(accepting, async |mut accepting: mpsc::Receiver<_>| {
-            let accepted = accepting.recv().await?;
-            Some((Ok::<_, std::io::Error>(accepted), accepting))
-        });
-        let kv = KvServer::new(self.clone());
-        tasks.spawn_until_stop("etcd of a kind", async move {
-            let forever = std::future::pending();
-            let accepted = Box::pin(accepted);
-            Server::builder().serve_with_incoming_shutdown(kv, accepted, forever).await.unwrap();
-        });
-        let connector = tower::service_fn(move |_| {
-            let dialed = dialed.clone();
-            async move {
-                let (here, there) = tokio::io::duplex(1 << 16);
-                dialed.send(there).await.map_err(std::io::Error::other)?;
-                Ok::<_, std::io::Error>(TokioIo::new(here))
-            }
-        });
-        Endpoint::from_static("http://memory").connect_with_connector_lazy(connector)
+        in_memory(KvServer::new(self.clone()), tasks)
     }
-}
-
-fn cluster(client: Client) -> Arc<Cluster> {
-    let reach = (client, Keys::new("/edge-csi"), "etcd://memory/edge-csi".into());
-    Arc::new(Cluster::new(reach, Member::default(), Leadership::following(), None))
 }
 
 #[tokio::test]
@@ -118,9 +86,9 @@ async fn a_lost_answer_is_read_back_and_a_late_attempt_does_nothing() {
     let losses = [Loss::Answer, Loss::Request, Loss::Request, Loss::Nothing, Loss::Late];
     let lossy = Lossy::over(&server, &losses).await;
     let tasks = Tasks::default();
-    let direct = cluster(server.client());
+    let direct = in_etcd(server.client());
     let begun = load(&direct, &mut |_| panic!("it is empty")).await.unwrap();
-    let over = cluster(Client::over(vec![lossy.channel(&tasks)], None));
+    let over = in_etcd(Client::over(vec![lossy.channel(&tasks)], None));
     let mut committer = Committer::new(over.clone(), None, (begun.position, Needs::of_empty()));
     let changes = ["answer", "request", "late"].map(volume);
     let mut read_backs = Vec::new();
@@ -157,7 +125,7 @@ async fn a_commit_needs_the_key_of_its_leader() {
     let Some(server) = EtcdServer::start(&[]) else { return };
     server.ready().await;
     let client = server.client();
-    let cluster = cluster(client.clone());
+    let cluster = in_etcd(client.clone());
     let lease = Arc::new(Lease::new(cluster.clone()));
     let committer = |created, position| {
         let claim = Claim { lease: lease.clone(), id: 1, created };
