@@ -88,6 +88,10 @@ impl Follower {
             candidate: Instant::now(),
         };
         follower.tell(epoch);
+        let others = follower.leader.as_ref().map(|leader| &leader.member.name);
+        if others.is_some_and(|name| *name != follower.cluster.me.name) {
+            follower.cluster.clear_trouble(Work::Stand);
+        }
         Ok(follower)
     }
 

@@ -11,6 +11,7 @@ use crate::etcd::api::{AlarmMember, AlarmRequest, AlarmType};
 use crate::etcd::request;
 use crate::state::known::State;
 use crate::state::store::leadership::Role;
+use crate::state::store::replicated::cluster::Work;
 use crate::state::store::replicated::follow::Follower;
 use crate::state::store::replicated::lease::Lease;
 
@@ -70,6 +71,18 @@ async fn the_trouble_of_a_leader_that_has_nothing_to_commit_ends_with_its_cause(
     end_alarms(&server).await;
     until("nothing is wrong", || trouble().is_none()).await;
     assert!(a.store.leadership().leads());
+}
+
+#[tokio::test]
+async fn the_trouble_of_a_replica_that_could_not_begin_to_lead_ends_when_another_one_leads() {
+    let Some(server) = EtcdServer::start(&[]) else { return };
+    let a = Running::leading(&server, "a").await;
+    let cluster = in_etcd(server.client());
+    cluster.set_trouble(Work::Stand, &StoreError::Deposed);
+    let lease = Arc::new(Lease::new(cluster.clone()));
+    Follower::warm(cluster.clone(), lease, Arc::default()).await.unwrap();
+    assert!(!cluster.has_trouble(Work::Stand));
+    a.stop().await;
 }
 
 async fn end_alarms(server: &EtcdServer) {
