@@ -108,8 +108,20 @@ impl Fence {
         }
         if number > told {
             info!(epoch = number, before = told, "another csi-cloud leads");
+            self.warn_of_memory(told);
         }
         Ok(())
+    }
+
+    /// Warns, once, that a restart forgets the epochs.
+    fn warn_of_memory(&self, before: u64) {
+        if before == NONE && self.file.is_none() {
+            warn!(
+                "csi-cloud has a leader epoch, and csi-edge has no --state to keep it in; after a \
+                 restart of csi-edge a csi-cloud that was deposed could call this node until the \
+                 leader does. Give csi-edge a state directory (--state, or `state` in edge.toml)"
+            );
+        }
     }
 
     /// Whether a csi-cloud may still call. This is asked for each call.
@@ -175,7 +187,11 @@ fn read(file: &Path) -> io::Result<u64> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicUsize;
+
     use proto::host::publish::{Existing, publish};
+    use tracing::{Event, Level, Metadata, Subscriber, span};
 
     use super::*;
 
@@ -204,6 +220,48 @@ mod tests {
         }
         fence.settle(NEW).await.unwrap();
         assert!(fence.is_settled(NEW));
+    }
+
+    /// Counts warnings.
+    struct Warnings(Arc<AtomicUsize>);
+
+    impl Subscriber for Warnings {
+        fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+            *metadata.level() == Level::WARN
+        }
+
+        fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+            span::Id::from_u64(1)
+        }
+
+        fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+
+        fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+
+        fn event(&self, _: &Event<'_>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+
+        fn enter(&self, _: &span::Id) {}
+
+        fn exit(&self, _: &span::Id) {}
+    }
+
+    #[test]
+    fn epochs_that_a_restart_forgets_are_warned_of_once() {
+        let dir = tempfile::tempdir().unwrap();
+        for (state, expected) in [(Some(dir.path()), 0), (None, 1)] {
+            let warnings = Arc::<AtomicUsize>::default();
+            tracing::subscriber::with_default(Warnings(warnings.clone()), || {
+                let fence = open(state);
+                fence.hear(None).unwrap();
+                assert_eq!(warnings.load(Ordering::SeqCst), 0, "one csi-cloud has no epoch");
+                fence.hear(OLD).unwrap();
+                fence.hear(OLD).unwrap();
+                fence.hear(NEW).unwrap();
+            });
+            assert_eq!(warnings.load(Ordering::SeqCst), expected);
+        }
     }
 
     #[tokio::test]
