@@ -1,10 +1,12 @@
 //! Joins a cloud with a token: asks for this node's certificate, and keeps it.
 
 use std::path::{Path, PathBuf};
+use std::vec;
 
 use anyhow::{Context, bail};
 use backon::{BackoffBuilder, ExponentialBuilder};
 use proto::control::certificate::Certificate;
+use proto::control::hello::Refused;
 use proto::control::join::{Answer, Join, Token};
 use proto::host::chain;
 use proto::link::endpoint::Endpoint;
@@ -85,25 +87,33 @@ pub async fn join(
     Ok(node)
 }
 
-/// Asks the cloud, and its leader if it follows one. Each must show a certificate of the same CA
-/// first.
+/// Asks the cloud. If it follows another one, that is asked, too: whoever it is has to show a
+/// certificate of the same CA first. The refusal of one that leads is final.
 async fn ask(cloud: &Cloud, question: &Join, connect: &Connect) -> Result<Certificate, LinkError> {
-    let refused = match join::ask(&cloud.endpoint, cloud.ca, question, connect).await? {
-        Answer::Certificate(certificate) => return Ok(certificate),
-        Answer::Refused(refused) => refused,
-    };
-    let mut why = LinkError::NotJoined(refused.reason);
-    let leader = refused.leader.into_iter().flatten().filter_map(|url| url.parse().ok());
-    let takes_tokens = |endpoint: &Endpoint| endpoint.transport.takes_tokens();
-    for endpoint in leader.filter(takes_tokens).take(MAX_LEADER) {
-        info!(cloud = %cloud.endpoint, leader = %endpoint, "the cloud follows; asking its leader");
-        match join::ask(&endpoint, cloud.ca, question, connect).await {
+    let mut endpoint = cloud.endpoint.clone();
+    let mut leaders: Option<vec::IntoIter<Endpoint>> = None;
+    loop {
+        let why = match join::ask(&endpoint, cloud.ca, question, connect).await {
             Ok(Answer::Certificate(certificate)) => return Ok(certificate),
-            Ok(Answer::Refused(refused)) => why = LinkError::NotJoined(refused.reason),
-            Err(error) => why = error,
-        }
+            Ok(Answer::Refused(Refused { reason, leader, .. })) => {
+                let why = LinkError::NotJoined(reason);
+                let Some(urls) = leader else { return Err(why) };
+                leaders.get_or_insert_with(|| leader_endpoints(&urls));
+                why
+            }
+            Err(error) => error,
+        };
+        let Some(leader) = leaders.as_mut().and_then(Iterator::next) else { return Err(why) };
+        info!(cloud = %cloud.endpoint, %leader, "the cloud follows; asking its leader");
+        endpoint = leader;
     }
-    Err(why)
+}
+
+/// The first endpoints of these that take tokens.
+fn leader_endpoints(urls: &[String]) -> vec::IntoIter<Endpoint> {
+    let endpoints = urls.iter().filter_map(|url| url.parse().ok());
+    let takes_tokens = |endpoint: &Endpoint| endpoint.transport == Transport::Ws;
+    endpoints.filter(takes_tokens).take(MAX_LEADER).collect::<Vec<_>>().into_iter()
 }
 
 impl Automatic {
@@ -164,7 +174,7 @@ mod tests {
     use super::*;
     use crate::identity::directory::IdentityState;
     use crate::identity::test_ca::Ca;
-    use proto::control::hello::{PROTOCOL, Refused};
+    use proto::control::hello::PROTOCOL;
     use proto::host::publish::{Existing, publish};
     use proto::link::tls::{join_config, server_config};
     use proto::link::{KeepAlive, ws};
@@ -269,6 +279,25 @@ mod tests {
             issuing
         );
         assert_eq!(joined.0.unwrap().as_str(), "n1");
+    }
+
+    #[tokio::test]
+    async fn the_refusal_of_the_leader_is_final() {
+        let dir = tempfile::tempdir().unwrap();
+        let ca = Ca::new();
+        let (follower, cloud) = Door::open(&ca).await;
+        let (leader, leading) = Door::open(&ca).await;
+        // Nobody listens there any more.
+        let gone = Door::open(&ca).await.1;
+        let directory = Directory::new(dir.path());
+        let tcp = ws::tcp();
+        let asked = tokio::join!(
+            join(&cloud, Token::new("t"), &directory, &tcp),
+            follower.answer(|_| follows(&[&leading, &gone])),
+            leader.answer(|_| Answer::refused("the token has expired"))
+        );
+        let error = asked.0.unwrap_err();
+        assert!(chain(error.as_ref()).contains("the token has expired"), "{error:?}");
     }
 
     #[tokio::test]
