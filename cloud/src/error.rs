@@ -146,7 +146,13 @@ pub enum Error {
          there?"
     )]
     NotLearned(DriverName),
-    /// A change that must be durable could not be stored.
+    /// The store may lack creates that were sent.
+    #[error(
+        "nothing is created for driver {0} while new_leases = false in csi-cloud's configuration: \
+         the store may be older than what nodes made. Nothing was sent"
+    )]
+    CreatesHeld(DriverName),
+    /// What may not be forgotten could not be kept.
     #[error(
         "it could not be made durable, so it was not answered; send it again when the store can \
          be written"
@@ -448,6 +454,7 @@ proto::codes! { Error:
     NotImplemented { .. } => Unimplemented,
     NodeOnly(_) => Unimplemented,
     NotLearned(_) => Unavailable,
+    CreatesHeld(_) => Unavailable,
     NotDurable { .. } => Unavailable,
     Claimed { .. } => Unavailable,
     NameTaken { .. } => Unavailable,

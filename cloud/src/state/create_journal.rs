@@ -125,8 +125,12 @@ impl PendingCreate<'_> {
     /// A node that is full gets nothing new. A shared driver's volumes are not counted: they belong
     /// to no node.
     ///
+    /// No name is free in a store that may lack creates, whatever its intents say. Only a shared
+    /// driver knows the name at each node.
+    ///
     /// # Errors
-    /// The record is not durable, or all nodes are full, so the call must not be sent.
+    /// The record is not durable, all nodes are full, or the store may lack creates, so the call
+    /// must not be sent.
     pub async fn intend(
         &self,
         target: Target,
@@ -134,6 +138,9 @@ impl PendingCreate<'_> {
         is_shared: bool,
     ) -> Result<Attempt, Error> {
         let driver = self.journal.driver.clone();
+        if self.journal.store.holds_creates() && !is_shared {
+            return Err(Error::CreatesHeld(driver));
+        }
         let name = self.name.clone();
         let claim = facts.claim.clone();
         let direct = facts.direct;

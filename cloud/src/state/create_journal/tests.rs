@@ -113,6 +113,25 @@ async fn a_full_node_gets_no_create_and_if_all_are_full_nothing_is_sent() {
     assert_eq!(intended(&store, "d", true).await.unwrap(), n1);
 }
 
+#[tokio::test]
+async fn a_store_that_may_lack_creates_sends_none_but_those_of_a_shared_driver() {
+    let store = open_store();
+    assert_eq!(intended(&store, "a", false).await.unwrap().as_str(), "n1");
+    let older = store.clone().with_creates_held(true);
+    // The intent of "a" may be one that was refused since, so it proves nothing either.
+    for name in ["a", "b"] {
+        let error = intended(&older, name, false).await.unwrap_err();
+        assert_eq!(error.code(), Code::Unavailable, "{error}");
+        assert!(error.to_string().contains("new_leases = false"), "{error}");
+    }
+    let driver = DRIVER.parse::<DriverName>().unwrap();
+    let intents = store.read(|state| state.driver(&driver).map(|of| of.intents().len()));
+    assert_eq!(intents, Some(1), "a name was kept");
+    intended(&older, "c", true).await.unwrap();
+    // The operator has looked at the claims.
+    intended(&store, "b", false).await.unwrap();
+}
+
 const DRIVER: &str = "test.edge-csi.io";
 
 fn open_store() -> Store {

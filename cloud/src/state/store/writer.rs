@@ -53,6 +53,7 @@ pub struct Store {
     not_taken: Arc<NotTakenReports>,
     quotas: Arc<Quotas>,
     refusals: Arc<Refusals>,
+    holds_creates: bool,
     leadership: Leadership,
     cluster: Option<Arc<Cluster>>,
 }
@@ -91,6 +92,7 @@ impl Store {
             not_taken: Arc::default(),
             quotas: Arc::default(),
             refusals: Arc::default(),
+            holds_creates: false,
             leadership,
             cluster,
         };
@@ -124,7 +126,18 @@ impl Store {
         &self.quotas
     }
 
-    /// The refusals by quotas.
+    /// The same store, which may lack creates that were sent, if this is true.
+    #[must_use]
+    pub fn with_creates_held(self, holds_creates: bool) -> Self {
+        Self { holds_creates, ..self }
+    }
+
+    /// Whether the store may lack creates that were sent.
+    pub fn holds_creates(&self) -> bool {
+        self.holds_creates
+    }
+
+    /// What was refused because of quotas.
     pub fn refusals(&self) -> &Refusals {
         &self.refusals
     }
