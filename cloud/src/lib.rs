@@ -133,7 +133,7 @@ async fn start(
     serve_http(config.http, &health, &groups.watching).await?;
     let calls = Arc::new(Calls::default());
     let store = open(&config, &calls, &health, &groups.keeping).await?;
-    keep_ended(config.store.clone(), &calls, &groups.keeping).await?;
+    keep_ended(config.store.clone(), config.calls.take(), &calls, &groups.keeping).await?;
     let store = store.with_quotas(config.quotas).with_creates_held(!config.new_leases);
     let roles = follow_roles(store.leadership().clone(), calls.clone());
     groups.watching.spawn_until_stop("roles", roles);

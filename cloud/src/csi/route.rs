@@ -6,19 +6,15 @@
 use proto::csi::{Id, Key, Method, Segments};
 use proto::names::NodeName;
 
-use crate::csi::source_text::{source_text, topology_text, written};
+use crate::csi::source_text::{
+    UNNAMED, no_controller, no_link, no_such_topology, source_text, topology_text,
+};
 use crate::state::driver_state::DriverState;
-use crate::state::node_names::first_few;
 use crate::state::policy::{Placement, Policy, Scope};
 use crate::state::record::Intent;
 
 /// The largest number of nodes compared for one create, so that large zones stay cheap.
 const MAX_CANDIDATES: usize = 64;
-
-/// The reason to elect no node for a driver that only its nodes report as shared.
-const UNNAMED: &str = "it reports no topology, so it is shared, and its section does not say which \
-    nodes may be elected: name `controllers`. Whoever is elected sees all secrets of the driver; \
-    controllers = \"any\" allows every node";
 
 /// The destination of a call.
 #[derive(Debug, PartialEq, Eq)]
@@ -296,7 +292,7 @@ impl Facts<'_> {
         let missing = || requested().find_map(|segments| self.missing_at(segments)).map(Err);
         match able.or_else(linked).or_else(missing) {
             Some(nodes) => nodes.map(|nodes| Plan::Create(name, nodes)),
-            None => Err(Unclear::Nowhere(self.no_such_topology(topology))),
+            None => Err(Unclear::Nowhere(no_such_topology(self.driver, topology))),
         }
     }
 
@@ -462,8 +458,7 @@ impl Facts<'_> {
         if driver.nodes().keys().any(|node| self.policy.may_elect(node)) {
             return none_linked(driver);
         }
-        let nodes = first_few(driver.nodes().keys().map(ToString::to_string));
-        Unclear::Yet(format!("none of the nodes {nodes} is among the driver's `controllers`"))
+        Unclear::Yet(no_controller(driver))
     }
 
     /// Creates with a shared driver, unless another node may still begin the same create.
@@ -483,16 +478,6 @@ impl Facts<'_> {
     fn may_begin(&self, intent: &Intent) -> bool {
         intent.until > self.now && !(self.removed)(&intent.node)
     }
-
-    fn no_such_topology(&self, requested: &[Segments]) -> String {
-        let requested: Vec<_> = requested.iter().map(|segments| written(segments.iter())).collect();
-        let nodes = self.driver.map(|driver| driver.nodes().iter()).unwrap_or_default();
-        let known = first_few(nodes.map(|(node, at)| {
-            let segments = at.segments.iter().map(|segment| (&segment.0, &segment.1));
-            format!("{node} {}", written(segments))
-        }));
-        format!("no known node is at the topology {}; known: {known}", requested.join(" or "))
-    }
 }
 
 /// The first of these nodes, unless there is none.
@@ -506,8 +491,7 @@ fn never() -> Unclear {
 }
 
 fn none_linked(driver: &DriverState) -> Unclear {
-    let nodes = first_few(driver.nodes().keys().map(ToString::to_string));
-    Unclear::Yet(format!("none of the nodes {nodes} has a link"))
+    Unclear::Yet(no_link(driver))
 }
 
 #[cfg(test)]

@@ -112,7 +112,7 @@ async fn ask(cloud: &Cloud, question: &Join, connect: &Connect) -> Result<Certif
 /// The first endpoints of these that take tokens.
 fn leader_endpoints(urls: &[String]) -> vec::IntoIter<Endpoint> {
     let endpoints = urls.iter().filter_map(|url| url.parse().ok());
-    let takes_tokens = |endpoint: &Endpoint| endpoint.transport == Transport::Ws;
+    let takes_tokens = |endpoint: &Endpoint| endpoint.transport.takes_tokens();
     endpoints.filter(takes_tokens).take(MAX_LEADER).collect::<Vec<_>>().into_iter()
 }
 

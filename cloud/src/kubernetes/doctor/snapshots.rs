@@ -98,7 +98,8 @@ mod tests {
             let hidden = finding(of, &can, &Lookup::Hidden("x".into()));
             assert_eq!(hidden.verdict, Verdict::Unknown);
             assert!(
-                of.group.starts_with(hidden.advice.split(' ').next_back().unwrap().trim_matches('`'))
+                of.group
+                    .starts_with(hidden.advice.split(' ').next_back().unwrap().trim_matches('`'))
             );
         }
     }
