@@ -87,8 +87,8 @@ impl Front {
         front
     }
 
-    /// Takes over from the csi-cloud that led before, or from an earlier start: calls of theirs may
-    /// be in doubt at the elected node, and at those elected lately.
+    /// Takes over from the csi-cloud that led before, or from an earlier start. Their calls may be
+    /// in doubt at the elected node, and at those elected lately.
     pub fn begin(&self) {
         let Dispatcher { queries, store, in_doubt, .. } = &self.dispatcher;
         store.read(|state| {

@@ -5,10 +5,8 @@ use std::time::Duration;
 
 use cloud::state::policy::Scope;
 use cloud::state::record::Change;
-use http::HeaderValue;
 use prost::Message;
 use proto::csi::{CreateSnapshotRequest, Id};
-use tokio::time::Instant;
 use tonic::Code;
 
 use super::chaos::METHODS;
@@ -20,32 +18,13 @@ use super::model::World;
 use super::model::api::{ApiVolume, Objects};
 use super::model::client::GRACE;
 use super::pinned;
-use super::record::{Called, Ending, NUMBER, is_open};
-use super::replicas::RUN;
+use super::record::{Called, Ending, is_open};
+use super::runs::{Run, runs};
 use super::two_nodes;
-use drivers::testdriver::{Outcome, Received};
+use drivers::testdriver::Outcome;
 
 /// How long a request may be on its way to a driver when no lane stands still.
 const TRANSIT: Duration = Duration::from_millis(300);
-
-/// One call at a driver.
-pub(super) struct Run {
-    pub(super) node: usize,
-    pub(super) received: Received,
-    /// The number of the caller's call.
-    pub(super) number: Option<usize>,
-}
-
-impl Run {
-    pub(super) fn ended(&self) -> Option<Instant> {
-        self.received.ended.map(|(at, _)| at)
-    }
-
-    /// The cloud's life that sent it, with several clouds.
-    fn cloud(&self) -> Option<&HeaderValue> {
-        self.received.headers.get(RUN)
-    }
-}
 
 /// Further results of a run.
 #[derive(Default)]
@@ -85,18 +64,6 @@ pub fn check(world: &World, stalls: bool) -> Seen {
         seen.wrong.extend(overlaps.map(|text| format!("two at once at {}: {text}", name(node))));
     }
     seen
-}
-
-fn runs(world: &World) -> Vec<Run> {
-    let mut runs = Vec::new();
-    for (node, driver) in world.fleet.drivers.iter().enumerate() {
-        for received in driver.calls() {
-            let number =
-                received.headers.get(NUMBER).and_then(|value| value.to_str().ok()?.parse().ok());
-            runs.push(Run { node, received, number });
-        }
-    }
-    runs
 }
 
 fn answered_in_time(number: usize, called: &Called, world: &World, wrong: &mut Vec<String>) {

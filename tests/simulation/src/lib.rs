@@ -27,6 +27,7 @@ pub mod process;
 mod quiet;
 pub mod record;
 mod replicas;
+mod runs;
 pub mod shape;
 pub mod trace;
 mod two_nodes;

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::check::Run;
 use super::keys::name;
 use super::record::Called;
+use super::runs::Run;
 
 /// How long csi-cloud remembers calls that were sent before it began, or before an election.
 const REMEMBERED: Duration = Duration::from_secs(120);

@@ -104,8 +104,8 @@ impl Args {
 /// Runs the suite on a stand of its own, or on one for each kind of tests.
 ///
 /// # Errors
-/// A test ends worse with us than without us, the suite did not run to its end, or the stand does
-/// not come up or left something behind.
+/// A test ends worse with us than without us, or the suite did not run to its end. The stand does
+/// not come up, or left something behind.
 pub async fn main(args: Args) -> anyhow::Result<()> {
     let Some(kind) = args.kind() else {
         let options = [format!("--focus={}", args.focus), format!("--at-once={}", args.at_once)];

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::Path;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use harness::ginkgo::{self, Spec};
 
 /// How much of a reason is shown, in characters.
@@ -38,11 +38,14 @@ fn end(spec: &Spec) -> Option<End> {
 /// The tests of a driver that a report has.
 ///
 /// # Errors
-/// The report cannot be read.
+/// The report cannot be read, or the run was broken off.
 pub(super) fn read(path: &Path, driver: &str) -> anyhow::Result<Ends> {
     let json =
         std::fs::read(path).with_context(|| format!("there is no report {}", path.display()))?;
     let specs = ginkgo::read(&json).with_context(|| path.display().to_string())?;
+    if let Some(setup) = specs.iter().find(|spec| spec.is_failed_setup()) {
+        bail!("no test ran, because {} {}: {}", setup.kind, setup.state, setup.reason(REASON));
+    }
     Ok(of(specs, driver))
 }
 
@@ -110,8 +113,8 @@ pub(super) fn summary(ends: &Ends) -> String {
     text
 }
 
-/// The tests that end differently, a line each, and how many of them end worse with us: they pass
-/// without us alone, or fail with us alone.
+/// The tests that end differently, a line each, and how many of them end worse with us. Such a test
+/// passes without us alone, or fails with us alone.
 pub(super) fn compare(with_us: &Ends, without_us: &Ends) -> (String, usize) {
     let mut text = String::new();
     let mut worse = 0;

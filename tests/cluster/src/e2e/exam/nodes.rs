@@ -1,6 +1,6 @@
-//! Nodes where a pod does not get its volume. Another node has the direct volume, csi-edge never ran
-//! there, the kubelet does not have the driver, the driver cannot mount it, or the operator has left
-//! the node out.
+//! Nodes where a pod does not get its volume. Another node has the direct volume, or csi-edge never
+//! ran there. The kubelet does not have the driver, the driver cannot mount the volume, or the
+//! operator has left the node out.
 
 use std::time::Duration;
 

@@ -1,0 +1,41 @@
+//! The calls that came to drivers, with the callers' calls that they belong to.
+
+use drivers::testdriver::Received;
+use http::HeaderValue;
+use tokio::time::Instant;
+
+use super::model::World;
+use super::record::NUMBER;
+use super::replicas::RUN;
+
+/// One call at a driver.
+pub(super) struct Run {
+    pub(super) node: usize,
+    pub(super) received: Received,
+    /// The number of the caller's call.
+    pub(super) number: Option<usize>,
+}
+
+impl Run {
+    pub(super) fn ended(&self) -> Option<Instant> {
+        self.received.ended.map(|(at, _)| at)
+    }
+
+    /// The cloud's life that sent it, with several clouds.
+    pub(super) fn cloud(&self) -> Option<&HeaderValue> {
+        self.received.headers.get(RUN)
+    }
+}
+
+/// All of them, node after node.
+pub(super) fn runs(world: &World) -> Vec<Run> {
+    let mut runs = Vec::new();
+    for (node, driver) in world.fleet.drivers.iter().enumerate() {
+        for received in driver.calls() {
+            let number =
+                received.headers.get(NUMBER).and_then(|value| value.to_str().ok()?.parse().ok());
+            runs.push(Run { node, received, number });
+        }
+    }
+    runs
+}
