@@ -1,4 +1,5 @@
-//! Calls of a shared driver that run at a node, or are in doubt: sent there, with an unknown outcome.
+//! Calls of a shared driver that run at a node or are in doubt. A call in doubt was sent there, and
+//! its outcome is unknown.
 //!
 //! Such a call may still begin until its deadline, so another one about the same must not go to a
 //! newly elected node. The table is in memory. A csi-cloud that begins assumes that any call may be
