@@ -41,7 +41,7 @@ const STATES: [[&str; 5]; 27] = [
     ["driver-misnamed", "exam-volumes", "driver-down", "DriverDown", "Node"],
     ["quota-reached", "exam-volumes", "call-failed", "ProvisioningFailed", CLAIM],
     ["owned-elsewhere", "exam-nodes", "owned-elsewhere", "FailedAttachVolume", "Pod"],
-    ["edge-missing", "exam-nodes", "node-unknown", "ProvisioningFailed", CLAIM],
+    ["edge-missing", "exam-nodes", "node-unknown", "FailedAttachVolume", "Pod"],
     ["not-registered", "exam-nodes", "not-registered", "FailedAttachVolume", "Pod"],
     ["not-mounted", "exam-nodes", "not-mounted", "FailedMount", "Pod"],
     ["set-apart", "exam-nodes", "node-set-apart", "NodeSetApart", "Node"],

@@ -8,13 +8,14 @@ use anyhow::{Context, ensure};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::storage::v1::CSINode;
 use kube::Api;
+use kube::api::DeleteParams;
 
 use super::check::{explains, shows};
 use super::volumes::{configured, volume};
-use crate::e2e::direct::{FILL, FILLED, disk, guest};
+use crate::e2e::direct::{FILL, FILLED, guest};
 use crate::e2e::faults::at_node;
 use crate::e2e::pods::{READ, WRITE};
-use crate::e2e::scene::{Scene, claim, pod};
+use crate::e2e::scene::{Scene, claim_of, pod};
 use crate::e2e::texts::{at, with};
 use crate::e2e::traces::Traces;
 use crate::stand::objects::within;
@@ -37,8 +38,8 @@ pub(in crate::e2e) async fn broken(scene: &Scene<'_>) -> anyhow::Result<()> {
 /// A pod asks for a direct volume at another node than the one that has it. The scheduler would
 /// not put it there, but a `nodeName` passes it by.
 async fn owned(scene: &Scene<'_>) -> anyhow::Result<()> {
-    let shared = disk("64Mi").replace("ReadWriteOncePod", "ReadWriteOnce");
-    scene.apply(&(shared + &guest("owner", "n1", FILL, FILLED))).await?;
+    let disk = claim_of("disk", "direct-once", "64Mi", "");
+    scene.apply(&(disk + &guest("owner", "n1", FILL, FILLED))).await?;
     scene.ready(&["owner"]).await?;
     let other = with(&pod("other", "disk", WRITE, READ), &["nodeName: n3"]);
     scene.apply(&other).await?;
@@ -48,19 +49,25 @@ async fn owned(scene: &Scene<'_>) -> anyhow::Result<()> {
     scene.delete::<Pod>("owner").await
 }
 
-/// The scheduler has chosen a node without csi-edge.
+/// A pod is at a node without csi-edge, where no scheduler would put it.
 async fn unknown(scene: &Scene<'_>) -> anyhow::Result<()> {
     let client = &scene.cluster.client;
-    let node = format!("{{apiVersion: v1, kind: Node, metadata: {{name: {WITHOUT_EDGE}}}}}");
+    // As a kubelet marks its node, so that Kubernetes attaches volumes there.
+    let managed = "volumes.kubernetes.io/controller-managed-attach-detach: \"true\"";
+    let metadata = format!("{{name: {WITHOUT_EDGE}, annotations: {{{managed}}}}}");
+    let node = format!("{{apiVersion: v1, kind: Node, metadata: {metadata}}}");
     objects::apply(client, "default", &node).await?;
-    let chosen = format!(
-        "annotations: {{volume.kubernetes.io/selected-node: {WITHOUT_EDGE}}}\n  name: lost"
-    );
-    let claim = claim("lost", "late").replacen("name: lost", &chosen, 1);
+    let there = format!("nodeName: {WITHOUT_EDGE}");
     let examined = async {
-        scene.apply(&claim).await?;
-        let subject = format!("{}/lost", scene.namespace());
-        shows(scene, "edge-missing", &["pvc", &subject], Some(WITHOUT_EDGE)).await
+        scene.apply(&at_node("home", scene.cluster.node("n1")?)).await?;
+        scene.ready(&["home"]).await?;
+        scene.apply(&with(&pod("stray", "home", WRITE, READ), &[&there])).await?;
+        let subject = format!("{}/stray", scene.namespace());
+        shows(scene, "edge-missing", &["pod", &subject], Some(WITHOUT_EDGE)).await?;
+        // No kubelet ends it.
+        let at_once = DeleteParams::default().grace_period(0);
+        scene.api::<Pod>().delete("stray", &at_once).await?;
+        Ok(())
     };
     let examined = examined.await;
     objects::delete(client, "default", &node).await?;
