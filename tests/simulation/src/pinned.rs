@@ -24,6 +24,8 @@ const CREATES: [&str; 2] = ["CreateVolume", "CreateSnapshot"];
 const REFUSED: &str = "cannot be reached";
 /// What the cloud logs when it sends a call again. Its first copy may have arrived.
 const SENT_AGAIN: &str = "sending the call again";
+/// What the cloud logs when its store refuses the change that would free a name.
+const NOT_FREED: &str = "the name of a create is not freed";
 /// The trace has tenths of milliseconds.
 const ROUNDED: Duration = Duration::from_millis(1);
 
@@ -31,9 +33,13 @@ const ROUNDED: Duration = Duration::from_millis(1);
 pub(super) fn pinned(world: &World) -> Vec<String> {
     let calls = world.record.all();
     let again = world.trace.moments(SENT_AGAIN);
+    let not_freed = world.trace.moments(NOT_FREED);
     let mut wrong = Vec::new();
     for (number, called) in calls.iter().enumerate() {
         let Some(ended) = refused(called, &again) else { continue };
+        if not_freed.iter().any(|at| is_during(called, ended, *at)) {
+            continue;
+        }
         let mut attempts =
             calls.iter().filter(|other| is_same(called, other) && other.sent <= ended);
         let is_free = |other: &Called| refused(other, &again).is_some_and(|at| at <= ended);
@@ -68,9 +74,14 @@ fn refused(called: &Called, again: &[Instant]) -> Option<Instant> {
         ending,
         Ending::Answer(Code::Unavailable, text) if text.contains(REFUSED)
     );
-    let sent = called.sent.checked_sub(ROUNDED).unwrap_or(called.sent);
-    let is_twice = again.iter().any(|at| (sent..=*ended + ROUNDED).contains(at));
+    let is_twice = again.iter().any(|at| is_during(called, *ended, *at));
     (CREATES.contains(&called.method) && is_refused && !is_twice).then_some(*ended)
+}
+
+/// True if a moment of the trace is within a call that ended.
+fn is_during(called: &Called, ended: Instant, at: Instant) -> bool {
+    let sent = called.sent.checked_sub(ROUNDED).unwrap_or(called.sent);
+    (sent..=ended + ROUNDED).contains(&at)
 }
 
 /// The node of the intent that was durable at this moment.
