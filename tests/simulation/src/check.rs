@@ -261,9 +261,12 @@ fn run_once(runs: &[Run], world: &World, stalls: bool, wrong: &mut Vec<String>) 
             let [first, second] = pair else { continue };
             if first.node != second.node {
                 // The relay gives a call to the next leader. That may have elected another node of
-                // a shared driver, and reads go to any; an intent keeps a create where it is.
+                // a shared driver, and reads go to any. An intent keeps a create where it is, until
+                // what it made is known: then any node can repeat it.
                 let may_move = match called.method {
-                    "CreateVolume" | "CreateSnapshot" => false,
+                    "CreateVolume" | "CreateSnapshot" => {
+                        is_shared && durable::is_made(world, &second.received)
+                    }
                     method => is_shared || !METHODS.contains(&method),
                 };
                 let is_moved = may_move && first.cloud() != second.cloud();

@@ -75,6 +75,19 @@ fn homes_first(world: &World, noted: &[Noted]) -> Vec<String> {
     wrong
 }
 
+/// True if the store knew what a create had made when it came to a driver.
+pub(super) fn is_made(world: &World, run: &Received) -> bool {
+    let Some(name) = made_by(run) else { return false };
+    world.fleet.read_noted(|noted| {
+        let until = noted.iter().take_while(|(at, _)| *at <= run.at);
+        let of_name = until.filter_map(|(_, change)| match change {
+            Change::Intent(_, of, intent) if *of == name => Some(intent),
+            _ => None,
+        });
+        of_name.last().is_some_and(|intent| intent.as_ref().is_some_and(|of| of.made.is_some()))
+    })
+}
+
 pub(super) fn made_by(run: &Received) -> Option<Id> {
     let (method, name) = match run.method() {
         "CreateVolume" => {
