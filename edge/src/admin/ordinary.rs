@@ -8,6 +8,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use proto::host::files;
+use proto::host::mountinfo::{Propagation, mount};
 use serde::Deserialize;
 
 /// The most directories that are read.
@@ -138,14 +139,15 @@ impl Mounts {
     fn read(mountinfo: &str) -> Self {
         let mut mounts = Self { points: BTreeSet::new(), private: BTreeSet::new() };
         for line in mountinfo.lines() {
-            let mut fields = line.split(' ');
-            let Some(point) = fields.nth(4).map(unescaped) else { continue };
-            let mut optional = fields.skip(1).take_while(|field| *field != "-");
+            let Some((point, propagation)) = mount(line) else { continue };
             // Of two at the same place, the later one covers the other.
-            if optional.any(|field| field.starts_with("shared:") || field.starts_with("master:")) {
-                mounts.private.remove(&point);
-            } else {
-                mounts.private.insert(point.clone());
+            match propagation {
+                Propagation::Shared | Propagation::FromHost => {
+                    mounts.private.remove(&point);
+                }
+                Propagation::Private => {
+                    mounts.private.insert(point.clone());
+                }
             }
             mounts.points.insert(point);
         }
@@ -161,12 +163,6 @@ impl Mounts {
         let above = path.ancestors().find(|above| self.points.contains(*above))?;
         (!self.private.contains(above)).then_some(false)
     }
-}
-
-/// The kernel writes a space, a tab, a newline and a backslash as octal numbers.
-fn unescaped(text: &str) -> PathBuf {
-    let plain = text.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n");
-    plain.replace("\\134", "\\").into()
 }
 
 #[cfg(test)]

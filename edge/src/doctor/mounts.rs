@@ -1,19 +1,9 @@
 //! Whether mounts in a directory reach the host and its containers.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use proto::admin::doctor::Finding;
-
-/// How mounts below a directory are passed on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Propagation {
-    /// Both ways.
-    Shared,
-    /// From the host to here only.
-    FromHost,
-    /// Not at all.
-    Private,
-}
+use proto::host::mountinfo::{Propagation, mount};
 
 /// The propagation of a directory, by the text of `/proc/self/mountinfo` (proc(5)); none if it has
 /// no mount for the directory.
@@ -23,26 +13,6 @@ pub(super) fn propagation(mountinfo: &str, directory: &Path) -> Option<Propagati
     // Of two at the same place, the later one covers the other.
     let nearest = above.max_by_key(|(point, _)| point.components().count());
     nearest.map(|(_, propagation)| propagation)
-}
-
-/// A line: its mount point, and its optional fields, which a hyphen ends.
-fn mount(line: &str) -> Option<(PathBuf, Propagation)> {
-    let mut fields = line.split(' ');
-    let point = unescaped(fields.nth(4)?);
-    let optional: Vec<_> = fields.skip(1).take_while(|field| *field != "-").collect();
-    let has = |tag: &str| optional.iter().any(|field| field.starts_with(tag));
-    let propagation = match (has("shared:"), has("master:")) {
-        (true, _) => Propagation::Shared,
-        (false, true) => Propagation::FromHost,
-        (false, false) => Propagation::Private,
-    };
-    Some((point, propagation))
-}
-
-/// The kernel writes a space, a tab, a newline and a backslash as octal numbers.
-fn unescaped(text: &str) -> PathBuf {
-    let plain = text.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n");
-    plain.replace("\\134", "\\").into()
 }
 
 /// What is said of it.

@@ -7,6 +7,7 @@ pub mod accept;
 pub mod chain;
 pub mod clock;
 pub mod files;
+pub mod mountinfo;
 pub mod plain;
 pub mod private;
 pub mod program;
