@@ -2,7 +2,7 @@
 //! restarts, and the driver's health is watched on it.
 //!
 //! A driver must report the configured name: calls for one driver must never reach another's
-//! storage. It may use `error` and `health`.
+//! storage. It may use `error`, `health` and `validity`.
 
 mod questions;
 
@@ -32,6 +32,7 @@ use tracing::{info, warn};
 
 use crate::error::{DriverSocket, Error};
 use crate::health::{HealthTracker, is_failure};
+use crate::validity::Validity;
 pub(crate) use questions::{BoxError, ask, check_name, headers, probe};
 use questions::{LOCALHOST, answers_with};
 
@@ -301,21 +302,19 @@ impl Connection {
         }
     }
 
-    /// Sends a call to the driver; `deadline` is how long its caller waits.
+    /// Sends a call to the driver.
     ///
     /// # Errors
-    /// [`Error::DriverAway`] or [`Error::TooLate`] if it was not sent;
+    /// [`Error::DriverAway`], or that of its validity, if it was not sent;
     /// [`Error::DriverBroke`] if it may have been.
     pub(crate) async fn send(
         &self,
         call: &Call,
-        deadline: Option<Instant>,
+        validity: &Validity,
     ) -> Result<Response<Received>, Error> {
-        let sender = self.sender(call, deadline).await?;
+        let sender = self.sender(call, validity.deadline()).await?;
         // The call may have waited for a driver that was coming back.
-        if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
-            return Err(Error::too_late());
-        }
+        validity.check()?;
         let sent = forward::forward(&sender, call, &LOCALHOST, None).await;
         sent.map_err(|source| self.broke(source))
     }
@@ -327,9 +326,9 @@ impl Connection {
     pub(crate) async fn exchange(
         &self,
         call: &Call,
-        deadline: Option<Instant>,
+        validity: &Validity,
     ) -> Result<Answer, Error> {
-        let response = self.send(call, deadline).await?;
+        let response = self.send(call, validity).await?;
         let mut answer = Answer::collect(response).await.map_err(|source| self.broke(source))?;
         // A driver does not speak for the edge.
         answer.take_not_dispatched();

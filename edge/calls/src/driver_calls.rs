@@ -3,7 +3,7 @@
 //!
 //! Each run goes on to its end, even without a caller. CSI: there should be no more than one call
 //! in flight for a volume, so a different request for the same subject is ABORTED. Numbers and
-//! bytes are bounded. It may use `error`, `drivers` and `expansions`.
+//! bytes are bounded. It may use `error`, `drivers`, `expansions` and `validity`.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -30,6 +30,7 @@ use uuid::Uuid;
 use crate::drivers::Driver;
 use crate::error::{Error, Shared};
 use crate::expansions::Tracked;
+use crate::validity::Validity;
 
 /// The most calls in flight at one driver; further ones are refused.
 const MAX_IN_FLIGHT: usize = 1024;
@@ -99,11 +100,11 @@ impl DriverCalls {
     pub(crate) async fn stream(
         &self,
         call: Call,
-        deadline: Option<Instant>,
+        validity: &Validity,
     ) -> Result<Response<Body>, Error> {
         let permit = self.streams.clone().try_acquire_owned();
         let permit = permit.map_err(|_| self.full(&call, MAX_PASSING))?;
-        let response = self.driver.connection(call.path.path()).send(&call, deadline).await?;
+        let response = self.driver.connection(call.path.path()).send(&call, validity).await?;
         let source = "in the middle of a stream".into();
         let broken = Error::DriverBroke { at: self.driver.socket_of(call.path.path()), source };
         Ok(forward::pass(response, &broken, permit))
@@ -137,7 +138,7 @@ impl DriverCalls {
         &self,
         operation: Operation,
         call: Call,
-        deadline: Option<Instant>,
+        validity: Validity,
         tracked: Option<Tracked>,
     ) -> CallResult {
         let id = CallId::of(&call.headers, operation.id);
@@ -149,7 +150,7 @@ impl DriverCalls {
             }
             Begin::Run(ticket) => {
                 let tracked = tracked.map(|tracked| tracked.of_call(id));
-                self.run(call, deadline, Some(ticket), tracked).await
+                self.run(call, validity, Some(ticket), tracked).await
             }
         }
     }
@@ -159,23 +160,21 @@ impl DriverCalls {
     pub(crate) async fn run(
         &self,
         call: Call,
-        deadline: Option<Instant>,
+        validity: Validity,
         ticket: Option<Ticket>,
         tracked: Option<Tracked>,
     ) -> CallResult {
         let permit = self.unary.clone().try_acquire_owned();
         let permit = permit.map_err(|_| self.full(&call, MAX_IN_FLIGHT))?;
-        if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
-            return Err(Error::too_late().into());
-        }
+        validity.check()?;
         let driver = self.driver.clone();
         let run = async move {
             let outcome = match tracked {
                 // Boxed: otherwise the future of every call would hold it.
-                Some(tracked) => Box::pin(tracked.carry_out(&driver, &call, deadline)).await,
+                Some(tracked) => Box::pin(tracked.carry_out(&driver, &call, &validity)).await,
                 None => {
                     let connection = driver.connection(call.path.path());
-                    connection.exchange(&call, deadline).await
+                    connection.exchange(&call, &validity).await
                 }
             };
             let outcome = outcome.map_err(Shared::from);

@@ -36,6 +36,7 @@ use crate::introductions::Introductions;
 use crate::node_volumes::NodeVolume;
 use crate::rewrite::TopologyRewrite;
 use crate::scopes::Scopes;
+use crate::validity::Validity;
 
 /// Refuses a DeleteVolume, given its driver and its message, while the node still uses the volume.
 pub type DeleteGuard = Box<dyn Fn(&DriverName, &Bytes) -> Result<(), GuardRefusal> + Send + Sync>;
@@ -232,6 +233,11 @@ impl Executor {
         let method = if by_link { Some(Authority::sent(path)?) } else { Method::of_path(path) };
         let calls = &*self.calls(driver)?;
         let deadline = forward::deadline(&parts.headers).map_err(|e| bad(method, e))?;
+        let validity = Validity::until(deadline);
+        let validity = match by_link {
+            true => validity.while_leads(self.fence.clone(), epoch),
+            false => validity,
+        };
         let work = async {
             let mut body = frame::collect(body).await.map_err(|e| bad(method, e))?;
             let (message, key) = read(method, &body)?;
@@ -253,7 +259,7 @@ impl Executor {
             let answer = match (kept, method.zip(key)) {
                 (Some(kept), _) => kept,
                 (None, Some((method, _))) if method.streaming() => {
-                    let streamed = Box::pin(calls.stream(call, deadline)).await;
+                    let streamed = Box::pin(calls.stream(call, &validity)).await;
                     return streamed.map_err(Shared::from);
                 }
                 (None, Some((method, key))) => {
@@ -263,9 +269,9 @@ impl Executor {
                     if calls.await_expansion(&operation, tracked.as_ref()).await && by_link {
                         self.check_cloud(&replaced, epoch).await?;
                     }
-                    calls.deduplicate(operation, call, deadline, tracked).await?
+                    calls.deduplicate(operation, call, validity, tracked).await?
                 }
-                (None, None) => calls.run(call, deadline, None, None).await?,
+                (None, None) => calls.run(call, validity, None, None).await?,
             };
             Ok(match rewrite {
                 Some(rewrite) => rewrite.answer(answer)?.response(),
@@ -316,7 +322,7 @@ impl Executor {
         let subjects = method.subjects(&key);
         let operation = Operation { method, body: call.body.clone(), subjects, id: None };
         calls.await_expansion(&operation, tracked.as_ref()).await;
-        calls.deduplicate(operation, call, None, tracked).await
+        calls.deduplicate(operation, call, Validity::default(), tracked).await
     }
 
     /// Tracks the effect of a call on owed growth of a volume on this node.

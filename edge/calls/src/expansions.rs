@@ -3,7 +3,7 @@
 //! The node's half follows the controller's in the same run, if the volume is staged here; else it
 //! is owed, and the next NodeStageVolume does it. An owed growth is durable before the cloud is
 //! answered, and is forgotten after the driver's OK only. Secrets are not known here. It may use
-//! `scopes`, `node_volumes`, `error` and `drivers`.
+//! `scopes`, `node_volumes`, `error`, `validity` and `drivers`.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -20,7 +20,6 @@ use proto::csi::{DirectCall, Method, NodeStep, frame};
 use proto::http2::call_id::CallId;
 use proto::http2::forward::{Answer, Call};
 use proto::names::DriverName;
-use tokio::time::Instant;
 use tonic::Code;
 use tracing::{Instrument, info, info_span, warn};
 
@@ -29,6 +28,7 @@ use crate::drivers::Driver;
 use crate::error::{Error, GuardRefusal};
 use crate::node_volumes::{Growth, NodeVolume, NodeVolumes, Places};
 use crate::scopes::Scopes;
+use crate::validity::Validity;
 
 /// The caller of NodeExpandVolume after ControllerExpandVolume.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -196,22 +196,22 @@ impl Tracked {
         self,
         driver: &Driver,
         call: &Call,
-        deadline: Option<Instant>,
+        validity: &Validity,
     ) -> Result<Answer, Error> {
         let span = info_span!("call", call = self.id.map(display));
-        self.do_both(driver, call, deadline).instrument(span).await
+        self.do_both(driver, call, validity).instrument(span).await
     }
 
     async fn do_both(
         &self,
         driver: &Driver,
         call: &Call,
-        deadline: Option<Instant>,
+        validity: &Validity,
     ) -> Result<Answer, Error> {
         if let Step::Grow(bytes) = self.step {
-            return self.grow(driver, call, deadline, bytes).await;
+            return self.grow(driver, call, validity, bytes).await;
         }
-        let answer = driver.connection(call.path.path()).exchange(call, deadline).await?;
+        let answer = driver.connection(call.path.path()).exchange(call, validity).await?;
         if answer.ok().is_some() {
             self.follow(driver).await?;
         }
@@ -231,14 +231,14 @@ impl Tracked {
         &self,
         driver: &Driver,
         call: &Call,
-        deadline: Option<Instant>,
+        validity: &Validity,
         requested: i64,
     ) -> Result<Answer, Error> {
         let before = self.known(driver);
         if before.growth.is_none() {
             self.owe(driver, Some(Growth::Begun)).await?;
         }
-        let answered = driver.connection(call.path.path()).exchange(call, deadline).await;
+        let answered = driver.connection(call.path.path()).exchange(call, validity).await;
         if before.growth.is_none() && was_not_begun(&answered) {
             self.volumes().note(before).await;
             return answered;
@@ -371,7 +371,7 @@ impl Tracked {
         }
         let path = PathAndQuery::from_static(Method::NodeExpandVolume.path());
         let call = Call { headers: drivers::headers(), path, body: frame::frame(&message) };
-        let answer = match driver.connection(call.path.path()).exchange(&call, None).await {
+        let answer = match driver.connection(call.path.path()).exchange(&call, &Validity::default()).await {
             Ok(answer) => answer,
             Err(error) => return Outcome::Open(error.chain()),
         };

@@ -22,5 +22,6 @@ pub mod node_volumes;
 mod rewrite;
 pub mod scopes;
 pub mod state_format;
+mod validity;
 
 pub use error::Error;

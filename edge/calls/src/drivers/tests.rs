@@ -9,6 +9,7 @@ use std::time::Duration;
 use http::{HeaderMap, Request, Response};
 use hyper::body::Incoming;
 use prost::Message;
+use proto::control::leader::LeaderEpoch;
 use proto::csi;
 use proto::csi::frame;
 use proto::http2::body::Body;
@@ -18,6 +19,8 @@ use tokio::time::{Instant, sleep, timeout};
 use tonic::{Code, Status};
 
 use super::*;
+use crate::fence::Fence;
+use crate::validity::Validity;
 
 const NAME: &str = "d.example";
 const MAIN: &str = "/d.sock";
@@ -166,10 +169,18 @@ impl Scene {
         path: &'static str,
         deadline: Option<Instant>,
     ) -> Result<Answer, Error> {
+        self.call_while(path, &Validity::until(deadline)).await
+    }
+
+    async fn call_while(
+        &self,
+        path: &'static str,
+        validity: &Validity,
+    ) -> Result<Answer, Error> {
         let path = http::uri::PathAndQuery::from_static(path);
         let body = frame::frame(&[]);
         let call = Call { headers: HeaderMap::new(), path, body };
-        self.driver.connection(call.path.path()).exchange(&call, deadline).await
+        self.driver.connection(call.path.path()).exchange(&call, validity).await
     }
 
     fn called(&self, path: &str) -> Vec<String> {
@@ -224,6 +235,26 @@ async fn a_nodes_own_calls_wait_for_a_driver_that_comes_up_late() {
     let (answered, seconds) = took(PUBLISH, None).await;
     assert!(matches!(answered, Err(Error::DriverAway { .. })));
     assert_eq!(seconds, 1, "it was up, so the kubelet is told at once that it is away");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_waited_for_its_driver_is_not_sent_for_a_csi_cloud_that_was_deposed() {
+    let scene = Scene::new(PathBuf::from(MAIN));
+    let fence = Arc::new(Fence::open(None, "n1".parse().unwrap()));
+    let of = |epoch| Validity::default().while_leads(fence.clone(), Some(LeaderEpoch(epoch)));
+    fence.hear(Some(LeaderEpoch(5))).unwrap();
+    let successor = async {
+        sleep(Duration::from_millis(100)).await;
+        fence.hear(Some(LeaderEpoch(9))).unwrap();
+        scene.process.starts(MAIN);
+    };
+    let before = of(5);
+    let (answered, ()) = tokio::join!(scene.call_while(CREATE, &before), successor);
+    let error = answered.err().unwrap();
+    assert!(matches!(error, Error::Fenced(_)) && error.is_not_dispatched(), "{error}");
+    assert_eq!(scene.called(CREATE).len(), 0);
+    scene.call_while(CREATE, &of(9)).await.unwrap();
+    assert_eq!(scene.called(CREATE).len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
