@@ -40,6 +40,7 @@ const LEFT_OUT: &[(&str, &str)] = &[
     ("leader-gone", STAND),
     ("rolling-upgrade", STAND),
     ("etcd-without-quorum", STAND),
+    ("sidecars-elected", STAND),
     ("driver-dead", STARTED_AGAIN),
     ("exam", STARTED_AGAIN),
     ("exam-volumes", ARGUMENTS),

@@ -32,6 +32,7 @@ mod sets;
 mod shared;
 mod shares;
 mod snapshots;
+mod standby;
 mod stock;
 mod tables;
 mod texts;
@@ -160,6 +161,11 @@ pub const ROWS: &[Row] = &[
     Row { name: LEFT_OUT[0].0, alone: true, run: |scene| replicas::leader_gone(scene).boxed() },
     Row { name: LEFT_OUT[1].0, alone: true, run: |scene| replicas::rolling_upgrade(scene).boxed() },
     Row { name: LEFT_OUT[2].0, alone: true, run: |scene| replicas::without_quorum(scene).boxed() },
+    Row {
+        name: LEFT_OUT[8].0,
+        alone: true,
+        run: |scene| standby::sidecars_elected(scene).boxed(),
+    },
     Row { name: POWER_CUT, alone: true, run: |scene| power::cuts(scene).boxed() },
     // Last, as the nodes keep the identities that they get here.
     Row { name: "join-token", alone: true, run: |scene| joins::by_token(scene).boxed() },
@@ -184,7 +190,7 @@ const POWER_CUT: &str = "power-cut";
 /// The rows that need a file server.
 const SHARED_STORAGE: [&str; 3] = ["shared-storage", "shared-link-lost", "elected-driver-dead"];
 /// The rows that are left out in CI, and how long each takes.
-const LEFT_OUT: [(&str, &str); 8] = [
+const LEFT_OUT: [(&str, &str); 9] = [
     ("leader-gone", "60 s"),
     ("rolling-upgrade", "40 s"),
     ("etcd-without-quorum", "70 s"),
@@ -193,6 +199,7 @@ const LEFT_OUT: [(&str, &str); 8] = [
     ("exam-volumes", "2 min"),
     ("exam-links", "2 min"),
     ("exam-nodes", "2 min"),
+    ("sidecars-elected", "2 min"),
 ];
 
 /// The rows of these names; without one all but the figures and other versions. In CI those are

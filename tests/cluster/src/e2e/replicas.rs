@@ -63,14 +63,14 @@ impl Untouched {
 }
 
 /// Makes claims, and does not wait for them.
-async fn load(scene: &Scene<'_>, name: &str, count: usize) -> anyhow::Result<Vec<String>> {
+pub(super) async fn load(scene: &Scene<'_>, name: &str, count: usize) -> anyhow::Result<Vec<String>> {
     let names: Vec<_> = (0..count).map(|number| format!("{name}-{number}")).collect();
     let texts: String = names.iter().map(|name| claim(name, "now")).collect();
     scene.apply(&texts).await?;
     Ok(names)
 }
 
-async fn bound(scene: &Scene<'_>, names: &[String]) -> anyhow::Result<()> {
+pub(super) async fn bound(scene: &Scene<'_>, names: &[String]) -> anyhow::Result<()> {
     for name in names {
         scene.bound(name).await?;
     }
@@ -78,7 +78,7 @@ async fn bound(scene: &Scene<'_>, names: &[String]) -> anyhow::Result<()> {
 }
 
 /// Moves the running csi-cloud to etcd while claims are made. Returns the leader.
-async fn moved(scene: &Scene<'_>) -> anyhow::Result<Leads> {
+pub(super) async fn moved(scene: &Scene<'_>) -> anyhow::Result<Leads> {
     let cluster = scene.cluster;
     let before = Untouched::of(cluster).await?;
     let names = load(scene, "moved", CLAIMS).await?;
@@ -94,7 +94,7 @@ fn others(place: usize) -> Vec<&'static str> {
     REPLICAS.iter().enumerate().filter(is_other).map(|(_, name)| *name).collect()
 }
 
-fn replica(cluster: &Cluster, place: usize) -> anyhow::Result<&Program> {
+pub(super) fn replica(cluster: &Cluster, place: usize) -> anyhow::Result<&Program> {
     cluster.cloud.replicas().get(place).copied().context("there are three replicas")
 }
 
@@ -133,7 +133,7 @@ async fn count_bound(scene: &Scene<'_>) -> anyhow::Result<usize> {
     Ok(phases.filter(|phase| *phase == "Bound").count())
 }
 
-fn told(begun: Instant, what: &str) {
+pub(super) fn told(begun: Instant, what: &str) {
     println!("{:24} {:8.1}  {what}", "", begun.elapsed().as_secs_f64());
 }
 
