@@ -76,6 +76,18 @@ impl AdminState {
         })
     }
 
+    /// The issuers, if a command may change their files: another replica would not know the CA.
+    fn rotating_issuers(&self) -> Result<&Issuers, CommandError> {
+        if self.store.cluster().is_some() {
+            return Err(CommandError::conflict(
+                "several csi-clouds share this store, and this command would change the files of \
+                 one; change the files of each by hand, in the order of \"Another CA\" in \
+                 docs/operations.md, and look at `csi-cloud ca rotate status` in between",
+            ));
+        }
+        self.issuers()
+    }
+
     /// The progress of a rotation.
     pub(super) fn rotation(&self) -> Result<RotationView, CommandError> {
         let issuers = self.issuers()?;
@@ -103,7 +115,7 @@ impl AdminState {
     /// Lets another CA take over.
     pub(super) fn start_rotation(&self, request: StartRotation) -> Result<Done, CommandError> {
         let StartRotation { cert, key, root } = request;
-        let cas = self.issuers()?.start(&NewCa { cert, key: key.into(), root }).map_err(refused)?;
+        let cas = self.rotating_issuers()?.start(&NewCa { cert, key: key.into(), root }).map_err(refused)?;
         self.links.issued_by(cas.issuer.tag());
         Ok(done(format!(
             "the CA {} issues to nodes from now on, and is trusted beside the old one; linked \
@@ -116,7 +128,7 @@ impl AdminState {
 
     /// Takes the old CA away, if that locks nobody out.
     pub(super) fn finish_rotation(&self, request: FinishRotation) -> Result<Done, CommandError> {
-        let issuers = self.issuers()?;
+        let issuers = self.rotating_issuers()?;
         if !issuers.is_rotating() {
             return Err(refused(RotationError::None));
         }

@@ -16,7 +16,8 @@ pub enum EtcdError {
     /// etcd refused the request, and did nothing of it.
     #[error("etcd refused it: {0}")]
     Refused(String),
-    /// Its database has reached its largest size; nothing was done.
+    /// Its database has reached its largest size. It may have been done: etcd looks at the size
+    /// before it carries out a transaction, and answers so after it.
     #[error(
         "etcd has no space left, and takes no more changes ({0}); compact and defragment it, give \
          it a larger --quota-backend-bytes, then end the alarm NOSPACE"
@@ -58,13 +59,17 @@ impl EtcdError {
     pub fn is_refusal(&self) -> bool {
         match self {
             Self::Refused(_)
-            | Self::NoSpace(_)
             | Self::Compacted(_)
             | Self::Behind { .. }
             | Self::Auth(_)
             | Self::Token(_) => true,
-            Self::TooLarge(_) | Self::Timeout(_) | Self::Lost(_) => false,
+            Self::NoSpace(_) | Self::TooLarge(_) | Self::Timeout(_) | Self::Lost(_) => false,
         }
+    }
+
+    /// True if a read shows what was changed: nothing more will be.
+    pub fn is_settled(&self) -> bool {
+        self.is_refusal() || matches!(self, Self::NoSpace(_))
     }
 }
 
@@ -114,7 +119,6 @@ mod tests {
     #[test]
     fn only_etcd_itself_can_say_that_nothing_was_done() {
         for (code, message) in [
-            (Code::ResourceExhausted, "etcdserver: mvcc: database space exceeded"),
             (Code::ResourceExhausted, "etcdserver: too many requests"),
             (Code::InvalidArgument, "etcdserver: request is too large"),
             (Code::PermissionDenied, "etcdserver: permission denied"),
@@ -133,7 +137,9 @@ mod tests {
         ] {
             assert!(!of(code, message).is_refusal(), "{message}");
         }
-        assert!(!EtcdError::Timeout(Duration::from_secs(1)).is_refusal());
+        assert!(!EtcdError::Timeout(Duration::from_secs(1)).is_settled());
+        let full = of(Code::ResourceExhausted, "etcdserver: mvcc: database space exceeded");
+        assert!(full.is_settled() && !full.is_refusal(), "etcd may have done it");
     }
 
     #[test]

@@ -141,6 +141,8 @@ fn apply(
         Asked::Release => Step::Release,
     };
     let before = txn.lease(driver, id).cloned();
+    // A holder is confirmed by the one that leads only, although nothing changes.
+    txn.confirm();
     let verdict = step(txn, driver, id, node, asked);
     let mac = match verdict {
         LeaseVerdict::Held(epoch) => key.as_ref().map(|key| granted(epoch).mac(key)),

@@ -34,6 +34,8 @@ pub struct Txn<'a> {
     trust: TrustChanges,
     /// Changed things without a home.
     without: HashSet<(DriverName, Id)>,
+    /// See [`Txn::confirm`].
+    confirms: bool,
     /// The load that these changes add to a node or remove from it.
     load: BTreeMap<DriverName, HashMap<NodeName, i64>>,
     /// The effect of these changes on each node's usage.
@@ -54,6 +56,7 @@ impl<'a> Txn<'a> {
             epoch: None,
             trust: TrustChanges::default(),
             without: Default::default(),
+            confirms: false,
             load: Default::default(),
             usage: Default::default(),
         }
@@ -93,6 +96,17 @@ impl<'a> Txn<'a> {
     /// True if these changes include such a note.
     pub fn is_stale(&self, driver: &DriverName, id: &Id) -> bool {
         self.without.contains(&(driver.clone(), id.clone()))
+    }
+
+    /// Has the store prove that this csi-cloud leads, also without a change: what was read counts
+    /// as the answer.
+    pub fn confirm(&mut self) {
+        self.confirms = true;
+    }
+
+    /// True if the answer needs that proof.
+    pub(super) fn confirms(&self) -> bool {
+        self.confirms
     }
 
     /// The intent of a name.

@@ -41,15 +41,21 @@ impl Writes {
         }
     }
 
-    /// Makes changes durable, and says which were. None is left of it after a panic.
-    async fn commit(self, changes: Vec<Change>) -> (Option<Self>, Outcome) {
-        if changes.is_empty() {
-            return (Some(self), (changes, Ok(())));
-        }
+    /// Makes changes durable, and says which were. None is left of it after a panic. With
+    /// `confirms` it proves that this csi-cloud leads, also without a change.
+    async fn commit(self, changes: Vec<Change>, confirms: bool) -> (Option<Self>, Outcome) {
         match self {
+            writes if changes.is_empty() && !confirms => (Some(writes), (changes, Ok(()))),
+            Self::Own(backend) if changes.is_empty() => {
+                (Some(Self::Own(backend)), (changes, Ok(())))
+            }
             Self::Own(backend) => {
                 let (backend, outcome) = commit_own(backend, changes).await;
                 (backend.map(Self::Own), outcome)
+            }
+            Self::Shared(mut committer) if changes.is_empty() => {
+                let outcome = (changes, committer.seal().await);
+                (Some(Self::Shared(committer)), outcome)
             }
             Self::Shared(mut committer) => {
                 let outcome = committer.commit(changes).await;
@@ -88,7 +94,7 @@ pub(super) async fn run(
             return;
         }
         let mut settle = Vec::with_capacity(waiting.len());
-        let (changes, without) = {
+        let (confirms, (changes, without)) = {
             let seen = state.read().unwrap_or_else(PoisonError::into_inner);
             let mut txn = Txn::new(&seen);
             while txn.len() < writes.enough()
@@ -96,9 +102,9 @@ pub(super) async fn run(
             {
                 settle.push(job(&mut txn));
             }
-            txn.changes()
+            (txn.confirms(), txn.changes())
         };
-        let (left, (durable, outcome)) = writes.commit(changes).await;
+        let (left, (durable, outcome)) = writes.commit(changes, confirms).await;
         {
             let mut state = state.write().unwrap_or_else(PoisonError::into_inner);
             durable.into_iter().for_each(|change| state.apply(change));

@@ -193,7 +193,7 @@ const SHARED_STORAGE: [&str; 3] = ["shared-storage", "shared-link-lost", "electe
 const LEFT_OUT: [(&str, &str); 9] = [
     ("leader-gone", "60 s"),
     ("rolling-upgrade", "40 s"),
-    ("etcd-without-quorum", "70 s"),
+    ("etcd-without-quorum", "110 s"),
     ("renewal", "3 min"),
     ("ca-rotated", "90 s"),
     ("exam-volumes", "2 min"),

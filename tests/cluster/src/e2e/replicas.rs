@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use tonic::{Code, Request};
 
 use super::faults::{at_node, told_of};
-use super::outages::{is_long, lost_calls, sidecars};
+use super::outages::{lost_calls, sidecars};
 use super::scene::{Scene, claim};
 use super::truth;
 use crate::stand::ask::get;
@@ -34,6 +34,8 @@ const BEGUN: usize = 10;
 const NEXT: Duration = Duration::from_secs(30);
 /// How long a caller waits that asks for the reason.
 const ASK: Duration = Duration::from_secs(5);
+/// How long etcd is without a quorum.
+const AWAY: Duration = Duration::from_secs(60);
 /// How long a condition may take.
 const SOON: Duration = Duration::from_secs(60);
 
@@ -200,14 +202,12 @@ pub(super) async fn without_quorum(scene: &Scene<'_>) -> anyhow::Result<()> {
     let [_, second, third] = &cluster.cloud.several.members;
     second.kill().await?;
     third.kill().await?;
-    let away = Instant::now() + Duration::from_secs(if is_long() { 60 } else { 20 });
+    let away = Instant::now() + AWAY;
     let names = load(scene, "during", CLAIMS).await?;
     within("the reason for callers", SOON, || reason(cluster)).await?;
     within("replicas that say why they are not ready", SOON, || unready(cluster)).await?;
     tokio::time::sleep_until(away).await;
-    if is_long() {
-        told_of(scene, "during-0", "cannot use etcd").await?;
-    }
+    told_of(scene, "during-0", "cannot use etcd").await?;
     let bound_meanwhile = count_bound(scene).await?;
     ensure!(bound_meanwhile == CLAIMS + 1, "{bound_meanwhile} claims are bound without a quorum");
     second.run().await?;

@@ -32,11 +32,21 @@ pub(super) struct State {
     pub(super) leases: Leases,
     /// By member: cancelled while it is cut off.
     cut: Vec<CancellationToken>,
-    is_full: bool,
+    space: Space,
     fates: Fates,
     observer: Observer,
     /// The last revision that the observer was told.
     observed: i64,
+}
+
+/// The space in the database.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Space {
+    Enough,
+    /// The next change is done, and answered as if it was not: real etcd looks at the space before
+    /// it carries a transaction out, and refuses it after that.
+    ForOne,
+    None,
 }
 
 impl Etcd {
@@ -46,7 +56,7 @@ impl Etcd {
             keys: Keys::default(),
             leases: Leases::default(),
             cut: (0..members).map(|_| CancellationToken::new()).collect(),
-            is_full: false,
+            space: Space::Enough,
             fates: Box::new(|_| Fate::Done),
             observer: Box::new(|_| ()),
             observed: 0,
@@ -89,9 +99,9 @@ impl Etcd {
         self.member(member).is_cancelled()
     }
 
-    /// Takes no more changes, as with a full database, or takes them again.
+    /// Takes one more change, and no other, as when a database gets full; or takes them again.
     pub fn fill(&self, is_full: bool) {
-        self.lock().is_full = is_full;
+        self.lock().space = if is_full { Space::ForOne } else { Space::Enough };
     }
 
     /// Forgets all that was before the last revision.
@@ -210,20 +220,24 @@ impl Etcd {
         if !state.has_quorum() {
             return Err(refusal(Code::Unavailable, "no leader"));
         }
-        if kind == Kind::Write && state.is_full {
-            let why = "mvcc: database space exceeded";
-            return Err(refusal(Code::ResourceExhausted, why));
+        let is_too_much = kind == Kind::Write && state.space != Space::Enough;
+        let full = || refusal(Code::ResourceExhausted, "mvcc: database space exceeded");
+        if is_too_much && state.space == Space::None {
+            return Err(full());
         }
         let before = state.keys.revision();
         let answer = act(&mut state);
         state.keys.commit();
+        if is_too_much {
+            state.space = Space::None;
+        }
         let changed = state.keys.revision() > before;
         state.tell_observer();
         drop(state);
         if changed {
             self.changed.send_replace(());
         }
-        answer
+        if is_too_much { Err(full()) } else { answer }
     }
 }
 

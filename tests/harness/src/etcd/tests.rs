@@ -89,8 +89,11 @@ async fn what_is_too_much_is_refused_whole() {
     many.success.push(put(&0i32.to_be_bytes(), Vec::new(), 0));
     assert!(matches!(client.txn(many).await, Err(EtcdError::Refused(_))), "a key twice");
     etcd.fill(true);
-    assert!(matches!(client.txn(sets("a", "x", 0)).await, Err(EtcdError::NoSpace(_))));
-    client.range(get(b"a")).await.unwrap();
+    for (key, is_done) in [("b", true), ("c", false)] {
+        assert!(matches!(client.txn(sets(key, "x", 0)).await, Err(EtcdError::NoSpace(_))));
+        let found = client.range(get(key.as_bytes())).await.unwrap().kvs;
+        assert_eq!(found.len(), usize::from(is_done), "{key}");
+    }
     etcd.fill(false);
     client.txn(sets("a", "x", 0)).await.unwrap();
 }

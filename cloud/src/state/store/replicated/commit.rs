@@ -2,7 +2,7 @@
 //!
 //! Each transaction proves that the leader's key is still this replica's, and that it follows the
 //! last commit. So a deposed leader commits nothing. A transaction whose answer is lost is read
-//! back before anything depends on it; a late first attempt fails by its number.
+//! back before anything depends on it; a late first attempt fails by its compare.
 //!
 //! More changes than a transaction may have are made in several. What sets a record comes before
 //! what removes one, so a failure between them leaves too much known, and never too little.
@@ -86,8 +86,8 @@ impl Committer {
         &self.position
     }
 
-    /// Commits no change, only the format.
-    pub(super) async fn seal(&mut self) -> Result<(), StoreError> {
+    /// Commits no change, only the format. It proves that this replica leads.
+    pub(in crate::state::store) async fn seal(&mut self) -> Result<(), StoreError> {
         self.step(&Step::default()).await
     }
 
@@ -140,6 +140,7 @@ impl Committer {
         let mut pause = PAUSE;
         let mut is_first = true;
         for _ in 0..TRIES {
+            let mut refusal = None;
             match self.cluster.client.txn(request.clone()).await {
                 Ok(answer) if answer.succeeded => return self.done(),
                 // An attempt of before may have been done. Otherwise another one leads.
@@ -151,14 +152,18 @@ impl Committer {
                     if is_first && error.is_refusal() {
                         return Err(StoreError::Refused(Arc::new(error)));
                     }
+                    refusal = Some(error).filter(|error| is_first && error.is_settled());
                 }
             }
             is_first = false;
-            match self.is_done(next).await {
-                Ok(Some(true)) => return self.done(),
-                Ok(Some(false)) => {}
-                Ok(None) => return Err(self.taken_over()),
-                Err(error) => self.cluster.set_trouble(Work::Commit, &error),
+            match (self.is_done(next).await, refusal) {
+                (Ok(Some(true)), _) => return self.done(),
+                (Ok(Some(false)), Some(refusal)) => {
+                    return Err(StoreError::Refused(Arc::new(refusal)));
+                }
+                (Ok(Some(false)), None) => {}
+                (Ok(None), _) => return Err(self.taken_over()),
+                (Err(error), _) => self.cluster.set_trouble(Work::Commit, &error),
             }
             if !self.may_try_again() {
                 return Err(self.taken_over());
@@ -196,9 +201,14 @@ impl Committer {
         self.claim.as_ref().is_none_or(|claim| claim.lease.is_held(claim.id))
     }
 
+    /// The error of a commit that another one may have prevented. This replica does not lead from
+    /// now on: its callers are told after that.
     fn taken_over(&self) -> StoreError {
         match self.claim {
-            Some(_) => StoreError::Deposed,
+            Some(_) => {
+                self.cluster.leadership().depose();
+                StoreError::Deposed
+            }
             None => StoreError::Busy,
         }
     }

@@ -245,7 +245,7 @@ impl Follower {
             }
             Key::Record(table, key) => changes.extend(self.decoder.removal(table, key)?),
             Key::Commit => {
-                self.position = Position::of(is_there.then_some(found), &cluster.url)?;
+                self.position = self.position.then(is_there.then_some(found), &cluster.url)?;
             }
             Key::Leader => self.take_leader(is_there.then(|| LeaderKey::of(found))),
             Key::Promote | Key::Drain(_) => self.orders.apply(&cluster.keys, event),

@@ -1,10 +1,12 @@
-//! The position of the store: the number of its last commit, and its format.
+//! The position of the store: the number of its last commit, an id of it, and its format.
 //!
-//! A commit proves that it follows the commit seen last, by comparing the bytes of this value.
+//! A commit proves that it follows the commit seen last, by comparing the bytes of this value. The
+//! id is random, so two commits of one number differ, and none is taken for the other.
 
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use uuid::Uuid;
 
 use crate::etcd::api::{Compare, KeyValue, RequestOp};
 use crate::etcd::request;
@@ -19,6 +21,9 @@ pub(super) const IMPORTING: u64 = u64::MAX;
 struct Written {
     number: u64,
     format: u64,
+    /// None in commits of before 2026-11-25.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    id: Option<Uuid>,
 }
 
 /// The last commit.
@@ -42,6 +47,8 @@ enum PositionError {
          begin anew"
     )]
     Importing,
+    #[error("its commit {at} came after {after}: etcd was put back to an older state meanwhile")]
+    Gap { at: u64, after: u64 },
     #[error(
         "it was made by a newer csi-cloud, in format {0}; this one knows up to {NEWEST}, start the \
          newer one"
@@ -52,22 +59,33 @@ enum PositionError {
 impl Position {
     /// The position that etcd has; `at` names the store.
     pub(super) fn of(found: Option<&KeyValue>, at: &str) -> Result<Self, StoreError> {
-        let Some(found) = found else {
-            return Ok(Self { number: 0, format: OLDEST, bytes: None });
-        };
-        Self::parse(&found.value)
-            .map_err(|why| StoreError::Open { store: at.to_owned(), why: Arc::new(why) })
+        Self::parse(found).map_err(|why| unusable(why, at))
+    }
+
+    /// The position that etcd has after the next commit.
+    ///
+    /// # Errors
+    /// See [`Position::of`]; or it is not the next commit, so one was missed.
+    pub(super) fn then(&self, found: Option<&KeyValue>, at: &str) -> Result<Self, StoreError> {
+        let next = Self::of(found, at)?;
+        if next.number == self.number.saturating_add(1) {
+            return Ok(next);
+        }
+        Err(unusable(PositionError::Gap { at: next.number, after: self.number }, at))
     }
 
     /// The position of a store during an import, if there is one. Its records do not count.
     pub(super) fn of_import(found: Option<&KeyValue>) -> Option<Self> {
         let bytes = &found?.value;
-        let Written { number, format } = serde_json::from_slice(bytes).ok()?;
+        let Written { number, format, .. } = serde_json::from_slice(bytes).ok()?;
         (format == IMPORTING).then(|| Self { number, format, bytes: Some(bytes.clone()) })
     }
 
-    fn parse(bytes: &[u8]) -> Result<Self, PositionError> {
-        let Written { number, format } = serde_json::from_slice(bytes)?;
+    fn parse(found: Option<&KeyValue>) -> Result<Self, PositionError> {
+        let Some(KeyValue { value: bytes, .. }) = found else {
+            return Ok(Self { number: 0, format: OLDEST, bytes: None });
+        };
+        let Written { number, format, .. } = serde_json::from_slice(bytes)?;
         if format == IMPORTING {
             return Err(PositionError::Importing);
         }
@@ -80,8 +98,9 @@ impl Position {
     /// The position after the next commit.
     pub(super) fn next(&self, format: u64) -> Self {
         let number = self.number.saturating_add(1);
-        // Numbers have no JSON that fails.
-        let bytes = serde_json::to_vec(&Written { number, format }).unwrap_or_default();
+        let written = Written { number, format, id: Some(Uuid::new_v4()) };
+        // Numbers and ids have no JSON that fails.
+        let bytes = serde_json::to_vec(&written).unwrap_or_default();
         Self { number, format, bytes: Some(bytes) }
     }
 
@@ -104,6 +123,10 @@ impl Position {
     }
 }
 
+fn unusable(why: PositionError, at: &str) -> StoreError {
+    StoreError::Open { store: at.to_owned(), why: Arc::new(why) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -118,9 +141,23 @@ mod tests {
         assert!(first.is(None));
         let second = first.next(OLDEST);
         assert!(!second.is(None));
-        let text = r#"{"number":1,"format":1}"#;
-        assert!(second.is(Some(&found(text))), "the format never changes");
-        assert_eq!(Position::of(Some(&found(text)), "x").unwrap(), second);
+        let text = String::from_utf8(second.bytes.clone().unwrap()).unwrap();
+        assert!(text.starts_with(r#"{"number":1,"format":1,"id":""#), "the format never changes");
+        assert!(second.is(Some(&found(&text))));
+        assert_eq!(Position::of(Some(&found(&text)), "x").unwrap(), second);
+        let other = first.next(OLDEST);
+        assert!(other.number == 1 && !other.is(Some(&found(&text))), "it is another commit");
+    }
+
+    #[test]
+    fn a_commit_that_is_not_the_next_one_shows_that_etcd_was_put_back() {
+        let at = |number: u64| found(&format!(r#"{{"number":{number},"format":1}}"#));
+        let seventh = Position::of(Some(&at(7)), "x").unwrap();
+        assert_eq!(seventh.then(Some(&at(8)), "x").unwrap().number, 8);
+        for other in [None, Some(at(1)), Some(at(7)), Some(at(9))] {
+            let error = seventh.then(other.as_ref(), "x").unwrap_err();
+            assert!(proto::host::chain(&error).contains("put back"), "{error}");
+        }
     }
 
     #[test]

@@ -28,6 +28,10 @@ enum Loss {
     Request,
     /// It is held back.
     Late,
+    /// It is done, and answered as by an etcd that is full.
+    Full,
+    /// It is not done, and answered so.
+    NoSpace,
 }
 
 /// Passes requests on to etcd, and loses some.
@@ -54,6 +58,13 @@ impl Kv for Lossy {
             Some(Loss::Answer) => drop(etcd.txn(request).await?),
             Some(Loss::Request) => {}
             Some(Loss::Late) => self.late.lock().unwrap().push(request),
+            Some(full @ (Loss::Full | Loss::NoSpace)) => {
+                if full == Loss::Full {
+                    etcd.txn(request).await?;
+                }
+                let why = "etcdserver: mvcc: database space exceeded";
+                return Err(Status::resource_exhausted(why));
+            }
         }
         Err(Status::unavailable("the connection broke"))
     }
@@ -107,6 +118,26 @@ async fn a_lost_answer_is_read_back_and_a_late_attempt_does_nothing() {
     assert_eq!(kept.len(), changes.len());
     assert!(changes.iter().all(|change| kept.contains(change)));
     assert_eq!(loaded.position, *committer.position(), "none was made twice");
+}
+
+/// etcd looks at its size after it has a request, carries it out, and answers that it is full.
+#[tokio::test]
+async fn what_a_full_etcd_did_is_read_back_and_another_commit_is_not_taken_for_it() {
+    let Some(server) = EtcdServer::start(&[]) else { return };
+    let losses = [Loss::Full, Loss::NoSpace, Loss::Request, Loss::Nothing];
+    let lossy = Lossy::over(&server, &losses).await;
+    let tasks = Tasks::default();
+    let direct = in_etcd(server.client());
+    let begun = load(&direct, &mut |_| panic!("it is empty")).await.unwrap();
+    let over = in_etcd(Client::over(vec![lossy.channel(&tasks)], None));
+    let mut committer = Committer::new(over.clone(), None, (begun.position, Needs::of_empty()));
+    committer.commit(vec![volume("done")]).await.1.unwrap();
+    let (durable, outcome) = committer.commit(vec![volume("refused")]).await;
+    assert!(durable.is_empty() && matches!(outcome, Err(StoreError::Refused(_))), "{outcome:?}");
+    committer.commit(vec![volume("lost")]).await.1.unwrap();
+    let mut kept = Vec::new();
+    load(&direct, &mut |change| kept.push(change)).await.unwrap();
+    assert_eq!(kept, [volume("done"), volume("lost")]);
 }
 
 /// Puts the key of a leader anew, and says when that was.
