@@ -115,7 +115,10 @@ impl AdminState {
     /// Lets another CA take over.
     pub(super) fn start_rotation(&self, request: StartRotation) -> Result<Done, CommandError> {
         let StartRotation { cert, key, root } = request;
-        let cas = self.rotating_issuers()?.start(&NewCa { cert, key: key.into(), root }).map_err(refused)?;
+        let cas = self
+            .rotating_issuers()?
+            .start(&NewCa { cert, key: key.into(), root })
+            .map_err(refused)?;
         self.links.issued_by(cas.issuer.tag());
         Ok(done(format!(
             "the CA {} issues to nodes from now on, and is trusted beside the old one; linked \

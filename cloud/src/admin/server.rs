@@ -22,6 +22,7 @@ use crate::admin::{
     forget_volume, intents, leases, node_purge, node_removal, nodes, rebuild_homes, release_volume,
     replicas, resolve_intent, revocation, tokens, top, volumes,
 };
+use crate::error::NotLeading;
 
 /// Connections at a time.
 const CONNECTIONS: usize = 16;
@@ -46,12 +47,30 @@ async fn handle(state: Arc<AdminState>, request: Request<Incoming>) -> Answer {
     answered.unwrap_or_else(|refused| refusal(&refused))
 }
 
+/// The commands about links and calls, of which a csi-cloud that follows has none: to it all nodes
+/// would look away.
+const OF_LINKS: [&str; 5] = [nodes::PATH, drivers::PATH, explain::PATH, calls::PATH, top::PATH];
+
+/// Refuses a command about links if another csi-cloud has them.
+fn check_leads(state: &AdminState, path: &str) -> Result<(), CommandError> {
+    match state.links.leading().check() {
+        Err(NotLeading::Follows(leader)) if OF_LINKS.contains(&path) => {
+            Err(CommandError::conflict(format!(
+                "this csi-cloud follows {leader}, which leads and has the links of all nodes; ask \
+                 {leader} (`csi-cloud replicas` shows who leads)"
+            )))
+        }
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
 /// The commands by path: a new command is one line here.
 pub(super) async fn answer(
     state: &AdminState,
     path: &str,
     body: &[u8],
 ) -> Result<Answer, CommandError> {
+    check_leads(state, path)?;
     match path {
         nodes::PATH => json(&state.nodes(&read(body)?)),
         drivers::PATH => json(&state.drivers()),

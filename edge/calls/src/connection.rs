@@ -323,11 +323,7 @@ impl Connection {
     ///
     /// # Errors
     /// As for [`Connection::send`].
-    pub(crate) async fn exchange(
-        &self,
-        call: &Call,
-        validity: &Validity,
-    ) -> Result<Answer, Error> {
+    pub(crate) async fn exchange(&self, call: &Call, validity: &Validity) -> Result<Answer, Error> {
         let response = self.send(call, validity).await?;
         let mut answer = Answer::collect(response).await.map_err(|source| self.broke(source))?;
         // A driver does not speak for the edge.

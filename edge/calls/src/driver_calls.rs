@@ -3,7 +3,8 @@
 //!
 //! Each run goes on to its end, even without a caller. CSI: there should be no more than one call
 //! in flight for a volume, so a different request for the same subject is ABORTED. Numbers and
-//! bytes are bounded. It may use `error`, `drivers`, `expansions` and `validity`.
+//! bytes are bounded. It may use `error`, `drivers`, `expansions`, `validity`
+//! and `missing_volumes`.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -30,6 +31,7 @@ use uuid::Uuid;
 use crate::drivers::Driver;
 use crate::error::{Error, Shared};
 use crate::expansions::Tracked;
+use crate::missing_volumes::MissingVolumes;
 use crate::validity::Validity;
 
 /// The most calls in flight at one driver; further ones are refused.
@@ -74,6 +76,7 @@ pub(crate) enum Begin {
 pub(crate) struct DriverCalls {
     pub(crate) driver: Arc<Driver>,
     pub(crate) runs: Runs,
+    missing: MissingVolumes,
     unary: Arc<Semaphore>,
     streams: Arc<Semaphore>,
     tasks: Tasks,
@@ -84,6 +87,7 @@ impl DriverCalls {
         Self {
             driver,
             runs: Runs::default(),
+            missing: MissingVolumes::default(),
             unary: Arc::new(Semaphore::new(MAX_IN_FLIGHT)),
             streams: Arc::new(Semaphore::new(MAX_PASSING)),
             tasks,
@@ -133,7 +137,8 @@ impl DriverCalls {
         has_waited
     }
 
-    /// Runs the call, unless the same operation is running or was answered already.
+    /// Runs the call, unless the same operation is running or was answered already. A mount of a
+    /// volume that the driver did not have waits before that.
     pub(crate) async fn deduplicate(
         &self,
         operation: Operation,
@@ -142,7 +147,11 @@ impl DriverCalls {
         tracked: Option<Tracked>,
     ) -> CallResult {
         let id = CallId::of(&call.headers, operation.id);
-        match self.runs.begin(operation)? {
+        let mount = self.missing.mount(operation.method, &operation.subjects);
+        if let Some(mount) = &mount {
+            Box::pin(mount.wait(validity.deadline())).await;
+        }
+        let outcome = match self.runs.begin(operation)? {
             Begin::Done(answer) => Ok(*answer),
             Begin::Wait(outcome) => {
                 let gone = |_| Err(Stopping("csi-edge").into());
@@ -152,7 +161,11 @@ impl DriverCalls {
                 let tracked = tracked.map(|tracked| tracked.of_call(id));
                 self.run(call, validity, Some(ticket), tracked).await
             }
+        };
+        if let (Some(mount), Ok(answer)) = (mount, &outcome) {
+            mount.answered(answer.failure().map(|status| status.code()));
         }
+        outcome
     }
 
     /// Runs the call to its end, even if the caller leaves. Without a ticket it is not compared

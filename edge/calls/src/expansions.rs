@@ -371,10 +371,11 @@ impl Tracked {
         }
         let path = PathAndQuery::from_static(Method::NodeExpandVolume.path());
         let call = Call { headers: drivers::headers(), path, body: frame::frame(&message) };
-        let answer = match driver.connection(call.path.path()).exchange(&call, &Validity::default()).await {
-            Ok(answer) => answer,
-            Err(error) => return Outcome::Open(error.chain()),
-        };
+        let answer =
+            match driver.connection(call.path.path()).exchange(&call, &Validity::default()).await {
+                Ok(answer) => answer,
+                Err(error) => return Outcome::Open(error.chain()),
+            };
         let Some(status) = answer.failure() else { return Outcome::Done };
         let why = format!("{:?}, {}", status.code(), status.message());
         match status.code() {

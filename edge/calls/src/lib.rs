@@ -18,6 +18,7 @@ pub mod health;
 pub mod introductions;
 pub mod lease_client;
 pub mod metadata;
+mod missing_volumes;
 pub mod node_volumes;
 mod rewrite;
 pub mod scopes;

@@ -6,6 +6,7 @@ use http_body_util::BodyExt;
 
 use super::*;
 use crate::admin::replicas::{DRAIN, LIST, PROMOTE, ReplicaView, UNDRAIN};
+use crate::admin::{nodes, volumes};
 use crate::state::store::replica::Replica;
 use crate::state::store::replicated::Joining;
 use crate::state::store::tests::etcd_server::EtcdServer;
@@ -64,6 +65,10 @@ async fn replicas_are_listed_and_take_orders() {
     assert_eq!(seen, [("a", true, epoch, false), ("b", false, None, true)]);
     assert_eq!(all[1].version.as_deref(), Some(env!("CARGO_PKG_VERSION")));
     assert_eq!(all[1].endpoints, ["wss://a:1"]);
+    let elsewhere = server::answer(&b, nodes::PATH, b"").await.unwrap_err();
+    assert_eq!((elsewhere.status, elsewhere.text.contains("follows a")), (409, true));
+    server::answer(&a, nodes::PATH, b"").await.unwrap();
+    server::answer(&b, volumes::PATH, b"").await.unwrap();
     let unknown = server::answer(&a, DRAIN, br#"{"name":"x"}"#).await.unwrap_err();
     assert_eq!((unknown.status, unknown.text.contains("a, b")), (404, true));
     server::answer(&a, DRAIN, br#"{"name":"b"}"#).await.unwrap();

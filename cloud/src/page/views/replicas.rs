@@ -14,6 +14,12 @@ pub(in crate::page) fn replicas(several: &Several, now: u64) -> Markup {
         @if several.is_old {
             p .muted { "etcd does not answer; this is what it said last." }
         }
+        @if let Some(leader) = elsewhere(several) {
+            p {
+                "This page is of a csi-cloud that follows. All nodes link to " (plain(leader))
+                ", so they look away here: open the page there."
+            }
+        }
         div .scroll tabindex="0" role="region" aria-label="csi-clouds with this store" {
             table {
                 thead {
@@ -32,6 +38,12 @@ pub(in crate::page) fn replicas(several: &Several, now: u64) -> Markup {
             }
         }
     }
+}
+
+/// The leader, if it is another one.
+fn elsewhere(several: &Several) -> Option<&str> {
+    let leads = |cell: &&ReplicaCell| cell.view.leads && !cell.view.this;
+    several.replicas.iter().find(leads).map(|cell| &*cell.view.name)
 }
 
 fn row(cell: &ReplicaCell, now: u64) -> Markup {
@@ -83,8 +95,17 @@ mod tests {
         ] {
             assert!(shown.contains(part), "{part} is not in {shown}");
         }
-        assert!(!shown.contains("etcd does not answer"));
+        assert!(!shown.contains("etcd does not answer") && !shown.contains("open the page there"));
         let old = Several { is_old: true, ..several };
         assert!(replicas(&old, 61_000).into_string().contains("etcd does not answer"));
+    }
+
+    #[test]
+    fn a_page_of_a_follower_names_the_leader() {
+        let leader = ReplicaView { leads: true, ..replica("a") };
+        let cells = [leader, ReplicaView { this: true, ..replica("b") }];
+        let cells = cells.map(|view| ReplicaCell { view, since: None });
+        let shown = replicas(&Several { replicas: cells.into(), is_old: false }, 0).into_string();
+        assert!(shown.contains("All nodes link to a, so they look away here"), "{shown}");
     }
 }

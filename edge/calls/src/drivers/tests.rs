@@ -172,11 +172,7 @@ impl Scene {
         self.call_while(path, &Validity::until(deadline)).await
     }
 
-    async fn call_while(
-        &self,
-        path: &'static str,
-        validity: &Validity,
-    ) -> Result<Answer, Error> {
+    async fn call_while(&self, path: &'static str, validity: &Validity) -> Result<Answer, Error> {
         let path = http::uri::PathAndQuery::from_static(path);
         let body = frame::frame(&[]);
         let call = Call { headers: HeaderMap::new(), path, body };

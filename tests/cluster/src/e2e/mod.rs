@@ -161,11 +161,7 @@ pub const ROWS: &[Row] = &[
     Row { name: LEFT_OUT[0].0, alone: true, run: |scene| replicas::leader_gone(scene).boxed() },
     Row { name: LEFT_OUT[1].0, alone: true, run: |scene| replicas::rolling_upgrade(scene).boxed() },
     Row { name: LEFT_OUT[2].0, alone: true, run: |scene| replicas::without_quorum(scene).boxed() },
-    Row {
-        name: LEFT_OUT[8].0,
-        alone: true,
-        run: |scene| standby::sidecars_elected(scene).boxed(),
-    },
+    Row { name: LEFT_OUT[8].0, alone: true, run: |scene| standby::sidecars_elected(scene).boxed() },
     Row { name: POWER_CUT, alone: true, run: |scene| power::cuts(scene).boxed() },
     // Last, as the nodes keep the identities that they get here.
     Row { name: "join-token", alone: true, run: |scene| joins::by_token(scene).boxed() },

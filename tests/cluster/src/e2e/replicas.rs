@@ -65,7 +65,11 @@ impl Untouched {
 }
 
 /// Makes claims, and does not wait for them.
-pub(super) async fn load(scene: &Scene<'_>, name: &str, count: usize) -> anyhow::Result<Vec<String>> {
+pub(super) async fn load(
+    scene: &Scene<'_>,
+    name: &str,
+    count: usize,
+) -> anyhow::Result<Vec<String>> {
     let names: Vec<_> = (0..count).map(|number| format!("{name}-{number}")).collect();
     let texts: String = names.iter().map(|name| claim(name, "now")).collect();
     scene.apply(&texts).await?;

@@ -43,8 +43,7 @@ impl Second {
         let mut sidecars = Vec::new();
         for (name, launch) in cluster.cloud.central(ground, DRIVER, &socket) {
             let launch = named("second", elected(launch));
-            sidecars
-                .push(Program::start(&format!("{name}-second"), &ground.logs(), launch).await?);
+            sidecars.push(Program::start(&format!("{name}-second"), &ground.logs(), launch).await?);
         }
         Ok(Self { relay, sidecars })
     }
