@@ -3,6 +3,8 @@
 use anyhow::{Context, ensure};
 use tokio::time::Instant;
 
+use super::steps::Tally;
+
 /// Switches a node off at a random step, and looks at it after it is on again.
 ///
 /// csi-edge and a driver run as they would on a node, and a caller asks as a kubelet does. All are
@@ -21,15 +23,17 @@ pub struct Args {
     volumes: usize,
 }
 
-/// Runs the power cuts, and prints a line for each.
+/// Runs the power cuts, and prints a line for each. At the end it prints how often each step was
+/// cut.
 ///
 /// # Errors
-/// Something is there that must not be, or a program does not start.
+/// Something is there that must not be, or a program does not start. Many cuts left out a step.
 pub async fn main(args: Args) -> anyhow::Result<()> {
     ensure!(rustix::process::geteuid().is_root(), "a power cut takes mounts: run it as root");
     let first = args.seed.unwrap_or(1);
     let last = if args.seed.is_some() { first } else { first + args.seeds.saturating_sub(1) };
     let mut slowest = 0.0_f64;
+    let mut all = Tally::default();
     for seed in first..=last {
         let begun = Instant::now();
         let seen = super::run(seed, args.volumes).await;
@@ -38,6 +42,7 @@ pub async fn main(args: Args) -> anyhow::Result<()> {
             format!("seed {seed}; again with: make powercut SEED={seed} VOLUMES={volumes}")
         })?;
         slowest = slowest.max(seen.back.as_secs_f64());
+        all.add(&seen.tally);
         println!(
             "seed {seed:<4} cut {:<22} back in {:>4.1} s, {} expansions owed, {} open; {:.1} s",
             seen.cut,
@@ -48,5 +53,6 @@ pub async fn main(args: Args) -> anyhow::Result<()> {
         );
     }
     println!("every volume was back with its data, once; the slowest after {slowest:.1} s");
-    Ok(())
+    println!("{all}");
+    all.check()
 }

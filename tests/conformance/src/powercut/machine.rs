@@ -89,18 +89,26 @@ impl Machine {
         Ok(())
     }
 
+    /// Kills all programs at once.
+    ///
+    /// # Errors
+    /// One has ended already.
+    pub fn kill(&self) -> anyhow::Result<()> {
+        for process in [&self.edge, &self.driver, &self.cloud].into_iter().flatten() {
+            process.signal(rustix::process::Signal::KILL)?;
+        }
+        Ok(())
+    }
+
     /// Cuts the power: all programs die at once, and with them the mounts. Loop devices and `/run`
     /// do not survive it either. csi-cloud goes away too.
     ///
     /// # Errors
     /// The system's.
     pub async fn cut(&mut self) -> anyhow::Result<()> {
+        self.kill()?;
         let all = [self.edge.take(), self.driver.take(), self.cloud.take()];
-        let all: Vec<_> = all.into_iter().flatten().collect();
-        for process in &all {
-            process.signal(rustix::process::Signal::KILL)?;
-        }
-        for mut process in all {
+        for mut process in all.into_iter().flatten() {
             process.ended(STOP).await?;
         }
         let dir = self.stand.dir();

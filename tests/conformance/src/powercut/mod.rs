@@ -7,12 +7,13 @@
 
 pub mod command;
 pub mod machine;
+pub mod steps;
 pub mod volume;
 
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use futures_util::future::{join_all, try_join_all};
 use harness::wait::{START, until};
 use proto::csi;
@@ -24,6 +25,7 @@ use tokio::time::{Instant, sleep};
 use tonic::transport::Channel;
 
 use self::machine::Machine;
+use self::steps::{Step, Tally};
 use self::volume::Volume;
 
 /// How long a volume may take after it is asked for.
@@ -41,6 +43,8 @@ pub struct Seen {
     pub owed: usize,
     /// The expansions whose outcome the cloud did not know.
     pub open: usize,
+    /// The steps that the cut interrupted.
+    pub tally: Tally,
 }
 
 /// When the power is cut.
@@ -66,22 +70,33 @@ impl Moment {
         }
     }
 
-    async fn comes(&self, machine: &Machine) {
+    /// Waits for it. Returns true if csi-edge has just changed its records.
+    async fn comes(&self, machine: &Machine) -> bool {
         match self {
-            Self::Time(time) => sleep(*time).await,
-            Self::Commits(number) => {
-                let end = Instant::now() + BACK;
-                let mut last: Option<SystemTime> = machine.changed();
-                let mut seen = 0;
-                while seen < *number && Instant::now() < end {
-                    let now = machine.changed();
-                    seen += u32::from(now != last);
-                    last = now;
-                    sleep(Duration::from_millis(1)).await;
-                }
+            Self::Time(time) => {
+                sleep(*time).await;
+                false
             }
+            Self::Commits(number) => commits(machine, *number).await,
         }
     }
+}
+
+/// Waits until csi-edge has changed its records so often. Returns false if it does not in time.
+async fn commits(machine: &Machine, number: u32) -> bool {
+    let end = Instant::now() + BACK;
+    let mut last: Option<SystemTime> = machine.changed();
+    let mut seen = 0;
+    while seen < number {
+        if Instant::now() >= end {
+            return false;
+        }
+        sleep(Duration::from_millis(1)).await;
+        let now = machine.changed();
+        seen += u32::from(now != last);
+        last = now;
+    }
+    true
 }
 
 /// One power cut with this seed.
@@ -105,7 +120,9 @@ pub async fn run(seed: u64, volumes: usize) -> anyhow::Result<Seen> {
 async fn round(machine: &mut Machine, random: &mut StdRng, number: usize) -> anyhow::Result<Seen> {
     let mut volumes = begin(machine, random, number).await?;
     let moment = Moment::random(random);
-    live_until(machine, &mut volumes, random, &moment).await?;
+    let at_commit = live_until(machine, &mut volumes, random, &moment).await?;
+    machine.cut().await?;
+    let tally = Tally::of(at_commit, volumes.iter().map(|volume| volume.step));
     let owed = owed(machine)?;
     let open = volumes.iter().filter(|volume| volume.open).count();
     let (gone, mut kept): (Vec<_>, Vec<_>) =
@@ -118,7 +135,7 @@ async fn round(machine: &mut Machine, random: &mut StdRng, number: usize) -> any
     settle(machine, &mut kept, &gone).await?;
     check(machine, &kept)?;
     end(machine, &kept).await?;
-    Ok(Seen { cut: moment.text(), back, owed, open })
+    Ok(Seen { cut: moment.text(), back, owed, open, tally })
 }
 
 /// Makes the volumes, and uses each with its own data.
@@ -153,13 +170,14 @@ async fn leave_it(volume: &Volume, node: &NodeClient<Channel>, end: Instant) -> 
     volume.unstage(node, end).await
 }
 
-/// Leads all volumes through their lives until the power is cut.
+/// Leads all volumes through their lives until all programs are killed. Returns true if that came
+/// at a commit of csi-edge. Each volume keeps the step that it was in.
 async fn live_until(
-    machine: &mut Machine,
+    machine: &Machine,
     volumes: &mut [Volume],
     random: &mut StdRng,
     moment: &Moment,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<bool> {
     let controller = machine.controller().await?;
     let node = machine.node().await?;
     let lives = volumes.iter_mut().map(|volume| {
@@ -167,14 +185,18 @@ async fn live_until(
         lead(volume, node.clone(), controller.clone(), random)
     });
     let lives = try_join_all(lives);
-    let cutting = async {
-        moment.comes(machine).await;
-        machine.cut().await
+    let killing = async {
+        let at_commit = moment.comes(machine).await;
+        machine.kill()?;
+        anyhow::Ok(at_commit)
     };
     tokio::select! {
         biased;
-        cut = cutting => cut,
-        ended = lives => ended.map(drop),
+        killed = killing => killed,
+        ended = lives => {
+            ended?;
+            bail!("no life of a volume ends by itself")
+        }
     }
 }
 
@@ -188,21 +210,36 @@ async fn lead(
     let end = Instant::now() + 2 * START;
     loop {
         // A pod goes, another one comes, and the volume grows somewhere in between.
-        let step = random.random_range(0..5);
-        for now in 0..5 {
-            if now == step {
-                volume.size += MORE;
-                volume.open = true;
-                volume.grow(&controller, end).await?;
-                volume.open = false;
-            }
-            match now {
-                0 => volume.unpublish(&node, end).await?,
-                1 => volume.unstage(&node, end).await?,
-                2 => volume.stage(&node, end).await?,
-                3 => volume.publish(&node, end).await?,
-                _ => {}
-            }
+        let mut life = vec![Step::Unpublish, Step::Unstage, Step::Stage, Step::Publish];
+        let growth = random.random_range(0..5);
+        life.insert(growth, Step::Expand);
+        for step in life {
+            volume.step = step;
+            take(volume, &node, &controller, end).await?;
+            volume.step = Step::Idle;
+        }
+    }
+}
+
+/// Takes a volume's step.
+async fn take(
+    volume: &mut Volume,
+    node: &NodeClient<Channel>,
+    controller: &ControllerClient<Channel>,
+    end: Instant,
+) -> anyhow::Result<()> {
+    match volume.step {
+        Step::Idle => Ok(()),
+        Step::Stage => volume.stage(node, end).await,
+        Step::Publish => volume.publish(node, end).await,
+        Step::Unpublish => volume.unpublish(node, end).await,
+        Step::Unstage => volume.unstage(node, end).await,
+        Step::Expand => {
+            volume.size += MORE;
+            volume.open = true;
+            volume.grow(controller, end).await?;
+            volume.open = false;
+            Ok(())
         }
     }
 }

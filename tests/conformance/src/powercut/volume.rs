@@ -14,6 +14,8 @@ use tokio::time::Instant;
 use tonic::transport::Channel;
 use tonic::{Code, Status};
 
+use super::steps::Step;
+
 /// The first delay before a call is repeated; it doubles up to the last.
 const FIRST: Duration = Duration::from_millis(50);
 const LAST: Duration = Duration::from_secs(1);
@@ -31,6 +33,8 @@ pub struct Volume {
     pub size: i64,
     /// Whether an expansion to that size has no answer yet.
     pub open: bool,
+    /// The step that it is in.
+    pub step: Step,
     staging: PathBuf,
     target: PathBuf,
 }
@@ -64,7 +68,7 @@ impl Volume {
         let target = kubelet.join(format!("pod-{number}/mount"));
         std::fs::create_dir_all(kubelet.join(format!("pod-{number}")))?;
         std::fs::create_dir_all(&staging)?;
-        Ok(Self { id, block, size, open: false, staging, target })
+        Ok(Self { id, block, size, open: false, step: Step::Idle, staging, target })
     }
 
     /// Stages it before `end`.
