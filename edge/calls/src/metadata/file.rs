@@ -79,8 +79,10 @@ fn read(path: &Path, node: &NodeName) -> anyhow::Result<(File, Known)> {
     let mut database =
         Database::builder().set_cache_size(CACHE).create_with_backend(FileBackend::new(opened)?)?;
     // redb looks at its checksums only when it is told to.
-    let is_whole = database.check_integrity()?;
-    anyhow::ensure!(is_whole, "it is damaged");
+    // Damage that it cannot repair is an error. What it repaired is whole again, as of a commit.
+    if !database.check_integrity()? {
+        warn!(path = %path.display(), "the file of the metadata was repaired");
+    }
     let file = File { database, node: node.clone(), path: path.to_owned() };
     let known = file.load()?;
     Ok((file, known))

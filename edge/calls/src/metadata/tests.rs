@@ -129,6 +129,29 @@ async fn a_damaged_file_and_another_nodes_are_put_aside() {
     assert_eq!(metadata.position(), Position::default());
 }
 
+#[tokio::test]
+async fn a_file_that_was_never_closed_has_every_commit() {
+    let [dir, other] = [(), ()].map(|()| tempfile::tempdir().unwrap());
+    let [path, copy] = [&dir, &other].map(|dir| dir.path().join("metadata.redb"));
+    let metadata = Arc::new(Metadata::open(Some(dir.path()), &node()));
+    let mut sizes = Vec::new();
+    for revision in 1..=5 {
+        let from = (revision > 1).then(|| at(3, revision - 1));
+        let objects = (0..2000).map(|i| pod(&format!("p{revision}-{i}"), None)).collect();
+        take(&metadata, part(from, at(3, revision), objects)).await;
+        // After SIGKILL the file is as it is now.
+        sizes.push(std::fs::copy(&path, &copy).unwrap());
+        let again = Metadata::open(Some(other.path()), &node());
+        assert_eq!(again.position(), at(3, revision));
+        for each in 1..=revision {
+            assert!(again.pod(&format!("uid-p{each}-0")).is_some(), "{each} of {revision}");
+            assert!(again.pod(&format!("uid-p{each}-1999")).is_some(), "{each} of {revision}");
+        }
+        assert!(!other.path().join("metadata.redb.damaged").exists());
+    }
+    assert!(sizes.first() < sizes.last(), "it has not grown: {sizes:?}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_pod_is_waited_for_only_if_the_cloud_sends_it() {
     let metadata = Arc::new(Metadata::default());
