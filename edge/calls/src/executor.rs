@@ -366,9 +366,9 @@ impl Executor {
         Ok(calls)
     }
 
-    /// The volumes that have grown at their driver's controller, and not yet on this node.
-    pub fn due_expansions(&self) -> Vec<NodeVolume> {
-        self.expansions.as_ref().map(|expansions| expansions.due()).unwrap_or_default()
+    /// The volumes whose expansion has begun, and has not ended on this node.
+    pub fn open_expansions(&self) -> Vec<NodeVolume> {
+        self.expansions.as_ref().map(|expansions| expansions.growing()).unwrap_or_default()
     }
 
     /// The calls in flight, in no order.

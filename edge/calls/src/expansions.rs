@@ -113,18 +113,13 @@ impl Expansions {
         if by == NodeExpansion::Kubelet && volumes.is_empty() {
             return None;
         }
-        for NodeVolume { driver, volume_id, growth, .. } in volumes.due() {
-            info!(
-                %driver, volume = volume_id, ?growth,
-                "has grown, but not on this node; it does when it is next staged or published"
-            );
-        }
+        volumes.growing().iter().for_each(NodeVolume::log_growth);
         Some(Self { by, volumes, scopes, is_direct })
     }
 
-    /// The volumes that have grown at their driver's controller, and not yet on this node.
-    pub fn due(&self) -> Vec<NodeVolume> {
-        self.volumes.due()
+    /// The volumes whose expansion has begun, and has not ended on this node.
+    pub fn growing(&self) -> Vec<NodeVolume> {
+        self.volumes.growing()
     }
 
     /// The effect of a call on growth, if there is one.

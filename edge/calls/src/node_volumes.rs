@@ -17,7 +17,7 @@ use proto::host::files;
 use proto::host::publish::{Existing, publish};
 use proto::names::DriverName;
 use serde::{Deserialize, Serialize};
-use tracing::warn;
+use tracing::{info, warn};
 
 /// The directory of the records in the state directory.
 const DIRECTORY: &str = "node-volumes";
@@ -79,6 +79,24 @@ impl NodeVolume {
         match self.growth {
             Some(Growth::Due { bytes }) => Some(bytes),
             Some(Growth::Begun) | None => None,
+        }
+    }
+
+    /// Logs what is left of its growth, if anything is.
+    pub(crate) fn log_growth(&self) {
+        let driver = &self.driver;
+        let volume = &self.volume_id;
+        match self.growth {
+            Some(Growth::Begun) => info!(
+                %driver, volume,
+                "its expansion was begun, and its outcome is not known here; the next \
+                 ControllerExpandVolume goes on"
+            ),
+            Some(Growth::Due { bytes }) => info!(
+                %driver, volume, bytes,
+                "has grown, but not on this node; it does when it is next staged or published"
+            ),
+            None => {}
         }
     }
 }
@@ -226,13 +244,13 @@ impl NodeVolumes {
         }
     }
 
-    /// The volumes whose node owes a growth.
-    pub fn due(&self) -> Vec<NodeVolume> {
+    /// The volumes whose growth has begun, or is owed by the node.
+    pub fn growing(&self) -> Vec<NodeVolume> {
         let known = self.known();
-        let mut due: Vec<_> =
-            known.values().filter(|volume| volume.due().is_some()).cloned().collect();
-        due.sort_by(|a, b| (&a.driver, &a.volume_id).cmp(&(&b.driver, &b.volume_id)));
-        due
+        let mut growing: Vec<_> =
+            known.values().filter(|volume| volume.growth.is_some()).cloned().collect();
+        growing.sort_by(|a, b| (&a.driver, &a.volume_id).cmp(&(&b.driver, &b.volume_id)));
+        growing
     }
 
     /// True if nothing is recorded.
@@ -323,7 +341,7 @@ mod tests {
         assert_eq!(again.of(&driver(), "w").places, staged("/s"));
         let later = open("2");
         assert_eq!(later.of(&driver(), "v").places, Places::default());
-        assert_eq!(later.due().len(), 1);
+        assert_eq!(later.growing().len(), 1);
         assert_eq!(std::fs::read_dir(dir.path().join(DIRECTORY)).unwrap().count(), 1);
         owe(&later, "v", None).await;
         assert!(later.is_empty() && open("2").is_empty());
@@ -332,6 +350,22 @@ mod tests {
         let nameless = open("");
         stage(&nameless, "v").await;
         assert_eq!(open("").of(&driver(), "v").places, Places::default());
+    }
+
+    #[tokio::test]
+    async fn a_growth_that_was_only_begun_is_listed_too() {
+        let dir = tempfile::tempdir().unwrap();
+        let volumes = NodeVolumes::open(dir.path(), "1");
+        stage(&volumes, "u").await;
+        owe(&volumes, "w", Some(Growth::Due { bytes: 7 })).await;
+        owe(&volumes, "v", Some(Growth::Begun)).await;
+        for volumes in [&volumes, &NodeVolumes::open(dir.path(), "2")] {
+            let growing = volumes.growing();
+            let [v, w] = growing.as_slice() else { panic!("{growing:?}") };
+            assert_eq!((v.volume_id.as_str(), v.growth), ("v", Some(Growth::Begun)));
+            assert_eq!((w.volume_id.as_str(), w.due()), ("w", Some(7)));
+            volumes.growing().iter().for_each(NodeVolume::log_growth);
+        }
     }
 
     #[tokio::test]

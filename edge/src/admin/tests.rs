@@ -5,6 +5,7 @@ use edge_calls::drivers;
 use edge_calls::drivers::{Drivers, FoundBy};
 use edge_calls::executor::Executor;
 use edge_calls::metadata::Receiving;
+use edge_calls::node_volumes::{Growth, NodeVolume, Places};
 use edge_direct::runtimes::Roots;
 use http::{Method, StatusCode};
 use proto::admin::client::{Client, ClientError};
@@ -22,7 +23,7 @@ use super::drivers::DriverView;
 use super::server;
 use super::state::AdminState;
 use super::status::StatusView;
-use super::volumes::VolumeView;
+use super::volumes::{VolumeView, expansion};
 use crate::link::dial::Linked;
 use crate::state::first_link::FirstLink;
 
@@ -130,6 +131,23 @@ async fn commands_are_answered_at_the_socket() {
     let unknown = client.ask::<StatusView>("/future", &json!({})).await;
     assert!(matches!(unknown, Err(ClientError::Refused(why)) if why.contains("/future")));
     tasks.stop();
+}
+
+#[test]
+fn an_expansion_is_due_or_only_begun() {
+    for (growth, standing, why) in
+        [(Growth::Due { bytes: 7 }, "due", "to 7 bytes"), (Growth::Begun, "begun", "not known")]
+    {
+        let shown = expansion(NodeVolume {
+            driver: "d.example".parse().unwrap(),
+            volume_id: "vol-1".into(),
+            boot: String::new(),
+            places: Places::default(),
+            growth: Some(growth),
+        });
+        assert_eq!((shown.kind.as_str(), shown.standing.as_str()), ("expansion", standing));
+        assert!(shown.volume == "vol-1" && shown.why.contains(why), "{shown:?}");
+    }
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 //! `csi-edge volumes`: what this node knows of its volumes.
 //!
-//! csi-edge keeps records of direct volumes, and of those that are yet to grow here. Volumes that a
+//! csi-edge keeps records of direct volumes, and of those whose expansion is open. Volumes that a
 //! driver has mounted are the kubelet's: its own notes tell of them. It may use `ordinary`.
 
 use std::path::{Path, PathBuf};
@@ -21,15 +21,16 @@ pub const PATH: &str = "/volumes";
 /// A volume.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VolumeView {
-    /// `direct`; `expansion` for a volume that has grown at its driver's controller only; or
-    /// `ordinary` for one in a pod's directory.
+    /// `direct`; `expansion` for a volume whose expansion has not ended here; or `ordinary` for one
+    /// in a pod's directory.
     pub kind: String,
     /// Its id; empty if it is not known.
     pub volume: String,
     /// Its driver's name; empty with the id.
     pub driver: String,
-    /// How it stands, as in `csi-edge direct list`; `due` for an expansion. For an ordinary
-    /// one `mounted`, `not mounted`, `unknown` (the host's mounts are not seen) or `damaged`.
+    /// How it stands, as in `csi-edge direct list`. An expansion is `due` if it is done at the
+    /// driver's controller only, and `begun` if that is not known. An ordinary volume is `mounted`,
+    /// `not mounted`, `unknown` (the host's mounts are not seen) or `damaged`.
     pub standing: String,
     /// What a runtime is given.
     pub device: PathBuf,
@@ -51,7 +52,7 @@ pub struct VolumeView {
 }
 
 impl AdminState {
-    /// The direct volumes by target, then what is yet to grow, then the ordinary volumes.
+    /// The direct volumes by target, then the open expansions, then the ordinary volumes.
     ///
     /// # Errors
     /// The records cannot be read.
@@ -67,16 +68,16 @@ impl AdminState {
         let ordinary =
             ordinary.filter(|volume| !direct.iter().any(|direct| is_same(direct, volume)));
         let ordinary: Vec<_> = ordinary.map(|volume| self.ordinary_view(volume)).collect();
-        let due = self.executor.due_expansions();
+        let growing = self.executor.open_expansions();
         let direct = direct.into_iter().map(|volume| {
             let pod = volume.pod_uid.clone();
             self.named(view(volume), &pod)
         });
-        let due = due.into_iter().map(|volume| {
+        let growing = growing.into_iter().map(|volume| {
             let pod = volume.places.path().map(|path| pod_in(Path::new(path)));
             self.named(expansion(volume), &pod.unwrap_or_default())
         });
-        Ok(direct.chain(due).chain(ordinary).collect())
+        Ok(direct.chain(growing).chain(ordinary).collect())
     }
 
     /// What a kubelet noted of the volumes of its pods.
@@ -138,16 +139,19 @@ fn is_same(direct: &DirectVolume, volume: &OrdinaryVolume) -> bool {
     direct.target == volume.target || volume.note.as_ref().is_ok_and(is_noted)
 }
 
-fn expansion(volume: NodeVolume) -> VolumeView {
-    let bytes = volume.due().unwrap_or_default();
+pub(super) fn expansion(volume: NodeVolume) -> VolumeView {
+    let (standing, why) = match volume.due() {
+        Some(bytes) => ("due", format!("to {bytes} bytes, when it is next staged or published")),
+        None => ("begun", "its outcome is not known; the next expansion of it goes on".into()),
+    };
     VolumeView {
         kind: "expansion".into(),
-        standing: "due".into(),
+        standing: standing.into(),
         driver: volume.driver.to_string(),
         device: PathBuf::new(),
         sandbox: None,
         target: volume.places.path().map(PathBuf::from).unwrap_or_default(),
-        why: format!("to {bytes} bytes, when it is next staged or published"),
+        why,
         volume: volume.volume_id,
         pod: None,
         claim: None,

@@ -135,7 +135,8 @@ impl Node {
     }
 
     fn due(&self) -> Vec<Option<i64>> {
-        self.expansions.due().iter().map(NodeVolume::due).collect()
+        let growing = self.expansions.growing();
+        growing.iter().map(NodeVolume::due).filter(Option::is_some).collect()
     }
 }
 
