@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use proto::host::files;
+use proto::host::files::Unread;
 use proto::host::publish::{Existing, publish};
 use proto::link::endpoint::Endpoint;
 use tokio::sync::watch;
@@ -33,8 +35,7 @@ impl FirstLink {
         let endpoints: Vec<_> = endpoints.iter().map(ToString::to_string).collect();
         let own = format!("{} {}\n", env!("CARGO_PKG_VERSION"), endpoints.join(" "));
         let file = directory.map(|directory| directory.join(FILE));
-        let kept = file.as_deref().and_then(|file| std::fs::read_to_string(file).ok());
-        let was_made = kept.as_ref() == Some(&own);
+        let was_made = file.as_deref().is_some_and(|file| has(file, &own));
         Self { file, own, was_made: was_made.into() }
     }
 
@@ -58,6 +59,19 @@ impl FirstLink {
         if let Err(error) = publish(file, self.own.as_bytes(), 0o600, Existing::Replace) {
             let file = file.display();
             warn!(%file, %error, "a restart without a link is not ready until the next link");
+        }
+    }
+}
+
+/// Whether the file has this text.
+fn has(file: &Path, own: &str) -> bool {
+    match files::read(file) {
+        Ok(kept) => kept == own.as_bytes(),
+        Err(Unread::Missing) => false,
+        Err(error) => {
+            let file = file.display();
+            warn!(%file, %error, "cannot be read; csi-edge is not ready until the next link");
+            false
         }
     }
 }
@@ -88,5 +102,8 @@ mod tests {
         publish(&file, older.as_bytes(), 0o600, Existing::Replace).unwrap();
         assert!(!open(&endpoints).was_made(), "another version");
         assert!(!FirstLink::open(None, &endpoints).was_made());
+        std::fs::remove_file(&file).unwrap();
+        std::fs::create_dir(&file).unwrap();
+        assert!(!open(&endpoints).was_made(), "something else has its name");
     }
 }
