@@ -17,6 +17,7 @@ use proto::csi;
 use proto::host::publish::{Existing, publish};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::process::Signal;
+use serde_json::Value;
 use tempfile::TempDir;
 use tonic::{Code, Status};
 
@@ -31,8 +32,12 @@ impl Site {
     async fn new() -> anyhow::Result<Self> {
         let dir = tempfile::tempdir()?;
         let config = dir.path().join("edge.toml");
-        let text = b"node_expansion = \"edge\"\ndeny = [\"CreateSnapshot\"]\n";
-        publish(&config, text, 0o600, Existing::Keep)?;
+        let registry = path(&dir, "registry");
+        let text = format!(
+            "node_expansion = \"edge\"\ndeny = [\"CreateSnapshot\"]\n\
+             [discovery]\ndirectory = \"{registry}\"\nallow = [\"*.example\"]\n"
+        );
+        publish(&config, text.as_bytes(), 0o600, Existing::Keep)?;
         let [config, state] = ["edge.toml", "state"].map(|name| path(&dir, name));
         let more = ["--config", &config, "--state", &state];
         let world = World::with(TRANSPORTS[0], &[], &more).await?;
@@ -41,7 +46,7 @@ impl Site {
         let site = Self { world, volume, dir };
         ensure!(site.lead("kept", false).await.is_empty(), "the volume is not staged");
         until("the scope is kept", || async {
-            for name in ["scopes.json", "introductions.json"] {
+            for name in ["scopes.json", "introductions.json", "linked", "format.json"] {
                 ensure!(site.state().join(name).exists(), "{name}");
             }
             Ok(())
@@ -122,6 +127,13 @@ impl Site {
         (status.code() != Code::Ok).then_some(status)
     }
 
+    /// How csi-cloud says that the volumes stand.
+    async fn shown(&self) -> anyhow::Result<Value> {
+        let admin = self.world.stand.at("cloud/_admin.sock");
+        let command = ["volumes", "-o", "json", "--admin", &admin];
+        Ok(serde_json::from_str(&self.world.stand.run("csi-cloud", &command).await?)?)
+    }
+
     /// Has the volume grow by the cloud's front.
     async fn expand(&self) -> anyhow::Result<Status> {
         let range = csi::CapacityRange { required_bytes: 1 << 30, limit_bytes: 0 };
@@ -165,8 +177,32 @@ fn remove(path: &Path) -> anyhow::Result<()> {
 /// Every way in which a file can be something else than what was written.
 const DAMAGES: [&str; 4] = ["cut", "garbage", "directory", "fifo"];
 
+/// Files that csi-edge has with other clouds and drivers.
+const OTHERS: [(&str, &[u8]); 3] = [
+    ("found.json", br#"{"node":"n1","drivers":[]}"#),
+    ("metadata.redb", &[7; 18_000]),
+    ("leader-epoch.json", br#"{"epoch":1}"#),
+];
+
+/// All files that a state directory can have, relative to it. Those that this one must have are
+/// there.
+fn files(good: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let names = ["scopes.json", "denied.json", "introductions.json", "linked", "format.json"];
+    let mut files: Vec<_> = names.into_iter().chain(["direct/lock"]).map(PathBuf::from).collect();
+    let record = std::fs::read_dir(good.join("node-volumes"))?.next().context("no record")??;
+    files.push(Path::new("node-volumes").join(record.file_name()));
+    for file in &files {
+        ensure!(good.join(file).exists(), "{} is not kept", file.display());
+    }
+    files.extend(OTHERS.map(|(name, _)| PathBuf::from(name)));
+    Ok(files)
+}
+
 fn damage(path: &Path, how: &str) -> anyhow::Result<()> {
-    let text = std::fs::read(path).unwrap_or_default();
+    let text = match OTHERS.iter().find(|(name, _)| path.ends_with(name)) {
+        Some((_, text)) => text.to_vec(),
+        None => std::fs::read(path).unwrap_or_default(),
+    };
     remove(path)?;
     match how {
         "cut" => publish(path, &text[..text.len() / 2], 0o600, Existing::Keep)?,
@@ -183,28 +219,23 @@ async fn a_damaged_file_hinders_no_pod_without_the_cloud() -> anyhow::Result<()>
     site.kill().await?;
     let good = site.dir.path().join("good");
     copy(&site.state(), &good)?;
-    let records = std::fs::read_dir(good.join("node-volumes"))?;
-    let record = records.into_iter().next().context("no record")??.file_name();
-    let record = Path::new("node-volumes").join(record);
     // A power cut of the cloud's site, too.
     site.world.cloud.process.signal(Signal::KILL)?;
     site.world.cloud.process.ended(STOP).await?;
-    let names = ["scopes.json", "denied.json", "introductions.json"];
-    let files = names.map(Path::new).into_iter().chain([record.as_path()]);
-    for file in files.chain([Path::new("direct/lock")]) {
-        ensure!(good.join(file).exists(), "{} is not kept", file.display());
+    for file in files(&good)? {
         for how in DAMAGES {
             remove(&site.state())?;
             copy(&good, &site.state())?;
-            damage(&site.state().join(file), how)?;
+            damage(&site.state().join(&file), how)?;
             let before = site.world.edge.log().len();
             site.start(None).await?;
             let what = format!("{how} {}", file.display());
             let log = site.world.edge.log();
             let log = String::from_utf8_lossy(log.get(before..).unwrap_or_default()).into_owned();
             let told = log.contains(&file.display().to_string());
-            // Of these two any content will do.
-            let may_be = ["denied.json", "direct/lock"].iter().any(|name| file.ends_with(name));
+            // Of these any content will do; `linked` may be another version's.
+            let any = ["denied.json", "direct/lock", "linked"];
+            let may_be = any.iter().any(|name| file.ends_with(name));
             ensure!(told || may_be, "{what} is not told: {log}");
             for volume in ["kept", "other"] {
                 let refused = site.lead(volume, true).await;
@@ -241,6 +272,12 @@ async fn a_machine_that_is_replaced_is_seen_and_answers_for_what_it_has() -> any
     until("the driver's own answer, which does not have it", || async {
         let status = site.expand().await?;
         ensure!(status.code() == Code::NotFound, "{status}");
+        Ok(())
+    })
+    .await?;
+    until("csi-cloud shows it as absent", || async {
+        let shown = site.shown().await?;
+        ensure!(shown[0]["state"] == "absent", "{shown}");
         Ok(())
     })
     .await?;
