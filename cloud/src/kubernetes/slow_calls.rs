@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use kube::runtime::events::EventType;
 use proto::admin::cells::age;
-use proto::csi::{Id, Method};
+use proto::csi::{Id, Learn, Method};
 use proto::names::{DriverName, NodeName};
 
 use crate::kubernetes::claims::Pending;
@@ -49,12 +49,10 @@ impl SlowCall {
 
     /// What an attachment waits for while this call runs.
     fn of_attachment(&self) -> Option<Wanted> {
-        const ATTACHES: &str = Method::ControllerPublishVolume.name();
-        const DETACHES: &str = Method::ControllerUnpublishVolume.name();
-        match self.rpc {
-            ATTACHES => Some(Wanted::Attach),
-            DETACHES => Some(Wanted::Detach),
-            _ => None,
+        match Method::of_name(self.rpc)?.learn() {
+            Learn::Attached(_) => Some(Wanted::Attach),
+            Learn::Detached(_) => Some(Wanted::Detach),
+            Learn::Nothing | Learn::Made(_) | Learn::Gone | Learn::Resized(_) => None,
         }
     }
 

@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::runtime::events::EventType;
 use proto::control::not_taken;
-use proto::csi::{Id, Method};
+use proto::csi::{DirectCall, Id, Method};
 use proto::names::{DriverName, NodeName};
 
 use crate::kubernetes::events::{About, Notice, claimants, minutes};
@@ -20,8 +20,6 @@ use crate::telemetry::ended::EndedCall;
 
 /// A sidecar tries again within this time, in ms: external-resizer within 5 minutes.
 const RETRIED: u64 = 600_000;
-/// The call by which a volume grows.
-const EXPANDS: &str = Method::ControllerExpandVolume.name();
 
 /// What an object waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,7 +131,8 @@ pub(super) fn attachment(attachment: &VolumeAttachment) -> Option<WaitingAttachm
 /// failed.
 pub(super) fn growing(state: &State, call: &EndedCall, now: u64) -> Option<(NodeName, Vec<About>)> {
     let is_recent = now.saturating_sub(call.at) < RETRIED;
-    if !(is_recent && call.rpc == EXPANDS && call.failed()) {
+    let expands = Method::of_name(call.rpc)?.direct() == Some(DirectCall::Expand);
+    if !(is_recent && expands && call.failed()) {
         return None;
     }
     let id = Id::Volume((*call.subject).to_owned());
