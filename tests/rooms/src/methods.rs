@@ -1,8 +1,11 @@
 //! Finds code that treats one RPC differently from another outside the table of RPCs.
 //!
-//! Two forms count. One is a string that is a method's name or path. The other is a pattern or a
-//! comparison with a variant of `Method`, or with the name or path of one. A variant as a value is
-//! fine.
+//! Three forms count:
+//! - a string that is a method's name or path;
+//! - a pattern or a comparison with a variant of `Method`, or with the name or path of one;
+//! - a constant that is the name or path of one, because a pattern may have it.
+//!
+//! A variant as a value is fine.
 
 use std::collections::BTreeSet;
 
@@ -41,8 +44,8 @@ pub(crate) fn all(tree: &Tree, house: &House) -> anyhow::Result<Vec<Mention>> {
     let names = Names::of(text);
     let mut mentions = BTreeSet::new();
     for file in &house.files {
-        let is_tested = !house.packages[file.package].is_for_tests();
-        if !is_tested || file.path.starts_with(TABLE) {
+        let is_production = !house.packages[file.package].is_for_tests();
+        if !is_production || file.path.starts_with(TABLE) {
             continue;
         }
         let mut visitor = Mentions { names: &names, found: Vec::new() };
@@ -114,6 +117,23 @@ impl Mentions<'_> {
             Expr::Tuple(tuple) => tuple.elems.iter().for_each(|value| self.compared(value)),
             // `Method::X.name()` and `Method::X.path()`.
             Expr::MethodCall(call) if call.args.is_empty() => self.compared(&call.receiver),
+            _ => {}
+        }
+    }
+
+    /// Notes a constant that is the name or path of a variant, or a list of them.
+    fn constant(&mut self, initialiser: &Expr) {
+        match initialiser {
+            Expr::Reference(inner) => self.constant(&inner.expr),
+            Expr::Paren(inner) => self.constant(&inner.expr),
+            Expr::Group(inner) => self.constant(&inner.expr),
+            Expr::Array(array) => array.elems.iter().for_each(|value| self.constant(value)),
+            Expr::Tuple(tuple) => tuple.elems.iter().for_each(|value| self.constant(value)),
+            Expr::MethodCall(call) if call.method == "name" || call.method == "path" => {
+                if let Expr::Path(path) = &*call.receiver {
+                    self.variant(&path.path, "constant of");
+                }
+            }
             _ => {}
         }
     }
@@ -262,6 +282,21 @@ impl<'ast> Visit<'ast> for Mentions<'_> {
             _ => {}
         }
         visit::visit_pat(self, pattern);
+    }
+
+    fn visit_item_const(&mut self, item: &'ast syn::ItemConst) {
+        self.constant(&item.expr);
+        visit::visit_item_const(self, item);
+    }
+
+    fn visit_item_static(&mut self, item: &'ast syn::ItemStatic) {
+        self.constant(&item.expr);
+        visit::visit_item_static(self, item);
+    }
+
+    fn visit_impl_item_const(&mut self, item: &'ast syn::ImplItemConst) {
+        self.constant(&item.expr);
+        visit::visit_impl_item_const(self, item);
     }
 
     fn visit_expr_binary(&mut self, expression: &'ast syn::ExprBinary) {

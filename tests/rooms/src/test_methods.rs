@@ -87,6 +87,26 @@ fn f(m: &str) {
 }
 
 #[test]
+fn constants_of_a_name_or_a_path_count() {
+    let code = "\
+const MAKES: &str = Method::CreateVolume.name();
+static PATHS: [&str; 1] = [Method::ListVolumes.path()];
+impl S {
+    const LISTS: &str = csi::Method::ListVolumes.name();
+}
+fn f(m: &str) {
+    const MAKES: &str = (Method::CreateVolume.path());
+    match m { MAKES => {} _ => {} }
+}
+const METHOD: Method = Method::CreateVolume;
+const OTHER: &str = Method::POST.name();
+static URI: Uri = Uri::from_static(Method::CreateVolume.path());
+";
+    assert_eq!(lines(code), [1, 2, 4, 7]);
+    assert_eq!(mentions(code)[0].1, "constant of Method::CreateVolume");
+}
+
+#[test]
 fn values_comments_tests_and_other_methods_do_not_count() {
     let code = "\
 /// Like \"CreateVolume\".
