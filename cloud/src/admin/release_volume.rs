@@ -53,7 +53,11 @@ impl AdminState {
             let hold = check_release(txn.lease(&of, &key), &from, &standing)?;
             match step::step(txn, &of, &key, &from, Step::Break) {
                 LeaseVerdict::Done => Ok((hold, standing)),
-                _ => Err(CommandError::failed("it has become another's")),
+                LeaseVerdict::Held(_)
+                | LeaseVerdict::HeldByWord(_)
+                | LeaseVerdict::Contested(_)
+                | LeaseVerdict::HeldElsewhere(_)
+                | LeaseVerdict::Fenced(_) => Err(CommandError::failed("it has become another's")),
             }
         });
         let (hold, standing) = written.await??;

@@ -352,18 +352,8 @@ impl Dispatcher {
         if call.method.direct() != Some(DirectCall::Delete) {
             return Ok(());
         }
-        match &call.key {
-            Key::Delete(id) => {
-                attach::check_delete(&self.store, self.queries.links(), self.driver(), id)
-            }
-            Key::Local
-            | Key::Create { .. }
-            | Key::Home(_)
-            | Key::Snapshot { .. }
-            | Key::All
-            | Key::Capacity(_)
-            | Key::Node(_) => Ok(()),
-        }
+        let Key::Delete(id) = &call.key else { return Ok(()) };
+        attach::check_delete(&self.store, self.queries.links(), self.driver(), id)
     }
 
     /// Lists all nodes. The driver's only node answers directly, byte for byte.

@@ -41,7 +41,11 @@ pub(crate) async fn reserve(
     });
     match written.await.map_err(not_durable)? {
         LeaseVerdict::HeldElsewhere(record) => Err(held(store, links, driver, id, &record)),
-        _ => Ok(()),
+        LeaseVerdict::Held(_)
+        | LeaseVerdict::HeldByWord(_)
+        | LeaseVerdict::Contested(_)
+        | LeaseVerdict::Done
+        | LeaseVerdict::Fenced(_) => Ok(()),
     }
 }
 

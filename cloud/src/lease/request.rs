@@ -146,7 +146,11 @@ fn apply(
     let verdict = step(txn, driver, id, node, asked);
     let mac = match verdict {
         LeaseVerdict::Held(epoch) => key.as_ref().map(|key| granted(epoch).mac(key)),
-        _ => None,
+        LeaseVerdict::HeldByWord(_)
+        | LeaseVerdict::Contested(_)
+        | LeaseVerdict::Done
+        | LeaseVerdict::HeldElsewhere(_)
+        | LeaseVerdict::Fenced(_) => None,
     };
     let changed = txn.lease(driver, id) != before.as_ref();
     let before = before.and_then(|record| record.holder).filter(|_| changed);

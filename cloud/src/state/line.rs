@@ -102,7 +102,17 @@ impl TryFrom<Change> for Line {
             Change::Trust(TrustChange::Revocation(name, Some(revocation))) => {
                 Self::Revoked { name, revocation }
             }
-            _ => return Err(NoRecord),
+            // A removal has no line.
+            Change::Home(_, _, None)
+            | Change::Intent(_, _, None)
+            | Change::NodeDriver(_, _, None)
+            | Change::Node(_, None)
+            | Change::Elected(_, None)
+            | Change::Lease(_, _, None)
+            | Change::Profile(_, None)
+            | Change::Trust(TrustChange::Token(_, None) | TrustChange::Revocation(_, None)) => {
+                return Err(NoRecord);
+            }
         })
     }
 }

@@ -101,7 +101,16 @@ fn change(volume: DirectVolume, after: &[DirectVolume]) -> Change {
         (_, Standing::NotTaken) => {
             "shared by its runtime instead of taken; csi-edge direct check, and delete its pod"
         }
-        _ => "as it should be",
+        (Standing::Published | Standing::NotTaken | Standing::Foreign, Standing::Published)
+        | (Standing::NotTaken | Standing::Foreign, Standing::Lost)
+        | (
+            Standing::Published
+            | Standing::NotTaken
+            | Standing::Lost
+            | Standing::Damaged
+            | Standing::Foreign,
+            Standing::Begun | Standing::Fenced,
+        ) => "as it should be",
     };
     Change { volume_id, driver, target, before, after: now, did, damage }
 }

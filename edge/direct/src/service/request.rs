@@ -133,7 +133,18 @@ impl Request<'_> {
         Ok(match self.method.direct() {
             Some(DirectCall::Node(NodeStep::Publish)) => self.text(TARGET)?.map(PathBuf::from),
             Some(DirectCall::Node(NodeStep::Stage | NodeStep::Unstage)) => None,
-            _ => Some(self.path()?),
+            Some(
+                DirectCall::Create
+                | DirectCall::Capacity
+                | DirectCall::Attach
+                | DirectCall::Validate
+                | DirectCall::Expand
+                | DirectCall::Delete
+                | DirectCall::Node(
+                    NodeStep::Unpublish | NodeStep::Stats | NodeStep::Health | NodeStep::Expand,
+                ),
+            )
+            | None => Some(self.path()?),
         })
     }
 
