@@ -50,15 +50,18 @@ impl AdminState {
     /// The sockets and listeners that a running csi-cloud has.
     fn served(&self, installation: &Installation) -> Vec<Finding> {
         let linked = self.links.by_transport();
+        let links = |transport: Transport| linked.get(transport.scheme()).copied().unwrap_or(0);
         let listening = installation.listen.iter().map(|endpoint| {
-            let links = linked.get(endpoint.transport.scheme()).copied().unwrap_or_default();
-            let found = format!("it listens; links by {}: {links}", endpoint.transport.scheme());
+            let transport = endpoint.transport;
+            let by = transport.scheme();
+            let found = format!("it listens; links by {by}: {}", links(transport));
             Finding::ok("listen", endpoint.to_string(), found)
         });
-        let quic = Transport::Quic;
-        let has_quic = installation.listen.iter().any(|endpoint| endpoint.transport == quic);
-        let links = linked.get(quic.scheme()).copied().unwrap_or_default();
-        let buffer = has_quic.then(|| udp_buffer::finding(Path::new(udp_buffer::MOST), links));
+        let takes_udp = installation.listen.iter().any(|endpoint| !endpoint.transport.is_tcp());
+        let buffer = takes_udp.then(|| {
+            let over_udp = Transport::ALL.into_iter().filter(|transport| !transport.is_tcp());
+            udp_buffer::finding(Path::new(udp_buffer::MOST), over_udp.map(links).sum())
+        });
         listening.chain(buffer).chain(sockets::findings(installation)).collect()
     }
 
