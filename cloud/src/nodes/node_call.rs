@@ -84,7 +84,7 @@ impl NodeCall<'_> {
         self.tracked(call).await.answer
     }
 
-    /// The same, and whether the driver may have got the call.
+    /// Sends a call as [`Self::unary`] does, and says whether the driver may have got it.
     pub(crate) async fn tracked(mut self, call: &mut Call) -> Ended {
         let about = std::mem::take(&mut self.about);
         let table = self.sender.in_doubt;

@@ -24,7 +24,7 @@ pub enum Address {
 
 /// A text is no address of csi-cloud.
 #[derive(Debug, thiserror::Error)]
-#[error("{0:?} is no place of csi-cloud for a front; use unix:PATH or https://HOST:PORT")]
+#[error("{0:?} is no address for socket relays; use unix:PATH or https://HOST:PORT")]
 pub struct InvalidAddress(String);
 
 impl FromStr for Address {

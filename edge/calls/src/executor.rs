@@ -142,7 +142,7 @@ impl Executor {
         Self { expansions, ..self }
     }
 
-    /// Keeps which csi-cloud may call in this.
+    /// Uses this fence, which remembers the csi-cloud that may call.
     #[must_use]
     pub fn with_fence(self, fence: Fence) -> Self {
         Self { fence: Arc::new(fence), ..self }

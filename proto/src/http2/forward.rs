@@ -326,7 +326,7 @@ pub fn failure(error: &impl ToStatus) -> Response<Body> {
     error.status().into_http()
 }
 
-/// The same of an edge, about a call of which no byte went to the driver.
+/// An edge's failure answer that says: no byte of the call went to the driver.
 pub fn refusal(error: &impl ToStatus) -> Response<Body> {
     let mut response = failure(error);
     response.headers_mut().insert(&NOT_DISPATCHED, HeaderValue::from_static("1"));

@@ -43,8 +43,8 @@ pub(super) struct State {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Space {
     Enough,
-    /// The next change is done, and answered as if it was not: real etcd looks at the space before
-    /// it carries a transaction out, and refuses it after that.
+    /// The next change is done, but answered as if it was not. Real etcd checks the space before a
+    /// transaction, and refuses afterwards.
     ForOne,
     None,
 }
