@@ -8,7 +8,7 @@ use proto::names::certificate::Validity;
 use proto::names::{DriverName, NodeName};
 
 use crate::admin::admin_state::{AdminState, InFlight, count_linked, nodes_with};
-use crate::csi::dispatch::MAX_CALLS;
+use crate::csi::dispatch::MAX_FRONT_CALLS;
 use crate::nodes::driver_health;
 use crate::nodes::driver_health::STATES;
 use crate::state::driver_state::DriverState;
@@ -87,7 +87,7 @@ impl AdminState {
                 homes: of.map_or(0, |of| of.homes().len()),
                 intents: of.map_or(0, DriverState::open_intents),
                 in_flight: in_flight.into(),
-                limit: MAX_CALLS,
+                limit: MAX_FRONT_CALLS,
                 set_apart: set_apart(state, driver),
                 health: of.map_or_else(Vec::new, |of| self.health_counts(driver, of)),
             }

@@ -36,7 +36,7 @@ use crate::state::store::writer::Store;
 
 /// The time limit of a query. A late answer counts for the next caller.
 const LONGEST: Duration = Duration::from_secs(30);
-/// Answers in each half of [`LastAnswers`], about 100 bytes each.
+/// Answers in each half of [`LastCapacities`], about 100 bytes each.
 const KEPT: usize = 65_536;
 
 /// A node's answer, or why it has none.
@@ -50,13 +50,13 @@ pub struct Capacities {
     store: Store,
     grace: Duration,
     in_flight: SingleFlight<QueryKey, NodeAnswer>,
-    last: Arc<Mutex<LastAnswers>>,
+    last: Arc<Mutex<LastCapacities>>,
     hasher: RandomState,
 }
 
 /// The last answers of nodes. When the newer half is full, it replaces the older one.
 #[derive(Default)]
-struct LastAnswers {
+struct LastCapacities {
     newer: HashMap<QueryKey, csi::GetCapacityResponse>,
     older: HashMap<QueryKey, csi::GetCapacityResponse>,
 }
@@ -274,11 +274,11 @@ fn meaning(request: &Bytes) -> Vec<Vec<u8>> {
     meaning
 }
 
-fn lock(last: &Mutex<LastAnswers>) -> MutexGuard<'_, LastAnswers> {
+fn lock(last: &Mutex<LastCapacities>) -> MutexGuard<'_, LastCapacities> {
     last.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl LastAnswers {
+impl LastCapacities {
     fn keep(&mut self, key: QueryKey, capacity: csi::GetCapacityResponse) {
         if self.newer.len() >= KEPT && !self.newer.contains_key(&key) {
             self.older = std::mem::take(&mut self.newer);

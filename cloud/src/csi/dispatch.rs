@@ -25,7 +25,7 @@ use super::volume_call::VolumeCalls;
 use crate::error::Error;
 use crate::lease::attach;
 use crate::nodes::discover::Discovery;
-use crate::nodes::in_doubt::{Elsewhere, InDoubt, Running};
+use crate::nodes::in_doubt::{Elsewhere, InDoubt, Settled};
 use crate::nodes::node_call::Sender;
 use crate::nodes::query::NodeQueries;
 use crate::state::clock::now;
@@ -38,7 +38,7 @@ use crate::state::store::writer::Store;
 use crate::telemetry::calls::outcome;
 
 /// Calls of one driver in flight. More are refused, since each holds its request and its answer.
-pub(crate) const MAX_CALLS: usize = 1024;
+pub(crate) const MAX_FRONT_CALLS: usize = 1024;
 
 /// Carries out the calls of one front.
 pub(crate) struct Dispatcher {
@@ -344,7 +344,7 @@ impl Dispatcher {
     }
 
     fn admit(&self) -> Result<SemaphorePermit<'_>, Error> {
-        self.permits.try_acquire().map_err(|_| Error::Full(MAX_CALLS))
+        self.permits.try_acquire().map_err(|_| Error::Full(MAX_FRONT_CALLS))
     }
 
     /// Refuses to delete a volume while a guest holds its lease.
@@ -379,7 +379,7 @@ fn settled<'a>(
     sender: Sender<'a>,
     call: &IncomingCall,
     node: &NodeName,
-) -> Result<Option<Running<'a>>, Error> {
+) -> Result<Option<Settled<'a>>, Error> {
     let Some(in_doubt) = sender.in_doubt else { return Ok(None) };
     let begun = in_doubt.begin(call.method.subjects(&call.key), node);
     begun.map(Some).map_err(|elsewhere| {

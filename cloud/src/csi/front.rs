@@ -21,7 +21,7 @@ use tokio::sync::{Mutex, Semaphore};
 use tracing::debug;
 
 use super::capacity::Capacities;
-use super::dispatch::{Dispatcher, MAX_CALLS};
+use super::dispatch::{Dispatcher, MAX_FRONT_CALLS};
 use super::failure_log::log;
 use super::lists::merged::Lists;
 use super::request::{IncomingCall, RawRequest, bad_request, prepare};
@@ -74,7 +74,7 @@ impl Front {
             capacities: Capacities::new(queries.clone(), store.clone(), policy.grace, tasks),
             in_doubt: InDoubt::default(),
             electing: Mutex::default(),
-            permits: Semaphore::new(MAX_CALLS),
+            permits: Semaphore::new(MAX_FRONT_CALLS),
             only: None,
             policy,
             store,

@@ -18,14 +18,14 @@ pub(crate) const AT_ONCE: usize = 64;
 /// The time for which a caller waits for nodes, and in which a query counts as quick.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
 
-type Running<K, V> = Arc<Mutex<HashMap<K, Pending<V>>>>;
+type Flights<K, V> = Arc<Mutex<HashMap<K, Pending<V>>>>;
 
 /// The result of a query that may still run.
 pub(crate) type Pending<V> = watch::Receiver<Option<V>>;
 
 /// Queries with key `K` and result `V`.
 pub(crate) struct SingleFlight<K, V> {
-    running: Running<K, V>,
+    running: Flights<K, V>,
     permits: Arc<Semaphore>,
     tasks: Tasks,
 }

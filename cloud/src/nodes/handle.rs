@@ -26,7 +26,7 @@ use crate::state::authority::Unserved;
 
 /// The number of calls in flight on one link. More are refused, because each holds its request in
 /// memory.
-const MAX_CALLS: usize = 2048;
+const MAX_LINK_CALLS: usize = 2048;
 
 /// A request to the link's task for a byte stream.
 pub(super) type Want = (StreamKind, oneshot::Sender<Result<Io, LinkError>>);
@@ -85,7 +85,7 @@ impl Handle {
             calls: Mutex::default(),
             bulk: Mutex::default(),
             want,
-            room: Semaphore::new(MAX_CALLS),
+            room: Semaphore::new(MAX_LINK_CALLS),
             passing: Arc::new(Semaphore::new(MAX_PASSING)),
             tasks,
             why: OnceLock::new(),
@@ -167,7 +167,7 @@ impl Handle {
     /// # Errors
     /// [`Error::Full`].
     pub fn permit(&self) -> Result<SemaphorePermit<'_>, Error> {
-        self.room.try_acquire().map_err(|_| Error::Full(MAX_CALLS))
+        self.room.try_acquire().map_err(|_| Error::Full(MAX_LINK_CALLS))
     }
 
     /// Reserves room for one more streamed answer.

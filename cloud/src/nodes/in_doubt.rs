@@ -19,13 +19,13 @@ use crate::state::record::Elected;
 /// Which ids calls are about, and at which node they run or may still begin.
 #[derive(Default)]
 pub(crate) struct InDoubt {
-    calls: Mutex<Calls>,
+    calls: Mutex<Table>,
     /// The nodes that a previous csi-cloud used, and until when its calls may begin there.
     before: Mutex<Vec<(NodeName, Instant)>>,
 }
 
 #[derive(Default)]
-struct Calls {
+struct Table {
     /// The node of the calls about an id that run now, and their number.
     running: HashMap<Id, (NodeName, usize)>,
     /// The node where calls about an id may begin, and until when.
@@ -42,13 +42,13 @@ pub(crate) enum Elsewhere {
 }
 
 /// A call that has its node. Until this is dropped, no call about the same goes to another node.
-pub(crate) struct Running<'a> {
+pub(crate) struct Settled<'a> {
     in_doubt: &'a InDoubt,
     about: Vec<Id>,
 }
 
 /// A call in flight. Its ids are in doubt if this is dropped without an answer.
-pub(crate) struct Sent<'a> {
+pub(crate) struct InDoubtCall<'a> {
     in_doubt: &'a InDoubt,
     about: Vec<Id>,
     node: NodeName,
@@ -75,7 +75,7 @@ impl InDoubt {
         self.before.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn calls(&self) -> MutexGuard<'_, Calls> {
+    fn calls(&self) -> MutexGuard<'_, Table> {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -88,7 +88,7 @@ impl InDoubt {
     ///
     /// # Errors
     /// Another call about one of them is at another node.
-    pub(crate) fn begin(&self, about: Vec<Id>, node: &NodeName) -> Result<Running<'_>, Elsewhere> {
+    pub(crate) fn begin(&self, about: Vec<Id>, node: &NodeName) -> Result<Settled<'_>, Elsewhere> {
         let now = Instant::now();
         let mut calls = self.calls();
         if let Some(elsewhere) = calls.elsewhere(&about, node, now) {
@@ -100,7 +100,7 @@ impl InDoubt {
         for id in &about {
             calls.running.entry(id.clone()).or_insert_with(|| (node.clone(), 0)).1 += 1;
         }
-        Ok(Running { in_doubt: self, about })
+        Ok(Settled { in_doubt: self, about })
     }
 
     fn sent_before(
@@ -124,13 +124,13 @@ impl InDoubt {
         about: Vec<Id>,
         node: NodeName,
         deadline: Option<Instant>,
-    ) -> Sent<'_> {
+    ) -> InDoubtCall<'_> {
         let until = deadline.unwrap_or_else(|| Instant::now() + HOLD);
-        Sent { in_doubt: self, about, node, until }
+        InDoubtCall { in_doubt: self, about, node, until }
     }
 }
 
-impl Calls {
+impl Table {
     fn elsewhere(&self, about: &[Id], node: &NodeName, now: Instant) -> Option<Elsewhere> {
         about.iter().find_map(|id| {
             if let Some((at, _)) = self.running.get(id).filter(|(at, _)| at != node) {
@@ -142,7 +142,7 @@ impl Calls {
     }
 }
 
-impl Drop for Running<'_> {
+impl Drop for Settled<'_> {
     fn drop(&mut self) {
         let mut calls = self.in_doubt.calls();
         for id in &self.about {
@@ -155,14 +155,14 @@ impl Drop for Running<'_> {
     }
 }
 
-impl Sent<'_> {
+impl InDoubtCall<'_> {
     /// The call was answered: its outcome is known.
     pub(crate) fn answered(mut self) {
         self.about.clear();
     }
 }
 
-impl Drop for Sent<'_> {
+impl Drop for InDoubtCall<'_> {
     fn drop(&mut self) {
         if self.about.is_empty() {
             return;

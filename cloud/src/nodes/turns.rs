@@ -17,11 +17,11 @@ const PATIENCE: Duration = Duration::from_secs(5);
 #[derive(Clone)]
 pub(super) struct Turns {
     slots: Arc<Semaphore>,
-    running: Arc<Mutex<Running>>,
+    running: Arc<Mutex<Handshakes>>,
 }
 
 #[derive(Default)]
-struct Running {
+struct Handshakes {
     next: u64,
     /// In the order in which they began.
     handshakes: BTreeMap<u64, Handshake>,
@@ -86,7 +86,7 @@ impl Turns {
         }
     }
 
-    fn running(&self) -> MutexGuard<'_, Running> {
+    fn running(&self) -> MutexGuard<'_, Handshakes> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

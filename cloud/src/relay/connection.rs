@@ -14,7 +14,7 @@ use proto::names::certificate::Identity;
 use rustls::pki_types::ServerName;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpStream, UnixStream};
-use tokio_rustls::{TlsAcceptor, TlsConnector};
+use tokio_rustls::TlsConnector;
 
 use crate::relay::address::Address;
 
@@ -73,9 +73,9 @@ fn unreachable(address: &Address, error: std::io::Error) -> LinkError {
 
 /// Authenticates relays' TLS connections at csi-cloud.
 #[derive(Clone)]
-pub struct Acceptor(TlsAcceptor);
+pub struct TlsAcceptor(tokio_rustls::TlsAcceptor);
 
-impl Acceptor {
+impl TlsAcceptor {
     /// Shows csi-cloud's certificate.
     ///
     /// # Errors

@@ -24,7 +24,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 use tokio::time::{Instant, timeout, timeout_at};
 use tracing::{debug, warn};
 
-use crate::csi::dispatch::MAX_CALLS;
+use crate::csi::dispatch::MAX_FRONT_CALLS;
 use crate::error::Error;
 use crate::relay::last_answers::{LastAnswers, is_local};
 use crate::relay::server::{SendError, Server};
@@ -83,7 +83,7 @@ impl RelayFront {
             authority,
             server,
             last_answers,
-            calls: Semaphore::new(MAX_CALLS),
+            calls: Semaphore::new(MAX_FRONT_CALLS),
             local_calls: Semaphore::new(MAX_LOCAL),
             streams: Arc::new(Semaphore::new(MAX_PASSING)),
             memory,
@@ -151,14 +151,14 @@ impl RelayFront {
         if is_local {
             self.local_calls.try_acquire().map_err(|_| Error::Full(MAX_LOCAL))
         } else {
-            self.calls.try_acquire().map_err(|_| Error::Full(MAX_CALLS))
+            self.calls.try_acquire().map_err(|_| Error::Full(MAX_FRONT_CALLS))
         }
     }
 
     /// Reserves memory for a call's request until it is answered.
     fn reserve(&self, bytes: usize) -> Result<SemaphorePermit<'_>, Error> {
         let kib = u32::try_from(bytes.div_ceil(1024)).unwrap_or(u32::MAX);
-        let in_flight = || MAX_CALLS - self.calls.available_permits();
+        let in_flight = || MAX_FRONT_CALLS - self.calls.available_permits();
         self.memory.0.try_acquire_many(kib).map_err(|_| Error::Full(in_flight()))
     }
 

@@ -34,7 +34,7 @@ use crate::error::Error;
 use crate::nodes::admission;
 use crate::nodes::admission::{Admission, Limits};
 use crate::relay::address::Address;
-use crate::relay::connection::{AGAIN, Acceptor, MODE};
+use crate::relay::connection::{AGAIN, MODE, TlsAcceptor};
 use crate::state::store::writer::Store;
 
 /// The time in which a stopping csi-cloud may still answer calls in flight here.
@@ -98,7 +98,7 @@ impl RelayListener {
         let address = address.context("the host has no address")?;
         let listener = TcpListener::bind(address).await?;
         let port = listener.local_addr()?.port();
-        let acceptor = Acceptor::new(credentials)?;
+        let acceptor = TlsAcceptor::new(credentials)?;
         self.tasks.spawn_until_stop("relays", self.clone().accept_tls(listener, acceptor));
         Ok(Address::Https { host: host.to_owned(), port })
     }
@@ -114,7 +114,7 @@ impl RelayListener {
         }
     }
 
-    async fn accept_tls(self, listener: TcpListener, acceptor: Acceptor) {
+    async fn accept_tls(self, listener: TcpListener, acceptor: TlsAcceptor) {
         let room = Admission::new(LIMITS);
         loop {
             let (tcp, from) = accept(CALLER, || listener.accept()).await;
@@ -123,7 +123,13 @@ impl RelayListener {
     }
 
     /// Authenticates and serves a connection in its own task, if its address is within the limits.
-    async fn admit(&self, tcp: TcpStream, from: SocketAddr, acceptor: &Acceptor, room: &Admission) {
+    async fn admit(
+        &self,
+        tcp: TcpStream,
+        from: SocketAddr,
+        acceptor: &TlsAcceptor,
+        room: &Admission,
+    ) {
         let waiting = match room.enter(from.ip()).await {
             Ok(waiting) => waiting,
             Err(full) => return warn!(%from, error = %full, "refused a socket relay"),

@@ -61,7 +61,7 @@ pub fn contested(
         };
         if is_of_nodes {
             let segment = Segments::from([(key.clone(), value.clone())]);
-            contested.extend(Claim { state, of, claimant, key, value, segment }.conflicts());
+            contested.extend(SegmentClaim { state, of, claimant, key, value, segment }.conflicts());
         }
     }
     contested
@@ -76,7 +76,7 @@ fn tells_nodes_apart(of: &DriverState, key: &str, node: &NodeName) -> bool {
 }
 
 /// The claim of a node to one segment whose key tells nodes apart.
-struct Claim<'a> {
+struct SegmentClaim<'a> {
     state: &'a State,
     of: &'a DriverState,
     claimant: &'a Claimant<'a>,
@@ -85,7 +85,7 @@ struct Claim<'a> {
     segment: Segments,
 }
 
-impl Claim<'_> {
+impl SegmentClaim<'_> {
     /// The conflicts with the claims of others.
     fn conflicts(&self) -> Vec<Contested> {
         let node = self.claimant.node;

@@ -42,7 +42,7 @@ const MAX_KEPT: usize = 1024;
 const MAX_KEPT_BYTES: usize = 32 * 1024 * 1024;
 /// The most callers of one run whose repeated calls it answers: the latest, since the others have
 /// left.
-const MAX_CALLS: usize = 64;
+const MAX_CALLERS: usize = 64;
 /// The time for which an answer is kept. Sidecars' deadlines are shorter, so nobody repeats the
 /// call later.
 const KEPT_FOR: Duration = Duration::from_secs(300);
@@ -281,7 +281,7 @@ impl Runs {
         run.waiting.retain(|waiting| !waiting.is_closed());
         run.waiting.push(outcome);
         if let Some(id) = operation.id.filter(|id| !run.calls.contains(id)) {
-            let too_many = (run.calls.len() + 1).saturating_sub(MAX_CALLS);
+            let too_many = (run.calls.len() + 1).saturating_sub(MAX_CALLERS);
             run.calls.drain(..too_many);
             run.calls.push(id);
         }

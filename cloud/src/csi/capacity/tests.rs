@@ -51,7 +51,7 @@ fn a_question_is_the_same_whatever_the_order_of_its_maps() {
 
 #[test]
 fn what_was_said_last_is_kept_for_so_many() {
-    let mut last = LastAnswers::default();
+    let mut last = LastCapacities::default();
     for n in 0..=2 * KEPT {
         last.keep(query(n), capacity(n as i64, None, None));
     }

@@ -28,20 +28,20 @@ const SETTLE: Duration = Duration::from_secs(1);
 const INTERVAL: Duration = Duration::from_secs(60);
 
 /// The link over which a node was last asked, and when.
-type Attempt = (Weak<Handle>, Instant);
+type LastAsked = (Weak<Handle>, Instant);
 
 impl Lists {
     /// Lists each linked node that has no complete list yet, until dropped. So older volumes have a
     /// home before a call needs it. `merges` says whether lists are merged at all.
     pub(crate) async fn list_new_nodes(&self, merges: impl Fn() -> bool) {
         let mut linked = self.refresher.queries.links().linking();
-        let mut attempts = HashMap::new();
+        let mut asked = HashMap::new();
         let mut turns = Turns::default();
         loop {
             tokio::time::sleep(SETTLE).await;
             linked.mark_unchanged();
             if merges() {
-                self.ask_new_nodes(&mut attempts);
+                self.ask_new_nodes(&mut asked);
                 self.ask_apart_nodes();
                 self.ask_known_nodes(&mut turns);
             }
@@ -56,22 +56,22 @@ impl Lists {
 
     /// Asks new nodes, each again only on another link or after the interval. A driver's only node
     /// is not asked, since it is the home of every volume.
-    fn ask_new_nodes(&self, attempts: &mut HashMap<NodeName, Attempt>) {
+    fn ask_new_nodes(&self, asked: &mut HashMap<NodeName, LastAsked>) {
         let nodes = self.nodes();
-        attempts.retain(|_, (link, at)| link.strong_count() > 0 && at.elapsed() < INTERVAL);
+        asked.retain(|_, (link, at)| link.strong_count() > 0 && at.elapsed() < INTERVAL);
         let Refresher { queries, store, .. } = &self.refresher;
         if nodes.len() <= 1 && store.read(|state| state.awaited(&queries.driver).next().is_none()) {
             return;
         }
         let links = queries.links();
         for node in nodes {
-            if attempts.contains_key(&node) {
+            if asked.contains_key(&node) {
                 continue;
             }
             let Some(link) = links.now(&node) else { continue };
             if let Some(kind) = self.unlisted_kind(&node) {
                 drop(self.ask(&node, kind, &Secrets::new()));
-                attempts.insert(node, (Arc::downgrade(&link), Instant::now()));
+                asked.insert(node, (Arc::downgrade(&link), Instant::now()));
             }
         }
     }

@@ -39,7 +39,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 const TRIES: u32 = 30;
 
 /// The right to commit.
-pub(super) struct Claim {
+pub(super) struct CommitRight {
     pub(super) lease: Arc<Lease>,
     /// The lease of the leader's key.
     pub(super) id: i64,
@@ -51,7 +51,7 @@ pub(super) struct Claim {
 pub(in crate::state::store) struct Committer {
     cluster: Arc<Cluster>,
     /// None while no replica leads.
-    claim: Option<Claim>,
+    right: Option<CommitRight>,
     position: Position,
     needs: Needs,
     /// The lowest format that commits state.
@@ -70,10 +70,10 @@ impl Committer {
     /// Commits after this position.
     pub(super) fn new(
         cluster: Arc<Cluster>,
-        claim: Option<Claim>,
+        right: Option<CommitRight>,
         (position, needs): (Position, Needs),
     ) -> Self {
-        Self { cluster, claim, position, needs, least: OLDEST }
+        Self { cluster, right, position, needs, least: OLDEST }
     }
 
     /// The same, whose commits state at least this format.
@@ -123,7 +123,7 @@ impl Committer {
         };
         let mut success: Vec<RequestOp> = step.rows.iter().map(put).collect();
         success.push(next.put(&keys.commit()));
-        let created = self.claim.as_ref().map_or(0, |claim| claim.created);
+        let created = self.right.as_ref().map_or(0, |right| right.created);
         let leads = request::is_created_at(&keys.leader(), created);
         let compare = vec![leads, self.position.is_last(&keys.commit())];
         self.send(TxnRequest { compare, success, ..TxnRequest::default() }, &next).await?;
@@ -186,7 +186,7 @@ impl Committer {
         let read = request::read([request::get(&keys.leader()), request::get(&keys.commit())]);
         let [leader, commit] = ranges(self.cluster.client.txn(read).await?);
         let created = leader.first().map_or(0, |leader| leader.create_revision);
-        if created != self.claim.as_ref().map_or(0, |claim| claim.created) {
+        if created != self.right.as_ref().map_or(0, |right| right.created) {
             return Ok(None);
         }
         match commit.first() {
@@ -198,13 +198,13 @@ impl Committer {
     }
 
     fn may_try_again(&self) -> bool {
-        self.claim.as_ref().is_none_or(|claim| claim.lease.is_held(claim.id))
+        self.right.as_ref().is_none_or(|right| right.lease.is_held(right.id))
     }
 
     /// The error of a commit that another one may have prevented. This replica does not lead from
     /// now on: its callers are told after that.
     fn taken_over(&self) -> StoreError {
-        match self.claim {
+        match self.right {
             Some(_) => {
                 self.cluster.leadership().depose();
                 StoreError::Deposed

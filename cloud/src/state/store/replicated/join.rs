@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use super::cluster::{Cluster, Work};
 use super::follow::Follower;
 use super::keys::Keys;
-use super::lead::Leading;
+use super::lead::Lead;
 use super::lease::Lease;
 use super::load::LoadError;
 use super::member::Member;
@@ -119,7 +119,7 @@ async fn take_part(mut follower: Follower, (lease, state, queue): Parts, tasks: 
             () = tasks.stopped() => return,
             won = follower.until_won() => won,
         };
-        let beginning = Leading::begin((cluster.clone(), lease.clone()), won, &state);
+        let beginning = Lead::begin((cluster.clone(), lease.clone()), won, &state);
         let begun = tokio::select! {
             biased;
             () = tasks.stopped() => return,

@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 use tracing::{error, info, warn};
 
 use super::cluster::Cluster;
-use super::commit::{Claim, Committer};
+use super::commit::{CommitRight, Committer};
 use super::follow::Won;
 use super::lease::Lease;
 use super::orders::Orders;
@@ -26,7 +26,7 @@ use crate::state::store::write_loop::{Job, Writes};
 const AGAIN: Duration = Duration::from_millis(500);
 
 /// A replica that leads.
-pub(super) struct Leading {
+pub(super) struct Lead {
     cluster: Arc<Cluster>,
     lease: Arc<Lease>,
     /// The lease of its key, and the revision of that.
@@ -34,7 +34,7 @@ pub(super) struct Leading {
     created: i64,
 }
 
-impl Leading {
+impl Lead {
     /// Begins to lead: the first commit makes its epoch durable, and proves that its state has all
     /// commits before.
     ///
@@ -46,8 +46,8 @@ impl Leading {
         state: &RwLock<State>,
     ) -> Result<(Self, Committer), StoreError> {
         let Won { lease: id, created, position, needs } = won;
-        let claim = Claim { lease: lease.clone(), id, created };
-        let mut committer = Committer::new(cluster.clone(), Some(claim), (position, needs));
+        let right = CommitRight { lease: lease.clone(), id, created };
+        let mut committer = Committer::new(cluster.clone(), Some(right), (position, needs));
         let last = state.read().unwrap_or_else(PoisonError::into_inner).leader_epoch();
         let epoch = leader_epoch::next(last);
         loop {

@@ -14,7 +14,7 @@ use crate::etcd::api::{
 use crate::etcd::client::Client;
 use crate::etcd::request;
 use crate::state::store::format::Needs;
-use crate::state::store::replicated::commit::{Claim, Committer};
+use crate::state::store::replicated::commit::{CommitRight, Committer};
 use crate::state::store::replicated::lease::Lease;
 use crate::state::store::replicated::load::load;
 
@@ -159,8 +159,8 @@ async fn a_commit_needs_the_key_of_its_leader() {
     let cluster = in_etcd(client.clone());
     let lease = Arc::new(Lease::new(cluster.clone()));
     let committer = |created, position| {
-        let claim = Claim { lease: lease.clone(), id: 1, created };
-        Committer::new(cluster.clone(), Some(claim), (position, Needs::of_empty()))
+        let right = CommitRight { lease: lease.clone(), id: 1, created };
+        Committer::new(cluster.clone(), Some(right), (position, Needs::of_empty()))
     };
     let begun = load(&cluster, &mut |_| panic!("it is empty")).await.unwrap().position;
     let mut first = committer(usurp(&client).await, begun);
