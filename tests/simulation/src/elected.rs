@@ -25,6 +25,7 @@ pub(super) async fn watch(world: World) {
     let mut before: Option<Election> = None;
     let mut linked: HashMap<_, Instant> = HashMap::new();
     let mut begun: HashMap<_, Instant> = HashMap::new();
+    let mut down: HashMap<_, Instant> = HashMap::new();
     loop {
         tokio::time::sleep(LOOK).await;
         let Some(now) = world.fleet.election() else { continue };
@@ -40,7 +41,9 @@ pub(super) async fn watch(world: World) {
         if let Some(before) = before.filter(|before| !is_next && before.elected != now.elected)
             && let Some(node) = before.elected
         {
-            let is_down = before.down.contains(&node) || now.down.contains(&node);
+            // It may have come back while the election was made durable.
+            let is_down = now.down.contains(&node)
+                || down.get(&node).is_some_and(|down| down.elapsed() < commit);
             let seen = linked.get(&node).copied().unwrap_or(now.since).max(now.since);
             // What it said of its driver at the begin of this link may be over by now.
             let is_new = begun.get(&node).is_some_and(|begun| begun.elapsed() < commit);
@@ -52,6 +55,7 @@ pub(super) async fn watch(world: World) {
                     .add([format!("{elected:?} was elected when {node} was away for {away:?}")]);
             }
         }
+        down.extend(now.down.iter().map(|node| (node.clone(), Instant::now())));
         linked.extend(now.linked.iter().map(|node| (node.clone(), Instant::now())));
         before = Some(now);
     }
