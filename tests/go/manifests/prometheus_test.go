@@ -46,13 +46,33 @@ func TestAlertsAreExpressionsAndHaveARunbook(t *testing.T) {
 				t.Errorf("docs/operations.md has no heading %s", rule.Alert)
 			}
 			delete(headings, rule.Alert)
-			if want := "docs/operations.md#" + strings.ToLower(rule.Alert); rule.Annotations["runbook"] != want {
-				t.Errorf("%s: its runbook is %q, not %q", rule.Alert, rule.Annotations["runbook"], want)
+			if want := "docs/operations.md#" + strings.ToLower(rule.Alert); rule.Annotations["runbook_url"] != want {
+				t.Errorf("%s: its runbook is %q, not %q", rule.Alert, rule.Annotations["runbook_url"], want)
 			}
 		}
 	}
 	for heading := range headings {
 		t.Errorf("docs/operations.md explains %s, which is no alert", heading)
+	}
+}
+
+func TestTheChartsAlertsLinkToTheirRunbooks(t *testing.T) {
+	alerts := 0
+	for _, document := range rendered(t, "values/runbooks.yaml", "edge-csi") {
+		rules, is := document.Object.(*monitoringv1.PrometheusRule)
+		if !is {
+			continue
+		}
+		for _, rule := range rules.Spec.Groups[0].Rules {
+			alerts++
+			want := "https://git.example/edge-csi/docs/operations.md#" + strings.ToLower(rule.Alert)
+			if link := rule.Annotations["runbook_url"]; link != want {
+				t.Errorf("%s: its runbook is %q, not %q", rule.Alert, link, want)
+			}
+		}
+	}
+	if alerts < 20 {
+		t.Errorf("there are %d alerts", alerts)
 	}
 }
 
