@@ -206,7 +206,7 @@ func TestContainersAreBoundedPinnedAndReadOnly(t *testing.T) {
 					t.Errorf("%s can write its root file system", where)
 				}
 				privileged := context != nil && context.Privileged != nil && *context.Privileged
-				mayBe := vendors || container.Image == "csi-edge-direct:0.1.0"
+				mayBe := vendors || container.Image == "csi-edge-direct:0.2.0"
 				if privileged && !mayBe {
 					t.Errorf("%s is privileged", where)
 				}

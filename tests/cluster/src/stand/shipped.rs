@@ -37,12 +37,12 @@ const fn edge(program: &'static str, name: &'static str) -> Shipped {
 
 /// All that the objects of the tests' driver name. A test compares them.
 const ALL: [Shipped; 9] = [
-    central("csi-cloud", "docker.io/library/csi-cloud:0.1.0"),
+    central("csi-cloud", "docker.io/library/csi-cloud:0.2.0"),
     central("csi-provisioner", "registry.k8s.io/sig-storage/csi-provisioner:v6.3.0"),
     central("csi-attacher", "registry.k8s.io/sig-storage/csi-attacher:v4.12.0"),
     central("csi-resizer", "registry.k8s.io/sig-storage/csi-resizer:v2.2.0"),
     central("csi-snapshotter", "registry.k8s.io/sig-storage/csi-snapshotter:v8.6.0"),
-    edge("csi-edge", "docker.io/library/csi-edge:0.1.0"),
+    edge("csi-edge", "docker.io/library/csi-edge:0.2.0"),
     edge("hostdir", "stand.edge-csi.io/hostdir:1"),
     edge("registrar", "registry.k8s.io/sig-storage/csi-node-driver-registrar:v2.17.0"),
     edge("livenessprobe", "registry.k8s.io/sig-storage/livenessprobe:v2.19.0"),

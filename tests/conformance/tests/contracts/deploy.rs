@@ -135,6 +135,58 @@ fn edge_config(file: &Path) {
     }
 }
 
+/// Where today's version stands: the file, the text before it, and how often.
+const VERSIONED: [(&str, &str, usize); 20] = [
+    ("deploy/helm/edge-csi/Chart.yaml", "version: ", 1),
+    ("deploy/helm/edge-csi/Chart.yaml", "appVersion: ", 1),
+    ("deploy/helm/edge-csi/values.yaml", "tag: ", 3),
+    ("deploy/Dockerfile", "csi-cloud:", 1),
+    ("deploy/README.md", "csi-cloud-", 4),
+    ("deploy/README.md", "csi-cloud_", 1),
+    ("deploy/README.md", "edge-csi-", 1),
+    ("docs/operations.md", "csi-cloud-", 3),
+    ("docs/operations.md", "csi-edge-", 1),
+    ("docs/operations.md", "csi-cloud:", 1),
+    ("docs/operations.md", "csi-edge:", 1),
+    ("docs/operations.md", "edge-csi-", 1),
+    ("docs/operations.md", "csi-cloud_", 1),
+    ("docs/operations.md", "csi-edge_", 1),
+    ("README.md", "**State: ", 1),
+    ("tests/cluster/src/stand/shipped.rs", "csi-cloud:", 1),
+    ("tests/cluster/src/stand/shipped.rs", "csi-edge:", 1),
+    ("tests/go/manifests/bundle_test.go", "csi-edge-direct:", 1),
+    (".github/ISSUE_TEMPLATE/bug.yml", "csi-cloud ", 1),
+    (".github/ISSUE_TEMPLATE/bug.yml", "csi-edge ", 1),
+];
+
+/// The versions in a text that stand right after a word.
+fn versions<'a>(text: &'a str, word: &str) -> Vec<&'a str> {
+    let is_outside = |c: char| !c.is_ascii_digit() && c != '.';
+    let after = text.split(word).skip(1);
+    let numbers = after.map(|after| after.split(is_outside).next().unwrap_or_default());
+    let numbers = numbers.map(|number| number.trim_end_matches('.'));
+    numbers.filter(|number| number.split('.').count() == 3).collect()
+}
+
+/// A build that is named like an older one looks equal to it.
+#[test]
+fn manifests_and_guide_name_the_version_of_the_programs() {
+    let now = env!("CARGO_PKG_VERSION");
+    for (file, word, count) in VERSIONED {
+        assert_eq!(versions(&text(file), word), vec![now; count], "{file}: {word}");
+    }
+    let overlays = at("deploy/kustomize/overlays").read_dir().unwrap();
+    let stand = at("tests/cluster/src/stand/manifests/deployed/overlay");
+    for directory in overlays.map(|entry| entry.unwrap().path()).chain([stand]) {
+        let kustomization = std::fs::read_to_string(directory.join("kustomization.yaml")).unwrap();
+        let tags = versions(&kustomization, "newTag: ");
+        assert!(tags.len() > 1, "{}", directory.display());
+        assert!(tags.iter().all(|tag| *tag == now), "{}: {tags:?}", directory.display());
+    }
+    assert!(text("CHANGELOG.md").contains(&format!("\n## {now} - ")));
+    assert_eq!(versions("a-1.2.3-amd64, a-b, a-4.5.6.", "a-"), ["1.2.3", "4.5.6"]);
+}
+
 /// The component `join` has what its configuration names: the CA, the token and the right to ask.
 #[test]
 fn a_daemon_set_joins_without_a_person() {
