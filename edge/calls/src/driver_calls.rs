@@ -1,8 +1,8 @@
 //! Runs the calls of one driver. A repeated request shares the run in flight, or gets the recent
 //! answer.
 //!
-//! Each run goes on to its end, even without a caller. CSI: there should be one call in flight for a
-//! volume, so a different request for the same subject is ABORTED. Numbers and bytes are bounded.
+//! Each run goes on to its end, even without a caller. CSI: there should be one call in flight for
+//! a volume, so a different request for the same subject is ABORTED. Numbers and bytes are bounded.
 //! It may use `error`, `drivers`, `expansions`, `validity` and `missing_volumes`.
 
 use std::collections::VecDeque;
