@@ -54,15 +54,22 @@ pub async fn main(args: Args) -> anyhow::Result<()> {
             Vec::new()
         }
     };
-    let failed = outcomes.iter().filter(|outcome| outcome.error.is_some()).count();
-    if failed > 0 {
+    let failed: Vec<_> = outcomes.iter().filter_map(told).collect();
+    if !failed.is_empty() {
         eprintln!("{}", cluster.log_tails());
     }
     cluster.down().await?;
     ensure!(!outcomes.is_empty(), "stopped");
-    ensure!(failed == 0, "{failed} of {} failed", outcomes.len());
+    let count = failed.len();
+    let all = outcomes.len();
+    ensure!(failed.is_empty(), "{count} of {all} failed: {}", failed.join("; "));
     println!("all {} passed, nothing left behind", outcomes.len());
     Ok(())
+}
+
+/// What is said of a row that failed, for the last line: it may be all that a reader keeps.
+fn told(outcome: &Outcome) -> Option<String> {
+    outcome.error.as_ref().map(|error| format!("{}: {error:#}", outcome.name))
 }
 
 fn print(outcome: &Outcome) {
