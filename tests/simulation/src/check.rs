@@ -281,8 +281,11 @@ fn run_once(runs: &[Run], world: &World, stalls: bool, wrong: &mut Vec<String>) 
                 ));
             }
             // The last leader may have made durable that it is gone, and then answered nothing. The
-            // next one knows no home of it, and asks each node.
-            if ENDS.contains(&called.method) && first.cloud() != second.cloud() {
+            // next one knows no home of it, and asks each node. A node that could not be told makes
+            // the answer UNAVAILABLE, and the relay sends such a call again: to all of them.
+            let is_relayed_end = first.cloud().is_some() && ENDS.contains(&called.method);
+            let has_other_leader = first.cloud() != second.cloud();
+            if is_relayed_end && (has_other_leader || had_no_home(world, called)) {
                 continue;
             }
             // A reading call may run again, and an answer without a code proves nothing.
@@ -299,6 +302,15 @@ fn run_once(runs: &[Run], world: &World, stalls: bool, wrong: &mut Vec<String>) 
             }
         }
     }
+}
+
+/// Whether the thing of an end had no home when the call was made, or later.
+fn had_no_home(world: &World, called: &Called) -> bool {
+    let id = match called.method {
+        "DeleteSnapshot" => Id::Snapshot(called.key.clone()),
+        _ => Id::Volume(called.key.clone()),
+    };
+    world.fleet.read_noted(|noted| Homes::of(noted).was_none_since(&id, called.sent))
 }
 
 /// CSI: cancelling a call does not cancel the operation. So a run ends unanswered only with its
