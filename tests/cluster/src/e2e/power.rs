@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use futures_util::future::try_join_all;
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
-use kube::ResourceExt;
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use kube::api::DeleteParams;
+use kube::{Api, ResourceExt};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tokio::time::{Instant, sleep};
@@ -34,6 +34,9 @@ const SOON: Duration = Duration::from_secs(90);
 const KEPT: usize = 2;
 /// How many lives are led at once.
 const LIVES: usize = 3;
+
+/// How the names of what the lives are led with begin.
+const LIFE: &str = "life-";
 
 /// A volume of a pod that comes back.
 struct Kept {
@@ -163,8 +166,10 @@ async fn once(
         scene.ready(&[&back.pod]).await?;
     }
     each_once(node, kept)?;
+    // Without csi-cloud none of them can be deleted yet.
+    let lived = lived(scene).await?;
     cluster.cloud.program.run().await?;
-    settle(scene).await?;
+    settle(scene, lived).await?;
     each_once(node, kept)?;
     ensure!(slowest <= BACK, "a volume was back only {slowest:?} after it was asked for");
     Ok(format!(
@@ -225,7 +230,7 @@ fn each_once(node: &Node, kept: &[Back]) -> anyhow::Result<()> {
 async fn lead(scene: &Scene<'_>, number: usize, seed: u64) -> anyhow::Result<()> {
     let is_raw = number % 2 == 1;
     for turn in 0.. {
-        let name = format!("life-{number}-{seed:x}-{turn}");
+        let name = format!("{LIFE}{number}-{seed:x}-{turn}");
         let (claim, pod) = match is_raw {
             true => (raw_claim(&name, "late"), raw_pod(&name, &name, WRITE_RAW, READ_RAW)),
             false => (claim(&name, "late"), super::scene::pod(&name, &name, WRITE, READ)),
@@ -243,26 +248,39 @@ async fn lead(scene: &Scene<'_>, number: usize, seed: u64) -> anyhow::Result<()>
     Ok(())
 }
 
-/// Waits until all pods of the lives run that are not told to end, and then ends them.
-async fn settle(scene: &Scene<'_>) -> anyhow::Result<()> {
+/// The volumes of the lives, also those whose claims are gone.
+async fn lived(scene: &Scene<'_>) -> anyhow::Result<Vec<Traces>> {
+    let is_life = |volume: &&PersistentVolume| {
+        let claim = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
+        claim.and_then(|claim| claim.name.as_deref()).is_some_and(|name| name.starts_with(LIFE))
+    };
+    let volumes = Api::<PersistentVolume>::all(scene.cluster.client.clone());
+    let volumes = list(&volumes).await?;
+    Ok(volumes.iter().filter(is_life).filter_map(Traces::of_volume).collect())
+}
+
+/// Waits until all pods of the lives run that are not told to end, and then ends them and their
+/// claims. A claim that the cut left without a pod is never bound. Nothing is left of any volume.
+async fn settle(scene: &Scene<'_>, mut volumes: Vec<Traces>) -> anyhow::Result<()> {
     let pods = list(&scene.api::<Pod>()).await?;
-    let is_life = |pod: &&Pod| pod.name_any().starts_with("life-");
+    let is_life = |pod: &&Pod| pod.name_any().starts_with(LIFE);
     for pod in pods.iter().filter(is_life) {
         if pod.metadata.deletion_timestamp.is_none() {
             scene.ready(&[&pod.name_any()]).await?;
             scene.api::<Pod>().delete(&pod.name_any(), &DeleteParams::default()).await?;
         }
     }
+    volumes.extend(lived(scene).await?);
     let claims = list(&scene.api::<PersistentVolumeClaim>()).await?;
-    let lives = claims.iter().map(ResourceExt::name_any).filter(|name| name.starts_with("life-"));
-    for name in lives {
-        let traces = Traces::of(scene, &name).await?;
+    for name in claims.iter().map(ResourceExt::name_any).filter(|name| name.starts_with(LIFE)) {
         if scene.api::<Pod>().get_opt(&name).await?.is_some() {
             scene.gone::<Pod>(&name).await?;
         }
         // It may have been told to end before the cut.
         let _ = scene.api::<PersistentVolumeClaim>().delete(&name, &DeleteParams::default()).await;
         scene.gone::<PersistentVolumeClaim>(&name).await?;
+    }
+    for traces in volumes {
         traces.gone(scene.cluster).await?;
     }
     Ok(())

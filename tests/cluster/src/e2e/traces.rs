@@ -36,6 +36,14 @@ impl Traces {
         Ok(Self { name, driver, handle })
     }
 
+    /// Of a persistent volume; none if it is no CSI volume.
+    pub(super) fn of_volume(volume: &PersistentVolume) -> Option<Self> {
+        let csi = volume.spec.as_ref()?.csi.as_ref()?;
+        let driver = csi.driver.clone();
+        let handle = csi.volume_handle.clone();
+        Some(Self { name: volume.metadata.name.clone()?, driver, handle })
+    }
+
     /// The node at which the driver has it, as the driver's own files say.
     ///
     /// # Errors
