@@ -36,7 +36,7 @@ const STATES: [[&str; 5]; 27] = [
     ["disk-full", "exam-volumes", "call-failed", "ProvisioningFailed", CLAIM],
     ["two-claimants", "exam-volumes", "volume-claimed-twice", "VolumeClaimedTwice", CLAIM],
     ["volume-absent", "exam-volumes", "volume-absent", "VolumeAbsent", CLAIM],
-    ["attach-hangs", "exam-volumes", "call-hangs", "CallHangs", CLAIM],
+    ["attach-hangs", "exam-volumes", "call-hangs", "CallHangs", "Pod"],
     ["call-denied", "exam-volumes", "call-failed", "ProvisioningFailed", CLAIM],
     ["driver-misnamed", "exam-volumes", "driver-down", "DriverDown", "Node"],
     ["quota-reached", "exam-volumes", "call-failed", "ProvisioningFailed", CLAIM],
