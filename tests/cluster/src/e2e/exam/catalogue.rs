@@ -20,7 +20,7 @@ pub(super) struct Broken {
 const CLAIM: &str = "PersistentVolumeClaim";
 
 /// All of them: name, row, cause, reason and object of the Event.
-const STATES: [[&str; 5]; 27] = [
+const STATES: [[&str; 5]; 28] = [
     ["driver-dead", "exam", "driver-down", "DriverDown", "Node"],
     ["driver-silent", "exam", "driver-down", "DriverDown", CLAIM],
     ["class-missing", "exam", "no-class", "ProvisioningFailed", CLAIM],
@@ -43,6 +43,7 @@ const STATES: [[&str; 5]; 27] = [
     ["owned-elsewhere", "exam-nodes", "owned-elsewhere", "FailedAttachVolume", "Pod"],
     ["edge-missing", "exam-nodes", "node-unknown", "FailedAttachVolume", "Pod"],
     ["not-registered", "exam-nodes", "not-registered", "FailedAttachVolume", "Pod"],
+    ["not-attached", "exam-nodes", "not-attached", "FailedAttachVolume", "Pod"],
     ["not-mounted", "exam-nodes", "not-mounted", "FailedMount", "Pod"],
     ["set-apart", "exam-nodes", "node-set-apart", "NodeSetApart", "Node"],
     ["node-removed", "edge-removed", "volume-lost", "VolumeLost", CLAIM],
@@ -78,9 +79,8 @@ mod tests {
         assert_eq!(written, expected);
     }
 
-    /// The causes that only the test with an API server makes (`waiting/kube/explain.rs`), or only
-    /// csi-cloud's own tests.
-    const ELSEWHERE: [&str; 2] = ["not-attached", "store-fails"];
+    /// The causes that only csi-cloud's own tests make.
+    const ELSEWHERE: [&str; 1] = ["store-fails"];
 
     #[test]
     fn each_cause_that_a_symptom_names_is_made_by_a_test() {

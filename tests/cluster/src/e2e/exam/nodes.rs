@@ -1,6 +1,6 @@
 //! Nodes where a pod does not get its volume. Another node has the direct volume, or csi-edge never
-//! ran there. The kubelet does not have the driver, the driver cannot mount the volume, or the
-//! operator has left the node out.
+//! ran there. The kubelet does not have the driver, the volume cannot be attached or mounted, or
+//! the operator has left the node out.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use super::volumes::{configured, volume};
 use crate::e2e::direct::{FILL, FILLED, guest};
 use crate::e2e::faults::at_node;
 use crate::e2e::pods::{READ, WRITE};
-use crate::e2e::scene::{Scene, claim_of, pod};
+use crate::e2e::scene::{Scene, claim, claim_of, pod};
 use crate::e2e::texts::{at, with};
 use crate::e2e::traces::Traces;
 use crate::stand::objects::within;
@@ -26,11 +26,25 @@ const SOON: Duration = Duration::from_secs(60);
 /// A node of the cluster that never had csi-edge.
 const WITHOUT_EDGE: &str = "n9";
 
-/// Five states, one after another.
+/// Its volumes are attached with a Secret that is nowhere.
+const WITHOUT_SECRET: &str = "---
+apiVersion: storage.k8s.io/v1
+kind: StorageClass
+metadata:
+  name: without-secret
+provisioner: hostdir.edge-csi.io
+volumeBindingMode: WaitForFirstConsumer
+parameters:
+  csi.storage.k8s.io/controller-publish-secret-name: nowhere
+  csi.storage.k8s.io/controller-publish-secret-namespace: default
+";
+
+/// Six states, one after another.
 pub(in crate::e2e) async fn broken(scene: &Scene<'_>) -> anyhow::Result<()> {
     owned(scene).await?;
     unknown(scene).await?;
     unregistered(scene).await?;
+    unattached(scene).await?;
     unmounted(scene).await?;
     apart(scene).await
 }
@@ -109,6 +123,22 @@ async fn registered(scene: &Scene<'_>, node: &str, expected: bool) -> anyhow::Re
         Ok(())
     })
     .await
+}
+
+/// external-attacher cannot read the Secret that the class names, so csi-cloud gets no call.
+async fn unattached(scene: &Scene<'_>) -> anyhow::Result<()> {
+    let node = scene.cluster.node("n2")?;
+    scene.apply(WITHOUT_SECRET).await?;
+    let examined = async {
+        scene.apply(&claim("locked", "without-secret")).await?;
+        scene.apply(&at(&pod("locked", "locked", WRITE, READ), node.name)).await?;
+        let subject = format!("{}/locked", scene.namespace());
+        shows(scene, "not-attached", &["pod", &subject], Some(node.name)).await?;
+        scene.delete::<Pod>("locked").await
+    };
+    let examined = examined.await;
+    objects::delete(&scene.cluster.client, "default", WITHOUT_SECRET).await?;
+    examined
 }
 
 /// A file stands where the driver has the directory of a volume.
