@@ -5,8 +5,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::ensure;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::DeleteParams;
 use proto::host::publish::{Existing, publish};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
+use tokio::time::Instant;
 
 use super::check::shows;
 use crate::e2e::faults::{at_node, hostdir};
@@ -23,6 +26,10 @@ use crate::stand::{Cluster, DRIVER, objects};
 const SOON: Duration = Duration::from_secs(60);
 /// What csi-edge at one node forbids.
 const DENY: &str = "deny = [\"CreateVolume\"]\n";
+/// A kubelet's mounts of a volume that its driver does not have are counted for this time at least.
+const COUNTED: Duration = Duration::from_secs(20);
+/// The most that fail in 30 s. csi-edge lets the first six or so pass in that time, and then one.
+const MOUNTS: u64 = 12;
 /// Another name than csi-edge and csi-cloud know the driver by.
 const OTHER_NAME: &str = "other.edge-csi.io";
 
@@ -39,6 +46,8 @@ async fn of_class(scene: &Scene<'_>) -> anyhow::Result<()> {
     for name in ["twice", "absent", "hangs"] {
         scene.apply(&claim(name, "at-n1")).await?;
     }
+    scene.apply(&at(&pod("holder", "absent", WRITE, READ), "n1")).await?;
+    scene.ready(&["holder"]).await?;
     let faults = Faults::prepare(scene).await?;
     let examined = examined(scene, &faults).await;
     // Later rows need them, whatever was found.
@@ -47,12 +56,14 @@ async fn of_class(scene: &Scene<'_>) -> anyhow::Result<()> {
     for state in ["twice", "absent"] {
         healed(scene, state).await?;
     }
-    scene.ready(&["hangs", "denied"]).await?;
+    scene.ready(&["hangs", "denied", "heir"]).await?;
     quota(scene).await
 }
 
 async fn examined(scene: &Scene<'_>, faults: &Faults<'_>) -> anyhow::Result<()> {
     faults.make(scene.cluster).await?;
+    let begun = Instant::now();
+    inherited(scene).await?;
     scene.apply(&sized(&claim("full", "at-n1"), "999Ti")).await?;
     scene.apply(&at(&pod("hangs", "hangs", WRITE, READ), "n1")).await?;
     scene.apply(&at_node("denied", faults.second)).await?;
@@ -66,7 +77,35 @@ async fn examined(scene: &Scene<'_>, faults: &Faults<'_>) -> anyhow::Result<()> 
         let subject = format!("{}/{name}", scene.namespace());
         shows(scene, state, &[kind, &subject], Some(node)).await?;
     }
-    shows(scene, "driver-misnamed", &["node", "n3"], Some("n3")).await
+    shows(scene, "driver-misnamed", &["node", "n3"], Some("n3")).await?;
+    mounts_are_few(faults.first, &faults.absent, begun.elapsed())
+}
+
+/// One pod wants the absent volume, and one that has it ends. The kubelet can neither mount nor
+/// unmount it, and by each of the two it forgets its backoff for the other.
+async fn inherited(scene: &Scene<'_>) -> anyhow::Result<()> {
+    scene.apply(&at(&pod("heir", "absent", WRITE, READ), "n1")).await?;
+    scene.api::<Pod>().delete("holder", &DeleteParams::default()).await?;
+    Ok(())
+}
+
+/// The kubelet tried to mount and to unmount a volume without its data, and not too often.
+fn mounts_are_few(node: &Node, volume: &Traces, time: Duration) -> anyhow::Result<()> {
+    let log = node.worker.kubelet.log();
+    let mounts = failures(&log, "MountVolume.SetUp", volume);
+    let unmounts = failures(&log, "UnmountVolume.TearDown", volume);
+    ensure!(mounts > 0 && unmounts > 0, "{mounts} mounts and {unmounts} unmounts failed");
+    ensure!(time >= COUNTED, "they were counted for {time:?} only");
+    let most = MOUNTS * time.as_secs().div_ceil(30);
+    ensure!(mounts <= most, "{mounts} mounts failed in {time:?}, and {most} is the most");
+    Ok(())
+}
+
+/// How often an operation of a kubelet failed because the driver does not have the volume.
+fn failures(log: &str, operation: &str, volume: &Traces) -> u64 {
+    let failed = format!("Error: {operation} failed");
+    let of = [failed.as_str(), volume.handle.as_str(), "code = NotFound"];
+    log.lines().filter(|line| of.iter().all(|part| line.contains(part))).map(|_| 1).sum()
 }
 
 /// A node has as many volumes as it may.
