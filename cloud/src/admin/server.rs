@@ -49,7 +49,8 @@ async fn handle(state: Arc<AdminState>, request: Request<Incoming>) -> Answer {
 
 /// The commands about links and calls, of which a csi-cloud that follows has none: to it all nodes
 /// would look away.
-const OF_LINKS: [&str; 5] = [nodes::PATH, drivers::PATH, explain::PATH, calls::PATH, top::PATH];
+const OF_LINKS: [&str; 6] =
+    [nodes::PATH, drivers::PATH, explain::PATH, calls::PATH, top::PATH, doctor::KUBEEDGE];
 
 /// Refuses a command about links if another csi-cloud has them.
 fn check_leads(state: &AdminState, path: &str) -> Result<(), CommandError> {

@@ -16,24 +16,36 @@ use proto::link::endpoint::Transport;
 use crate::admin::admin_state::AdminState;
 use crate::admin::doctor::installation::Installation;
 use crate::admin::refused::CommandError;
+use crate::error::NotLeading;
 
 /// The path of `csi-cloud doctor`.
 pub(crate) const PATH: &str = "/doctor";
 /// The path of `csi-cloud doctor kubeedge`.
 pub(crate) const KUBEEDGE: &str = "/doctor/kubeedge";
 
+/// Why a csi-cloud that does not lead says nothing of links, and whom to ask.
+struct Elsewhere {
+    why: String,
+    advice: String,
+}
+
 impl AdminState {
-    /// Looks at all that csi-cloud needs.
+    /// Looks at all that csi-cloud needs. One that does not lead leaves the links out.
     pub(super) async fn doctor(&self) -> Vec<Finding> {
         let version = env!("CARGO_PKG_VERSION");
         let found = format!("version {version} answers");
         let mut findings = vec![Finding::ok("csi-cloud", "admin socket", found)];
+        let elsewhere = self.elsewhere();
+        let elsewhere = elsewhere.as_ref();
         if let Some(installation) = &self.installation {
             findings.extend(installation.look(SystemTime::now()).await);
-            findings.extend(self.served(installation));
+            findings.extend(self.served(installation, elsewhere));
         }
         findings.push(self.open_store());
-        findings.push(versions::finding(&self.versions(), version));
+        findings.push(match elsewhere {
+            Some(Elsewhere { why, advice }) => versions::not_seen(why, advice),
+            None => versions::finding(&self.versions(), version),
+        });
         match &self.doctor {
             Some(doctor) => findings.extend(doctor.installation().await),
             None => {
@@ -47,20 +59,40 @@ impl AdminState {
         findings
     }
 
+    /// Where the links are, unless they are here.
+    fn elsewhere(&self) -> Option<Elsewhere> {
+        let (why, advice) = match self.links.leading().check() {
+            Ok(()) => return None,
+            Err(NotLeading::Follows(leader)) => (
+                format!("this csi-cloud follows {leader}, which has the links of all nodes"),
+                format!("ask {leader} (`csi-cloud replicas` shows who leads)"),
+            ),
+            Err(NotLeading::NoLeader | NotLeading::NoEtcd(_) | NotLeading::Deposed) => (
+                "this csi-cloud does not lead, so no node has a link to it".to_owned(),
+                "`csi-cloud replicas` shows who leads; ask there".to_owned(),
+            ),
+        };
+        Some(Elsewhere { why, advice })
+    }
+
     /// The sockets and listeners that a running csi-cloud has.
-    fn served(&self, installation: &Installation) -> Vec<Finding> {
+    fn served(&self, installation: &Installation, elsewhere: Option<&Elsewhere>) -> Vec<Finding> {
         let linked = self.links.by_transport();
         let links = |transport: Transport| linked.get(transport.scheme()).copied().unwrap_or(0);
         let listening = installation.listen.iter().map(|endpoint| {
             let transport = endpoint.transport;
             let by = transport.scheme();
-            let found = format!("it listens; links by {by}: {}", links(transport));
+            let found = match elsewhere {
+                Some(Elsewhere { why, .. }) => format!("it listens; {why}"),
+                None => format!("it listens; links by {by}: {}", links(transport)),
+            };
             Finding::ok("listen", endpoint.to_string(), found)
         });
         let takes_udp = installation.listen.iter().any(|endpoint| !endpoint.transport.is_tcp());
         let buffer = takes_udp.then(|| {
             let over_udp = Transport::ALL.into_iter().filter(|transport| !transport.is_tcp());
-            udp_buffer::finding(Path::new(udp_buffer::MOST), over_udp.map(links).sum())
+            let here = elsewhere.is_none().then(|| over_udp.map(links).sum());
+            udp_buffer::finding(Path::new(udp_buffer::MOST), here)
         });
         listening.chain(buffer).chain(sockets::findings(installation)).collect()
     }
@@ -100,5 +132,76 @@ impl AdminState {
                  its configuration (--kubernetes)",
             )),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use proto::admin::doctor::Verdict;
+    use proto::control::leader::LeaderEpoch;
+    use proto::host::tasks::Tasks;
+    use proto::link::tls::Files;
+
+    use super::*;
+    use crate::admin::server;
+    use crate::admin::tests::admin_state_over;
+    use crate::state::store::leadership::{Leader, Leadership};
+    use crate::state::store::memory::Memory;
+    use crate::state::store::url::StoreAt;
+    use crate::state::store::writer::Store;
+
+    /// The finding of a check.
+    async fn found(state: &AdminState, check: &str) -> (Verdict, String, String) {
+        let findings = state.doctor().await;
+        let finding = findings.into_iter().find(|finding| finding.check == check).unwrap();
+        (finding.verdict, finding.found, finding.advice)
+    }
+
+    #[tokio::test]
+    async fn one_that_follows_says_what_it_can_and_whom_to_ask_about_links() {
+        let tasks = Tasks::default();
+        let dir = tempfile::tempdir().unwrap();
+        let leadership = Leadership::following();
+        let store = Store::open(Box::new(Memory::default()), &tasks).unwrap();
+        let installation = Installation {
+            listen: vec!["wss://0.0.0.0:7443".parse().unwrap()],
+            advertise: None,
+            drivers: Vec::new(),
+            fronts: None,
+            is_relayed: false,
+            store: StoreAt::Memory,
+            tls: Files::of(dir.path(), "cloud"),
+            ca: None,
+        };
+        let state = AdminState {
+            installation: Some(installation),
+            ..admin_state_over(store.with_leadership(leadership.clone()), &tasks)
+        };
+        let (verdict, text, _) = found(&state, "versions").await;
+        assert_eq!(verdict, Verdict::Unknown);
+        assert!(text.contains("does not lead"), "{text}");
+        let leader = Leader { name: "b".into(), epoch: LeaderEpoch(3), endpoints: Arc::new([]) };
+        leadership.follow(Some(leader));
+        let (verdict, text, advice) = found(&state, "versions").await;
+        assert_eq!(verdict, Verdict::Unknown);
+        assert!(text.contains("follows b") && advice.contains("ask b"), "{text}; {advice}");
+        let (verdict, text, _) = found(&state, "listen").await;
+        assert_eq!(verdict, Verdict::Ok);
+        assert!(text.starts_with("it listens; this csi-cloud follows b"), "{text}");
+        assert_eq!(found(&state, "store-open").await.0, Verdict::Ok);
+        assert_eq!(found(&state, "certificate").await.0, Verdict::Fault, "it is not there");
+        let refused = server::answer(&state, KUBEEDGE, b"").await.unwrap_err();
+        assert!(refused.text.contains("follows b"), "{refused:?}");
+    }
+
+    #[tokio::test]
+    async fn one_that_is_alone_has_the_links_itself() {
+        let tasks = Tasks::default();
+        let store = Store::open(Box::new(Memory::default()), &tasks).unwrap();
+        let state = admin_state_over(store, &tasks);
+        let (verdict, text, _) = found(&state, "versions").await;
+        assert_eq!(verdict, Verdict::Ok, "{text}");
     }
 }

@@ -11,8 +11,9 @@ pub(super) const MOST: &str = "/proc/sys/net/core/rmem_max";
 /// The links from which on a smaller buffer loses packets when all nodes dial at once.
 const MANY: u64 = 1_000;
 
-/// Judges the bound of the system, which this file has, for so many links over QUIC.
-pub(super) fn finding(most: &Path, links: u64) -> Finding {
+/// Judges the bound of the system, which this file has, for so many links over QUIC. They are not
+/// known to a csi-cloud that does not lead.
+pub(super) fn finding(most: &Path, links: Option<u64>) -> Finding {
     const CHECK: &str = "udp-buffer";
     const ABOUT: &str = "net.core.rmem_max";
     let wanted = size(RECEIVE_BUFFER as u64);
@@ -25,11 +26,19 @@ pub(super) fn finding(most: &Path, links: u64) -> Finding {
     let Ok(bytes) = read.trim().parse::<u64>() else {
         return Finding::unknown(CHECK, ABOUT, "it cannot be seen here", advice);
     };
-    let found = format!("{} of {wanted}; links by quic: {links}", size(bytes));
-    if bytes < RECEIVE_BUFFER as u64 && links > MANY {
-        return Finding::warning(CHECK, ABOUT, found, advice);
+    let found = format!("{} of {wanted}", size(bytes));
+    let is_small = bytes < RECEIVE_BUFFER as u64;
+    let Some(links) = links else {
+        return match is_small {
+            true => Finding::unknown(CHECK, ABOUT, found, advice),
+            false => Finding::ok(CHECK, ABOUT, found),
+        };
+    };
+    let found = format!("{found}; links by quic: {links}");
+    match is_small && links > MANY {
+        true => Finding::warning(CHECK, ABOUT, found, advice),
+        false => Finding::ok(CHECK, ABOUT, found),
     }
-    Finding::ok(CHECK, ABOUT, found)
 }
 
 #[cfg(test)]
@@ -42,16 +51,18 @@ mod tests {
     fn a_small_buffer_matters_to_many_links() {
         let dir = tempfile::tempdir().unwrap();
         let most = dir.path().join("rmem_max");
-        assert_eq!(finding(&most, 2_000).verdict, Verdict::Unknown);
+        assert_eq!(finding(&most, Some(2_000)).verdict, Verdict::Unknown);
         for (text, links, verdict) in [
-            ("8388608\n", 2_000, Verdict::Ok),
-            ("8388607\n", 2_000, Verdict::Warning),
-            ("212992\n", 1_000, Verdict::Ok),
-            ("212992\n", 1_001, Verdict::Warning),
-            ("-1\n", 1_001, Verdict::Unknown),
+            ("8388608\n", Some(2_000), Verdict::Ok),
+            ("8388607\n", Some(2_000), Verdict::Warning),
+            ("212992\n", Some(1_000), Verdict::Ok),
+            ("212992\n", Some(1_001), Verdict::Warning),
+            ("-1\n", Some(1_001), Verdict::Unknown),
+            ("8388608\n", None, Verdict::Ok),
+            ("212992\n", None, Verdict::Unknown),
         ] {
             publish(&most, text.as_bytes(), 0o600, Existing::Replace).unwrap();
-            assert_eq!(finding(&most, links).verdict, verdict, "{text}, {links}");
+            assert_eq!(finding(&most, links).verdict, verdict, "{text}, {links:?}");
         }
     }
 }

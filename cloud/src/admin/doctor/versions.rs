@@ -4,19 +4,19 @@ use std::collections::BTreeMap;
 
 use proto::admin::doctor::Finding;
 
+const CHECK: &str = "versions";
+const ABOUT: &str = "linked nodes";
 /// Nodes that are shown of each version.
 const SHOWN: usize = 5;
 
 /// The finding about linked nodes' versions, compared with csi-cloud's own.
 pub(super) fn finding(nodes: &[(String, String)], ours: &str) -> Finding {
-    const CHECK: &str = "versions";
-    let about = "linked nodes";
     let mut others = BTreeMap::<&str, Vec<&str>>::new();
     for (node, version) in nodes.iter().filter(|(_, version)| version != ours) {
         others.entry(version).or_default().push(node);
     }
     if others.is_empty() {
-        return Finding::ok(CHECK, about, format!("all {} have version {ours}", nodes.len()));
+        return Finding::ok(CHECK, ABOUT, format!("all {} have version {ours}", nodes.len()));
     }
     let one = |(version, mut nodes): (&str, Vec<&str>)| {
         nodes.sort_unstable();
@@ -27,7 +27,12 @@ pub(super) fn finding(nodes: &[(String, String)], ours: &str) -> Finding {
     let others: Vec<_> = others.into_iter().map(one).collect();
     let found = format!("csi-cloud has {ours}; {}", others.join("; "));
     let advice = "update csi-edge there; during an upgrade this is as it has to be";
-    Finding::warning(CHECK, about, found, advice)
+    Finding::warning(CHECK, ABOUT, found, advice)
+}
+
+/// The finding of a csi-cloud to which no node is linked.
+pub(super) fn not_seen(why: &str, advice: &str) -> Finding {
+    Finding::unknown(CHECK, ABOUT, why, advice)
 }
 
 #[cfg(test)]
