@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
+use proto::csi::status::code_name;
 use proto::names::{DriverName, NodeName};
 use serde::{Deserialize, Serialize};
 
 use crate::admin::admin_state::AdminState;
 use crate::telemetry::ended::EndedCall;
-use crate::telemetry::metrics::code_name;
 
 /// The path of the command.
 pub(crate) const PATH: &str = "/calls/ended";

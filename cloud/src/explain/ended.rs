@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use proto::admin::cells::age;
+use proto::csi::status::code_name;
 use proto::host::plain;
 use proto::names::{DriverName, NodeName};
 
@@ -10,7 +11,6 @@ use super::answer::{Cause, Chain, Verdict};
 use super::explainer::Explainer;
 use crate::state::clock;
 use crate::telemetry::ended::EndedCall;
-use crate::telemetry::metrics::code_name;
 
 /// Calls that are shown of one subject.
 const SHOWN: usize = 3;

@@ -7,6 +7,7 @@ use std::ops::Bound;
 use std::time::Duration;
 
 use proto::csi::Id;
+use proto::csi::status::code_name;
 use proto::host::plain;
 use proto::names::DriverName;
 use tokio::time::Instant;
@@ -18,7 +19,6 @@ use crate::admin::admin_state::AdminState;
 use crate::explain::subject::Namespaced;
 use crate::state::record::Claim;
 use crate::telemetry::ended::EndedCall;
-use crate::telemetry::metrics::code_name;
 
 /// Hits of each kind that are shown.
 const MOST: usize = 30;

@@ -1,5 +1,6 @@
 //! The life of a volume, as far as csi-cloud knows it: its create, its home, its calls.
 
+use proto::csi::status::code_name;
 use proto::csi::{Id, Method, Resource};
 use proto::host::{clock, plain};
 use proto::names::{DriverName, NodeName};
@@ -9,7 +10,6 @@ use crate::explain::subject::{Namespaced, Subject};
 use crate::state::record::{Home, Intent, LeaseRecord};
 use crate::telemetry::calls::{Progress, Running};
 use crate::telemetry::ended::EndedCall;
-use crate::telemetry::metrics::code_name;
 
 /// A life.
 #[derive(Debug, Default, PartialEq, Eq)]

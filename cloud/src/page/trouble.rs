@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use proto::csi::Id;
+use proto::csi::status::code_name;
 use proto::host::{clock, plain};
 use proto::names::DriverName;
 
@@ -179,7 +180,7 @@ fn failures(state: &AdminState, snapshot: &Snapshot) -> Vec<Fault> {
     let wanted = now.filter(|(call, _)| !explained(call));
     let each = wanted.filter_map(|(call, since)| {
         let verdict = failure(&call)?;
-        let code = crate::telemetry::metrics::code_name(call.code);
+        let code = code_name(call.code);
         let rpc = call.rpc;
         let driver = &call.driver;
         let many = format!("{rpc} fails for {{}} volumes of driver {driver} with {code}");
