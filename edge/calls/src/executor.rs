@@ -29,6 +29,7 @@ use uuid::Uuid;
 use crate::authority::Authority;
 use crate::driver_calls::{CallResult, DriverCalls, Operation};
 use crate::drivers::Drivers;
+use crate::ended_calls::EndedCalls;
 use crate::error::{Error, GuardRefusal, Shared};
 use crate::expansions::{Caller, Expansions, Tracked};
 use crate::fence::Fence;
@@ -54,6 +55,7 @@ pub struct Executor {
     expansions: Option<Arc<Expansions>>,
     fence: Arc<Fence>,
     busy_poll: Arc<BusyPoll>,
+    ended: EndedCalls,
 }
 
 /// A call in flight at a driver.
@@ -109,6 +111,7 @@ impl Executor {
             expansions: None,
             fence,
             busy_poll: Arc::default(),
+            ended: EndedCalls::default(),
         }
     }
 
@@ -156,6 +159,11 @@ impl Executor {
     /// Whether the program polls for the next call instead of sleeping.
     pub fn busy_poll(&self) -> &Arc<BusyPoll> {
         &self.busy_poll
+    }
+
+    /// The calls of the Node service at this node's fronts that ended.
+    pub fn ended(&self) -> &EndedCalls {
+        &self.ended
     }
 
     /// Serves the cloud's calls on a byte stream of a link until it closes. If `tasks` are told to

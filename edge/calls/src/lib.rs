@@ -10,6 +10,7 @@ mod connection;
 mod driver_calls;
 pub mod driver_check;
 pub mod drivers;
+pub mod ended_calls;
 pub mod error;
 pub mod executor;
 pub mod expansions;

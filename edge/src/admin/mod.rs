@@ -6,6 +6,7 @@
 
 pub mod calls;
 pub mod drivers;
+pub mod ended_calls;
 mod metrics;
 mod ordinary;
 pub mod server;

@@ -15,7 +15,7 @@ use proto::host::tasks::Tasks;
 use tokio::net::TcpListener;
 
 use super::state::AdminState;
-use super::{calls, drivers, status, volumes};
+use super::{calls, drivers, ended_calls, status, volumes};
 
 /// Connections at a time; more wait.
 const CONNECTIONS: usize = 16;
@@ -57,6 +57,7 @@ pub(super) async fn command(state: &AdminState, path: &str) -> Answer {
         status::PATH => http1::json(StatusCode::OK, &state.status()),
         drivers::PATH => http1::json(StatusCode::OK, &state.drivers()),
         calls::PATH => http1::json(StatusCode::OK, &state.calls()),
+        ended_calls::PATH => http1::json(StatusCode::OK, &state.ended_calls()),
         volumes::PATH => match state.volumes().await {
             Ok(volumes) => http1::json(StatusCode::OK, &volumes),
             Err(error) => Ok(refusal(StatusCode::INTERNAL_SERVER_ERROR, chain(error.as_ref()))),

@@ -124,7 +124,7 @@ async fn commands_are_answered_at_the_socket() {
     let status: StatusView = client.ask("/status", &json!({})).await.unwrap();
     assert_eq!(status.cloud.as_deref(), Some("wss://cloud.example:1"));
     assert_eq!((status.drivers, status.drivers_up, status.calls), (1, 0, 0));
-    for path in ["/volumes", "/calls"] {
+    for path in ["/volumes", "/calls", "/calls/ended"] {
         let listed: Vec<serde_json::Value> = client.ask(path, &json!({})).await.unwrap();
         assert_eq!(listed, [json!(null); 0], "{path}");
     }

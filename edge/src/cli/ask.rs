@@ -16,8 +16,21 @@ pub enum Ask {
     Drivers(Show),
     /// Show what this node knows of its volumes.
     Volumes(Show),
-    /// Show the calls in flight at the drivers, the oldest first.
-    Calls(Show),
+    /// Show the calls in flight at the drivers, or the last ones of this node that ended.
+    Calls(Calls),
+}
+
+/// What `calls` takes.
+#[derive(Debug, Args)]
+pub struct Calls {
+    /// Instead of the calls in flight, the last 256 of the Node service at this node's sockets that
+    /// ended, the newest first. Of those that only ask, only failures are kept. They end with
+    /// csi-edge
+    #[arg(long)]
+    pub ended: bool,
+    /// Which csi-edge is asked
+    #[command(flatten)]
+    pub show: Show,
 }
 
 /// Which csi-edge is asked, and how its answer is shown.

@@ -11,8 +11,8 @@ use serde_json::{Map, Value};
 
 use super::show;
 use crate::admin::status::StatusView;
-use crate::admin::{calls, drivers, status, volumes};
-use crate::cli::ask::{Ask, Show};
+use crate::admin::{calls, drivers, ended_calls, status, volumes};
+use crate::cli::ask::{Ask, Calls, Show};
 
 /// Who is asked.
 const PROGRAM: &str = "csi-edge";
@@ -32,7 +32,11 @@ pub async fn run(command: Ask, out: &mut impl Write) -> anyhow::Result<()> {
             let volumes = look(&show, volumes::PATH).await?;
             list(&show, volumes, show::VOLUMES, show::volume, out)
         }
-        Ask::Calls(show) => {
+        Ask::Calls(Calls { ended: true, show }) => {
+            let calls = ask(&show, ended_calls::PATH).await?;
+            list(&show, calls, show::ENDED, show::ended, out)
+        }
+        Ask::Calls(Calls { ended: false, show }) => {
             let calls = ask(&show, calls::PATH).await?;
             list(&show, calls, show::CALLS, show::call, out)
         }

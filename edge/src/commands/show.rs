@@ -6,10 +6,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use proto::admin::cells::{age, optional, short};
-use proto::host::plain;
+use proto::host::{clock, plain};
 
 use crate::admin::calls::CallView;
 use crate::admin::drivers::DriverView;
+use crate::admin::ended_calls::EndedView;
 use crate::admin::status::StatusView;
 use crate::admin::volumes::VolumeView;
 use crate::discovery::table::Standing;
@@ -19,6 +20,7 @@ pub(super) const DRIVERS: &[&str] =
 pub(super) const VOLUMES: &[&str] =
     &["KIND", "VOLUME", "DRIVER", "STANDING", "POD", "CLAIM", "DEVICE", "SANDBOX", "TARGET", "WHY"];
 pub(super) const CALLS: &[&str] = &["RPC", "DRIVER", "SUBJECT", "AGE"];
+pub(super) const ENDED: &[&str] = &["AGE", "RPC", "DRIVER", "SUBJECT", "CODE", "TOOK", "MESSAGE"];
 
 pub(super) fn driver(driver: &DriverView) -> Vec<String> {
     let standing = driver.announcement.map(standing).unwrap_or("-");
@@ -55,11 +57,29 @@ pub(super) fn volume(volume: &VolumeView) -> Vec<String> {
 }
 
 pub(super) fn call(call: &CallView) -> Vec<String> {
-    let age = match call.age_ms {
-        ms @ 0..1000 => format!("{ms}ms"),
-        ms => age(Duration::from_millis(ms)),
-    };
+    let age = lasted(call.age_ms);
     vec![call.rpc.clone(), call.driver.to_string(), short(&call.subject), age]
+}
+
+pub(super) fn ended(call: &EndedView) -> Vec<String> {
+    let since = clock::now().saturating_sub(call.at_ms);
+    vec![
+        age(Duration::from_millis(since)),
+        call.rpc.clone(),
+        call.driver.to_string(),
+        short(&call.subject),
+        call.code.clone(),
+        lasted(call.took_ms),
+        short(&call.message),
+    ]
+}
+
+/// A duration, which may be short.
+fn lasted(ms: u64) -> String {
+    match ms {
+        0..1000 => format!("{ms}ms"),
+        _ => age(Duration::from_millis(ms)),
+    }
 }
 
 /// Writes the status, a line for each fact.

@@ -73,6 +73,16 @@ pub enum Body {
     },
 }
 
+impl Body {
+    /// The trailers that are still to be sent, unless they have yet to arrive.
+    pub(super) fn trailers(&self) -> Option<&HeaderMap> {
+        match self {
+            Self::Whole { trailers, .. } => trailers.as_ref(),
+            Self::Empty | Self::Passing { .. } => None,
+        }
+    }
+}
+
 impl http_body::Body for Body {
     type Data = Bytes;
     type Error = std::convert::Infallible;

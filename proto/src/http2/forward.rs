@@ -321,6 +321,12 @@ pub fn pass(
     Response::from_parts(parts, Body::Passing { body, broken, room })
 }
 
+/// The status that a caller gets; none if the answer has yet to arrive.
+pub fn status(response: &Response<Body>) -> Option<Status> {
+    let trailers = response.body().trailers().into_iter();
+    trailers.chain([response.headers()]).find_map(Status::from_header_map)
+}
+
 /// The answer that carries a failure of our own to the caller.
 pub fn failure(error: &impl ToStatus) -> Response<Body> {
     error.status().into_http()
@@ -370,5 +376,16 @@ mod tests {
         let refusal = refusal(&DeadlinePassed("too soon"));
         assert_eq!(refusal.headers()[&NOT_DISPATCHED], "1");
         assert_eq!(refusal.headers()[&STATUS], "4");
+    }
+
+    #[test]
+    fn the_status_of_an_answer_is_in_its_trailers_or_in_its_headers() {
+        let code = |response: &Response<Body>| status(response).map(|status| status.code());
+        assert_eq!(code(&Answer::of(Bytes::new()).response()), Some(tonic::Code::Ok));
+        let late = failure(&DeadlinePassed("too soon"));
+        assert_eq!(code(&late), Some(tonic::Code::DeadlineExceeded));
+        let refused = answer(&[], &[(&STATUS, "5")]).response();
+        assert_eq!(code(&refused), Some(tonic::Code::NotFound));
+        assert_eq!(code(&answer(&[], &[]).response()), None);
     }
 }

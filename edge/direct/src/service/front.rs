@@ -5,6 +5,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use edge_calls::ended_calls::OngoingCall;
 use edge_calls::executor::Origin;
 use http::{HeaderMap, Request, Response};
 use http_body_util::Full;
@@ -58,7 +59,11 @@ pub(super) async fn answer(
     let Some(method) = method.filter(|method| request::concerns(*method)) else {
         return service.executor.answer(driver.as_str(), origin, request).await;
     };
-    Ok(node_call(service, driver, method, origin, request).instrument(names::span(id)).await)
+    let mut ongoing = service.executor.ended().begin(id, method, driver.clone());
+    let call = node_call(service, driver, method, origin, request, &mut ongoing);
+    let response = call.instrument(names::span(id)).await;
+    ongoing.ended(forward::status(&response));
+    Ok(response)
 }
 
 /// Answers a call that may be about a direct volume.
@@ -68,9 +73,10 @@ async fn node_call(
     method: Method,
     origin: Origin,
     request: Request<Incoming>,
+    ongoing: &mut OngoingCall,
 ) -> Response<Body> {
     let (parts, body) = request.into_parts();
-    match begin(service.clone(), &driver, method, &parts.headers, body).await {
+    match begin(service.clone(), &driver, method, &parts.headers, body, ongoing).await {
         Ok(Direction::Pass(body)) => {
             let request = Request::from_parts(parts, Full::new(body));
             let answered = service.executor.answer(driver.as_str(), origin, request).await;
@@ -93,6 +99,7 @@ async fn begin(
     method: Method,
     headers: &HeaderMap,
     body: Incoming,
+    ongoing: &mut OngoingCall,
 ) -> Result<Direction, Error> {
     let bad = |source: BadRequest| Error::BadRequest { method: method.name(), source };
     let deadline = forward::deadline(headers).map_err(bad)?;
@@ -102,6 +109,7 @@ async fn begin(
         let state = service.node.state.as_deref();
         let request = CsiRequest { state, driver, method, message: &message };
         names::record(&request, &service.metadata);
+        ongoing.is_about(&request.volume()?);
         if let Some(decided) = request.decided()? {
             runtime_class::check(&service.metadata, &decided).await?;
         }

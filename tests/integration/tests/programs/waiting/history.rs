@@ -155,3 +155,42 @@ async fn calls_that_ended_are_kept_over_restarts() -> anyhow::Result<()> {
     edge.stop(STOP).await?;
     cloud.process.stop(STOP).await
 }
+
+#[tokio::test]
+async fn calls_of_the_node_are_shown_at_the_node() -> anyhow::Result<()> {
+    let world = world(TRANSPORTS[0]).await?;
+    let front = world.node_front().await?;
+    let path = "/csi.v1.Node/NodeStageVolume";
+    let stage = csi::NodeStageVolumeRequest {
+        volume_id: "v1".into(),
+        staging_target_path: "/staged".into(),
+        volume_capability: Some(capability()),
+        ..Default::default()
+    };
+    let stage = stage.encode_to_vec();
+    assert_eq!(front.call(path, &stage).await?.code(), Code::Ok);
+    let refused = Fault::error(Code::Internal, "no loop device \u{1b}[31m");
+    world.driver.inject("NodeStageVolume", refused, Times::Next(1));
+    assert_eq!(front.call(path, &stage).await?.code(), Code::Internal);
+    let malformed = front.call(path, &[0xff]).await?;
+    assert_eq!(malformed.code(), Code::InvalidArgument);
+    // The cloud's own calls are in the cloud's history.
+    assert_eq!(send(&world, "pvc-yes", None).await?.code(), Code::Ok);
+
+    let admin = world.stand.at(&format!("{NODE}/_admin.sock"));
+    let command = ["calls", "--ended", "--admin", &admin, "-o", "json"];
+    let calls: Value = serde_json::from_str(&world.stand.run("csi-edge", &command).await?)?;
+    let seen = shown(&calls);
+    assert_eq!(seen.len(), 3, "{calls}");
+    assert_eq!((seen[0][0], seen[0][2]), ("", "INVALID_ARGUMENT"));
+    assert_eq!(seen[1], ["v1", "", "INTERNAL", "no loop device \u{1b}[31m"]);
+    assert_eq!(seen[2], ["v1", "", "OK", ""]);
+    for call in calls.as_array().context("no list")? {
+        assert_eq!((&call["rpc"], &call["driver"]), (&"NodeStageVolume".into(), &DRIVER.into()));
+        assert!(call["took_ms"].is_u64() && call["at_ms"].is_u64(), "{call}");
+    }
+    let table = world.stand.run("csi-edge", &command[..4]).await?;
+    assert!(table.contains("TOOK") && table.contains("no loop device"), "{table}");
+    assert!(!table.contains('\u{1b}'), "{table}");
+    world.stop().await
+}

@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
 /// The commands that ask for what the program has in memory.
-const QUESTIONS: [(&str, &[&str]); 14] = [
+const QUESTIONS: [(&str, &[&str]); 15] = [
     ("csi-cloud", &["top"]),
     ("csi-cloud", &["nodes"]),
     ("csi-cloud", &["drivers"]),
@@ -30,6 +30,7 @@ const QUESTIONS: [(&str, &[&str]); 14] = [
     ("csi-edge", &["status"]),
     ("csi-edge", &["drivers"]),
     ("csi-edge", &["calls"]),
+    ("csi-edge", &["calls", "--ended"]),
 ];
 
 /// Commands whose work may take long.

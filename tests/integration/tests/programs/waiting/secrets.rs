@@ -80,6 +80,13 @@ async fn shown(world: &World) -> anyhow::Result<Vec<(String, Vec<u8>)>> {
             places.push((command.join(" "), text.into_bytes()));
         }
     }
+    let admin = world.stand.at(&format!("{NODE}/_admin.sock"));
+    for output in ["table", "json"] {
+        let command = ["calls", "--ended", "-o", output, "--admin", &admin];
+        let text = world.stand.run("csi-edge", &command).await?;
+        ensure!(text.contains("NodePublishVolume"), "csi-edge shows {text}");
+        places.push((format!("csi-edge {}", command.join(" ")), text.into_bytes()));
+    }
     Ok(places)
 }
 
