@@ -154,7 +154,8 @@ pub fn targets(rows: &[Row]) -> Targets {
     };
     for row in rows {
         let ws = row.path == "ws";
-        let idle = if ws { 18.0 } else { 34.0 };
+        // A link over QUIC was accepted with 46 KiB, when 44 had been measured.
+        let idle = if ws { 18.0 } else { 46.0 };
         match row.case {
             Case::Idle if row.links == 2000 => {
                 at_most(row, "idle KiB for a link", row.kib_per_link, idle);
