@@ -66,6 +66,8 @@ pub(super) struct State {
     pub(super) wires: Vec<Laid>,
     /// By cloud: it cannot reach the store until then.
     pub(super) apart: Vec<Instant>,
+    /// By cloud and member: they do not reach each other until then.
+    pub(super) parted: Vec<[Instant; MEMBERS]>,
     /// By cloud: it stands still until then.
     pub(super) still: Vec<Instant>,
     pub(super) noted: Vec<Noted>,
@@ -77,8 +79,8 @@ pub(super) struct State {
 /// A connection of a cloud.
 pub(super) struct Laid {
     pub(super) at: usize,
-    /// To the store; otherwise from the relay.
-    pub(super) is_to_etcd: bool,
+    /// The member of the store that it goes to; none if it comes from the relay.
+    pub(super) member: Option<usize>,
     pub(super) wire: Arc<Wire>,
 }
 
@@ -104,6 +106,7 @@ impl Replicas {
             epochs: BTreeMap::new(),
             wires: Vec::new(),
             apart: vec![now; REPLICAS.len()],
+            parted: vec![[now; MEMBERS]; REPLICAS.len()],
             still: vec![now; REPLICAS.len()],
             noted: Vec::new(),
             wrong: Vec::new(),
@@ -231,6 +234,7 @@ impl Replicas {
         let mut state = self.lock();
         state.is_calm = true;
         state.apart.fill(now);
+        state.parted.fill([now; MEMBERS]);
         state.still.fill(now);
         state.wires.iter().for_each(|laid| laid.wire.calm());
         drop(state);

@@ -76,16 +76,17 @@ impl Replicas {
     ) -> io::Result<DuplexStream> {
         let mut state = self.lock();
         let now = Instant::now();
-        let is_apart = [&state.apart, &state.still]
+        let parted = state.parted.get(at).and_then(|parted| parted.get(member));
+        let is_apart = [state.apart.get(at), state.still.get(at), parted]
             .into_iter()
-            .any(|until| until.get(at).is_some_and(|until| *until > now));
+            .any(|until| until.is_some_and(|until| *until > now));
         if end.is_cancelled() || is_apart || self.etcd.is_cut(member) {
             return Err(refused());
         }
         let plan = Plan { delay: state.dice.time(0, 4), mishap: None };
         let (near, far, wire) = wire(&plan, [end, CancellationToken::new()], &self.tasks);
         state.wires.retain(|laid| !laid.wire.is_over());
-        state.wires.push(Laid { at, is_to_etcd: true, wire });
+        state.wires.push(Laid { at, member: Some(member), wire });
         drop(state);
         self.etcd.take(member, far);
         Ok(near)

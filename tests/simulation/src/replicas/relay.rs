@@ -160,7 +160,7 @@ impl Replicas {
         let (_, relays) = life.run.ok_or_else(refused)?;
         let owners = [CancellationToken::new(), life.process.end.clone()];
         let (near, far, wire) = wire(&Plan::default(), owners, &self.tasks);
-        state.wires.push(Laid { at, is_to_etcd: false, wire });
+        state.wires.push(Laid { at, member: None, wire });
         drop(state);
         relays.take(boxed(far));
         Ok((life.number, near))

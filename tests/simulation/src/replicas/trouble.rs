@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::clouds::{MEMBERS, Replicas, stall};
+use super::clouds::{Laid, MEMBERS, Replicas, stall};
 use crate::dice::Dice;
 use crate::keys::REPLICAS;
 use crate::net::Away;
@@ -31,7 +31,9 @@ enum Trouble {
     Paused(usize),
     /// The leader cannot reach the store, though edges and callers reach it.
     LeaderApart,
-    /// The same, and its lease ends early. So it does not know.
+    /// A cloud cannot reach one member of the store, though the others reach both.
+    MemberApart(usize, usize),
+    /// The leader cannot reach the store, and its lease ends early. So it does not know.
     LeaderForgotten,
     /// A cloud is killed.
     Killed(usize),
@@ -63,6 +65,7 @@ pub(crate) fn draw(dice: &mut Dice, span: Duration) -> Vec<Event> {
             Trouble::LeaderPaused,
             Trouble::Paused(cloud),
             Trouble::LeaderApart,
+            Trouble::MemberApart(cloud, member),
             Trouble::LeaderForgotten,
             Trouble::LeaderForgotten,
             Trouble::Killed(cloud),
@@ -117,6 +120,10 @@ impl Replicas {
             Trouble::LeaderApart => {
                 self.part(leader, time);
                 "a leader could not reach etcd"
+            }
+            Trouble::MemberApart(at, member) => {
+                self.part_from(at, member, time);
+                "a cloud could not reach a member of etcd"
             }
             Trouble::LeaderForgotten => {
                 self.part(leader, time);
@@ -183,6 +190,17 @@ impl Replicas {
         if let Some(apart) = state.apart.get_mut(at) {
             *apart = Instant::now() + time;
         }
-        stall(state.wires.iter().filter(|laid| laid.at == at && laid.is_to_etcd), time);
+        stall(state.wires.iter().filter(|laid| laid.at == at && laid.member.is_some()), time);
+    }
+
+    /// A cloud and one member of the store do not reach each other for a while.
+    fn part_from(&self, at: usize, member: usize, time: Duration) {
+        let mut state = self.lock();
+        let parted = state.parted.get_mut(at).and_then(|parted| parted.get_mut(member));
+        if let Some(parted) = parted {
+            *parted = Instant::now() + time;
+        }
+        let between = |laid: &&Laid| laid.at == at && laid.member == Some(member);
+        stall(state.wires.iter().filter(between), time);
     }
 }
