@@ -50,16 +50,19 @@ impl Relay {
     /// # Errors
     /// The address cannot be had, or the URL has no address in it.
     pub async fn at(listen: SocketAddr, url: &str) -> anyhow::Result<Self> {
-        let (scheme, target) =
-            url.split_once("://").ok_or_else(|| anyhow::anyhow!("{url} is no URL"))?;
-        let target = target.parse()?;
         let state = watch::Sender::default();
         let tasks = Tasks::default();
-        let addr = match scheme {
-            "quic" => datagrams(listen, target, state.subscribe(), &tasks).await?,
-            _ => connections(listen, target, state.subscribe(), &tasks).await?,
-        };
-        Ok(Self { url: format!("{scheme}://{addr}"), state, tasks })
+        let url = begin(listen, url, state.subscribe(), &tasks).await?;
+        Ok(Self { url, state, tasks })
+    }
+
+    /// Relays to one more URL, at one more address of this machine. It is cut and mended with the
+    /// first. Returns where to dial instead.
+    ///
+    /// # Errors
+    /// As for [`Relay::at`].
+    pub async fn also(&self, listen: SocketAddr, url: &str) -> anyhow::Result<String> {
+        begin(listen, url, self.state.subscribe(), &self.tasks).await
     }
 
     /// Where to dial instead.
@@ -92,6 +95,23 @@ impl Drop for Relay {
     fn drop(&mut self) {
         self.tasks.stop();
     }
+}
+
+/// Begins to relay to a URL, and returns the one to dial instead.
+async fn begin(
+    listen: SocketAddr,
+    url: &str,
+    states: States,
+    tasks: &Tasks,
+) -> anyhow::Result<String> {
+    let (scheme, target) =
+        url.split_once("://").ok_or_else(|| anyhow::anyhow!("{url} is no URL"))?;
+    let target = target.parse()?;
+    let addr = match scheme {
+        "quic" => datagrams(listen, target, states, tasks).await?,
+        _ => connections(listen, target, states, tasks).await?,
+    };
+    Ok(format!("{scheme}://{addr}"))
 }
 
 async fn connections(
@@ -205,6 +225,24 @@ async fn answers(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn one_more_address_is_cut_with_the_first() -> anyhow::Result<()> {
+        let far = TcpListener::bind("127.0.0.1:0").await?;
+        let url = format!("tcp://{}", far.local_addr()?);
+        let relay = Relay::to(&url).await?;
+        let other = relay.also(SocketAddr::from(([127, 0, 0, 1], 0)), &url).await?;
+        assert_ne!(other, relay.url());
+        let mut near = TcpStream::connect(other.trim_start_matches("tcp://")).await?;
+        near.write_all(b"call").await?;
+        let (mut accepted, _) = far.accept().await?;
+        let mut bytes = [0; 4];
+        accepted.read_exact(&mut bytes).await?;
+        assert_eq!(&bytes, b"call");
+        relay.cut();
+        assert_eq!(near.read(&mut bytes).await?, 0, "it is open");
+        Ok(())
+    }
 
     #[tokio::test]
     async fn a_moved_relay_comes_from_another_port_and_answers_find_back() -> anyhow::Result<()> {
