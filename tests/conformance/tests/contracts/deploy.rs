@@ -96,11 +96,18 @@ fn the_dashboard_and_the_guide_have_every_metric_and_no_other() {
     }
 }
 
+/// The overlays of the tests' driver.
+const STANDS: [&str; 2] = [
+    "tests/cluster/src/stand/manifests/deployed/overlay",
+    "tests/cluster/src/stand/manifests/deployed/ha",
+];
+
 #[test]
 fn every_configuration_can_be_read() {
     let overlays = at("deploy/kustomize/overlays").read_dir().unwrap();
     let mut read = 0;
-    for directory in overlays.map(|entry| entry.unwrap().path()).chain([at("deploy")]) {
+    let others = STANDS.into_iter().chain(["deploy"]).map(at);
+    for directory in overlays.map(|entry| entry.unwrap().path()).chain(others) {
         let cloud = directory.join("cloud.toml");
         let edge = directory.join("edge.toml");
         cloud_config(&cloud);
@@ -176,8 +183,8 @@ fn manifests_and_guide_name_the_version_of_the_programs() {
         assert_eq!(versions(&text(file), word), vec![now; count], "{file}: {word}");
     }
     let overlays = at("deploy/kustomize/overlays").read_dir().unwrap();
-    let stand = at("tests/cluster/src/stand/manifests/deployed/overlay");
-    for directory in overlays.map(|entry| entry.unwrap().path()).chain([stand]) {
+    let stands = STANDS.map(at);
+    for directory in overlays.map(|entry| entry.unwrap().path()).chain(stands) {
         let kustomization = std::fs::read_to_string(directory.join("kustomization.yaml")).unwrap();
         let tags = versions(&kustomization, "newTag: ");
         assert!(tags.len() > 1, "{}", directory.display());

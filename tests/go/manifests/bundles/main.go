@@ -62,15 +62,17 @@ func write(directory string) error {
 // stand has the component, the overlay and the values of the driver of the tests.
 const stand = "../../cluster/src/stand/manifests/deployed"
 
-// deployed writes what a user applies for a driver that deploy/ does not have: an overlay beside the component, and a
-// copy of the chart with the component in it.
+// deployed writes what a user applies for a driver that deploy/ does not have: two overlays beside the component, of
+// which one has three csi-clouds, and a copy of the chart with the component in it.
 func deployed(directory string) error {
-	built, err := manifests.Kustomized(filepath.Join(stand, "overlay"))
-	if err != nil {
-		return err
-	}
-	if err := os.WriteFile(filepath.Join(directory, "deployed-kustomize.yaml"), built, 0o644); err != nil {
-		return err
+	for _, overlay := range [][2]string{{"overlay", "kustomize"}, {"ha", "ha"}} {
+		built, err := manifests.Kustomized(filepath.Join(stand, overlay[0]))
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(directory, "deployed-"+overlay[1]+".yaml"), built, 0o644); err != nil {
+			return err
+		}
 	}
 	work, err := os.MkdirTemp("", "chart-")
 	if err != nil {
