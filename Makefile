@@ -65,16 +65,16 @@ chaos: build ## Kill, stop and cut everything at random under load, and look for
 powercut: build $(if $(WHOLE),$(GO_BIN)/kubernetes.done) ## Power cuts of a node that is cut off: every volume is back with its data, none twice, nothing left over (root); SEEDS=n SEED=n VOLUMES=n, or WHOLE=n of a whole node with its kubelet: SEED=n
 	$(if $(WHOLE),$(QUIET) WHOLE=$(WHOLE) SEED=$(SEED) target/debug/cluster e2e --row power-cut,target/debug/conformance powercut $(if $(SEEDS),--seeds $(SEEDS)) $(if $(SEED),--seed $(SEED)) $(if $(VOLUMES),--volumes $(VOLUMES)))
 
-# DEPLOYED=1 is the overlay, DEPLOYED=helm the chart.
-TOOL = $(if $(DEPLOYED),--deployed $(if $(filter helm,$(DEPLOYED)),helm,kustomize))
+# DEPLOYED=1 is the overlay, DEPLOYED=helm the chart, DEPLOYED=ha the overlay of three csi-clouds.
+TOOL = $(if $(DEPLOYED),--deployed $(or $(filter helm ha,$(DEPLOYED)),kustomize))
 
-stand: $(GO_BIN)/kubernetes.done $(if $(DEPLOYED),$(GO_BIN)/bundles.done) build ## A whole Kubernetes with three edges that stays up; prints its kubeconfig; DEPLOYED=1 or helm: our programs as pods, by deploy/
+stand: $(GO_BIN)/kubernetes.done $(if $(DEPLOYED),$(GO_BIN)/bundles.done) build ## A whole Kubernetes with three edges that stays up; prints its kubeconfig; DEPLOYED=1, helm or ha: our programs as pods, by deploy/
 	$(QUIET) target/debug/cluster up $(TOOL)
 
 stand-down: ## End it
 	target/debug/cluster down
 
-e2e: $(GO_BIN)/kubernetes.done $(GO_BIN)/bundles.done $(if $(FIGURES),figures,build) ## A whole Kubernetes, and what must work in it; ROWS='name …' for some of it, LONG=1 with long outages, DEPLOYED=1 or helm with our programs as pods, by deploy/ (IMAGES=directory of image.sh's archives), FIGURES=1 for times and memory (release build)
+e2e: $(GO_BIN)/kubernetes.done $(GO_BIN)/bundles.done $(if $(FIGURES),figures,build) ## A whole Kubernetes, and what must work in it; ROWS='name …' for some of it, LONG=1 with long outages, DEPLOYED=1, helm, or ha (three csi-clouds) with our programs as pods, by deploy/ (IMAGES=directory of image.sh's archives), FIGURES=1 for times and memory (release build)
 	$(QUIET) LONG=$(LONG) target/$(if $(FIGURES),measure,debug)/cluster e2e $(TOOL) $(foreach row,$(if $(FIGURES),figures,$(ROWS)),--row $(row))
 
 skew: $(GO_BIN)/kubernetes.done $(GO_BIN)/bundles.done build ## Two versions at once: COMMIT=older; main rows of make e2e with its csi-cloud, then with its csi-edge, then upgrade and rollback under load; SIDES='cloud edge both' ROWS='name …' for some (root)

@@ -37,10 +37,7 @@ impl Args {
 pub async fn main(args: Args) -> anyhow::Result<()> {
     let is_ci = std::env::var_os("CI").is_some();
     let rows = chosen(&args.row, is_ci)?;
-    let rows = match args.deployed {
-        Some(_) => deployed::fitting(rows, !args.row.is_empty())?,
-        None => rows,
-    };
+    let rows = deployed::fitting(rows, args.deployed, !args.row.is_empty())?;
     if args.list {
         rows.iter().for_each(|row| println!("{}", row.name));
         return Ok(());

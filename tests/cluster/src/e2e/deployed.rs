@@ -4,6 +4,7 @@
 use anyhow::bail;
 
 use super::Row;
+use crate::stand::layout::Tool;
 
 /// What the stand with pods lacks.
 const ONE_DRIVER: &str = "it needs a driver besides hostdir.edge-csi.io";
@@ -13,6 +14,8 @@ const HANDED_OVER: &str = "it needs direct volumes, and so an image with mkfs";
 const IDENTITIES: &str = "its nodes have certificates from files, without a CA in csi-cloud";
 const STARTED_AGAIN: &str = "a kubelet starts at once what it kills";
 const FILES: &str = "it looks at files of a csi-edge that is a process";
+const FIRST: &str = "it ends the first csi-cloud or its sidecars, and others may work";
+const THREE: &str = "it needs three csi-clouds as pods (DEPLOYED=ha)";
 
 /// The rows that do not run there.
 const LEFT_OUT: &[(&str, &str)] = &[
@@ -58,17 +61,39 @@ const LEFT_OUT: &[(&str, &str)] = &[
     ("upgrade", ARGUMENTS),
     ("rollback", ARGUMENTS),
 ];
+/// The rows of one csi-cloud with one set of sidecars.
+const OF_ONE: &[(&str, &str)] =
+    &[("cloud-killed", FIRST), ("cloud-restarts", FIRST), ("provisioner-killed", FIRST)];
+/// Nothing else.
+const NOTHING: &[(&str, &str)] = &[];
+/// The rows of several csi-clouds that are pods.
+const OF_THREE: &[(&str, &str)] = &[("ha-upgraded", THREE)];
 
-/// The rows that run there. The others are said with their reason.
+/// The rows that do not run on such a stand.
+fn left_out(deployed: Option<Tool>) -> impl Iterator<Item = &'static (&'static str, &'static str)> {
+    let (always, besides) = match deployed {
+        None => (OF_THREE, NOTHING),
+        Some(Tool::Kustomize | Tool::Helm) => (OF_THREE, LEFT_OUT),
+        Some(Tool::Ha) => (OF_ONE, LEFT_OUT),
+    };
+    always.iter().chain(besides)
+}
+
+/// The rows that run on such a stand. The others are said with their reason.
 ///
 /// # Errors
 /// One of the others was asked for by its name.
-pub(super) fn fitting(rows: Vec<&'static Row>, by_name: bool) -> anyhow::Result<Vec<&'static Row>> {
-    let why = |row: &Row| LEFT_OUT.iter().find(|(name, _)| *name == row.name).map(|(_, why)| *why);
+pub(super) fn fitting(
+    rows: Vec<&'static Row>,
+    deployed: Option<Tool>,
+    by_name: bool,
+) -> anyhow::Result<Vec<&'static Row>> {
+    let why =
+        |row: &Row| left_out(deployed).find(|(name, _)| *name == row.name).map(|(_, why)| *why);
     for row in &rows {
         match why(row) {
-            Some(why) if by_name => bail!("{} does not run deployed: {why}", row.name),
-            Some(why) => println!("row left out deployed: {}: {why}", row.name),
+            Some(why) if by_name => bail!("{} does not run on this stand: {why}", row.name),
+            Some(why) => println!("row left out on this stand: {}: {why}", row.name),
             None => {}
         }
     }
@@ -83,13 +108,29 @@ mod tests {
     #[test]
     fn what_is_left_out_is_there_and_is_not_run_by_its_name() {
         let all = || ROWS.iter().chain([&FIGURES]).chain(&VERSIONS);
-        for (name, _) in LEFT_OUT {
+        for (name, _) in LEFT_OUT.iter().chain(OF_ONE).chain(OF_THREE) {
             assert!(all().any(|row| row.name == *name), "{name}");
         }
-        let rows = fitting(ROWS.iter().collect(), false).unwrap();
+        let rows = fitting(ROWS.iter().collect(), Some(Tool::Helm), false).unwrap();
         assert!(rows.iter().any(|row| row.name == "pod"));
         assert!(!rows.iter().any(|row| row.name == "figures" || row.name == "limits"));
         let limits: Vec<_> = ROWS.iter().filter(|row| row.name == "limits").collect();
-        assert!(fitting(limits, true).is_err());
+        assert!(fitting(limits, Some(Tool::Helm), true).is_err());
+    }
+
+    #[test]
+    fn three_csi_clouds_in_pods_have_a_row_of_their_own() {
+        let names = |deployed| {
+            let rows = fitting(ROWS.iter().collect(), deployed, false).unwrap();
+            rows.into_iter().map(|row| row.name).collect::<Vec<_>>()
+        };
+        let of_one = names(Some(Tool::Kustomize));
+        assert!(of_one.contains(&"cloud-killed") && !of_one.contains(&"ha-upgraded"), "{of_one:?}");
+        let of_three = names(Some(Tool::Ha));
+        assert!(of_three.contains(&"ha-upgraded") && of_three.contains(&"pod"), "{of_three:?}");
+        assert!(!of_three.contains(&"cloud-killed"), "{of_three:?}");
+        let processes = names(None);
+        assert!(!processes.contains(&"ha-upgraded"), "{processes:?}");
+        assert_eq!(processes.len(), ROWS.len() - 1);
     }
 }

@@ -14,6 +14,7 @@ mod expansion;
 mod faults;
 mod figures;
 mod found;
+mod ha;
 mod joins;
 mod kubeedge;
 mod look;
@@ -162,6 +163,7 @@ pub const ROWS: &[Row] = &[
     Row { name: LEFT_OUT[1].0, alone: true, run: |scene| replicas::rolling_upgrade(scene).boxed() },
     Row { name: LEFT_OUT[2].0, alone: true, run: |scene| replicas::without_quorum(scene).boxed() },
     Row { name: LEFT_OUT[8].0, alone: true, run: |scene| standby::sidecars_elected(scene).boxed() },
+    Row { name: "ha-upgraded", alone: true, run: |scene| ha::upgraded(scene).boxed() },
     Row { name: POWER_CUT, alone: true, run: |scene| power::cuts(scene).boxed() },
     // Last, as the nodes keep the identities that they get here.
     Row { name: "join-token", alone: true, run: |scene| joins::by_token(scene).boxed() },

@@ -40,19 +40,19 @@ const AWAY: Duration = Duration::from_secs(60);
 const SOON: Duration = Duration::from_secs(60);
 
 /// What must be as before at the end: the sidecars, their front, and what they logged.
-struct Untouched {
+pub(super) struct Untouched {
     sidecars: Vec<(Pid, u32)>,
     logged: Vec<usize>,
 }
 
 impl Untouched {
-    async fn of(cluster: &Cluster) -> anyhow::Result<Self> {
+    pub(super) async fn of(cluster: &Cluster) -> anyhow::Result<Self> {
         let logged = cluster.cloud.sidecars.iter().map(|one| one.log().len()).collect();
         Ok(Self { sidecars: sidecars(cluster).await?, logged })
     }
 
     /// Fails if a sidecar has ended or has lost a call.
-    async fn still(&self, cluster: &Cluster) -> anyhow::Result<()> {
+    pub(super) async fn still(&self, cluster: &Cluster) -> anyhow::Result<()> {
         self.run(cluster).await?;
         lost_calls(cluster, &self.logged)
     }

@@ -86,6 +86,24 @@ impl Access {
         self.config(file, &json!({"client-certificate": of("crt"), "client-key": of("key")}))
     }
 
+    /// The certificates of an etcd at this address and of its client: `etcd` and `csi-cloud-etcd`.
+    ///
+    /// # Errors
+    /// The files cannot be written.
+    pub(super) fn etcd(&self, address: Ipv4Addr) -> anyhow::Result<()> {
+        let mut members = CertificateParams::default();
+        members.distinguished_name.push(DnType::CommonName, "etcd");
+        members.subject_alt_names = vec![SanType::IpAddress(IpAddr::V4(address))];
+        // A member is a client of itself, for its gateway.
+        members.extended_key_usages =
+            vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        self.issue("etcd", members)?;
+        let mut client = CertificateParams::default();
+        client.distinguished_name.push(DnType::CommonName, "csi-cloud");
+        client.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        self.issue("csi-cloud-etcd", client)
+    }
+
     /// The kubeconfig of somebody who is known by a token in a file.
     ///
     /// # Errors

@@ -4,7 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::api::PostParams;
@@ -16,9 +16,9 @@ use super::ask::{admin, get, output};
 use super::container::{Container, Home};
 use super::drivers::{DRIVER, is_shared, section};
 use super::ground::{Ground, ports};
+use super::layout::{CLOUD, PODS, Tool};
 use super::program::{Launch, Program};
 use super::several::{REPLICAS, Several, own_file};
-use super::worker::CLOUD;
 use guest::wrapper::HANDLER;
 use harness::wait::START;
 
@@ -36,16 +36,23 @@ const NODE_DEPLOYMENT: [&str; 3] =
 pub(super) const STORE: &str = "cloud.redb";
 /// Where a socket relay finds csi-cloud.
 pub const HOLDERS: &str = "holders.sock";
+/// The sidecars and their containers in `deploy/`.
+const CONTAINERS: [(&str, &str); 4] = [
+    ("csi-provisioner", "provisioner-hostdir"),
+    ("csi-attacher", "attacher-hostdir"),
+    ("csi-resizer", "resizer-hostdir"),
+    ("csi-snapshotter", "snapshotter-hostdir"),
+];
 
 /// csi-cloud with its sidecars.
 pub struct Cloud {
-    /// csi-cloud.
+    /// csi-cloud; of several, the first.
     pub program: Program,
     /// `csi-cloud front`, which has the sidecars' sockets.
     pub front: Program,
     /// Where edges can dial: WebSocket, QUIC.
     pub urls: [String; 2],
-    /// Four for each driver.
+    /// Four for each driver, and as many for each further set. Those of the first set come first.
     pub sidecars: Vec<Program>,
     /// The snapshot-controller.
     pub snapshots: Program,
@@ -107,26 +114,32 @@ impl Cloud {
         ground: &Ground,
         access: &Access,
         client: &Client,
+        tool: Tool,
         home: impl Fn(&str) -> Home,
     ) -> anyhow::Result<Self> {
         let of = |name: &str, container, pod: &str| {
             Container::of(name.to_owned(), container, home(pod), client)
         };
-        let pod = "csi-sidecars-hostdir-0";
-        let program = Program::Container(of("csi-cloud", "csi-cloud", "csi-cloud-0").whole());
-        let front = Program::Container(of("csi-cloud-front", "front", pod));
-        let sidecars = [
-            ("csi-provisioner", "provisioner-hostdir"),
-            ("csi-attacher", "attacher-hostdir"),
-            ("csi-resizer", "resizer-hostdir"),
-            ("csi-snapshotter", "snapshotter-hostdir"),
-        ];
-        let sidecar =
-            |(name, container)| Program::Container(of(&format!("{name}-{DRIVER}"), container, pod));
-        let sidecars = sidecars.into_iter().map(sidecar).collect();
+        let cloud = |name: &str, pod: &str| Program::Container(of(name, "csi-cloud", pod).whole());
+        let [first, second, third] = PODS;
+        let program = cloud("csi-cloud", first);
+        let several = match tool {
+            Tool::Kustomize | Tool::Helm => Several::new(ground),
+            Tool::Ha => Several::deployed(ground, [cloud(second, second), cloud(third, third)]),
+        };
+        let front = of("csi-cloud-front", "front", "csi-sidecars-hostdir-0");
+        let front = Program::Container(front);
+        let mut sidecars = Vec::new();
+        for set in 0..tool.services().len() {
+            let pod = format!("csi-sidecars-hostdir-{set}");
+            let suffix = if set == 0 { String::new() } else { format!("-{set}") };
+            for (name, container) in CONTAINERS {
+                let name = format!("{name}-{DRIVER}{suffix}");
+                sidecars.push(Program::Container(of(&name, container, &pod)));
+            }
+        }
         let kubeconfig = account(access, client, NAMESPACE, "csi-sidecars").await?;
         let snapshots = snapshots(ground, access, client).await?;
-        let several = Several::new(ground);
         let urls = ["wss", "quic"].map(|scheme| format!("{scheme}://{CLOUD}:7443"));
         let admin = ground.at(ADMIN);
         Ok(Self { program, front, urls, sidecars, snapshots, several, admin, kubeconfig })
@@ -220,7 +233,10 @@ impl Cloud {
                 let log = process.log();
                 log.lines().rev().find_map(|line| line.strip_prefix("http ").map(str::to_owned))
             }
-            Program::Container(container) => Some(format!("{}:9808", container.address().await?)),
+            Program::Container(only) => {
+                let container = self.leader(only).await?;
+                Some(format!("{}:9808", container.address().await?))
+            }
         };
         get(&address.context("it serves no HTTP")?, "/metrics").await
     }
@@ -235,8 +251,39 @@ impl Cloud {
                 let program = process.file().await;
                 output(ground, &program, &[args, &["--admin", &self.admin]].concat()).await
             }
-            Program::Container(container) => container.exec(&[&["csi-cloud"], args].concat()).await,
+            Program::Container(only) => {
+                let container = self.leader(only).await?;
+                container.exec(&[&["csi-cloud"], args].concat()).await
+            }
         }
+    }
+
+    /// The container of csi-cloud, if it is alone; of several, that of the one which leads.
+    async fn leader<'a>(&'a self, only: &'a Container) -> anyhow::Result<&'a Container> {
+        let replicas = self.replicas().map(Program::container);
+        let containers: Vec<_> = replicas.into_iter().flatten().collect();
+        if containers.len() == 1 {
+            return Ok(only);
+        }
+        let mut failed = Vec::new();
+        for container in containers {
+            let said = match container.exec(&["csi-cloud", "replicas", "-o", "json"]).await {
+                Ok(said) => said,
+                Err(error) => {
+                    failed.push(format!("{error:#}"));
+                    continue;
+                }
+            };
+            let shown: Vec<serde_json::Value> = serde_json::from_str(&said)
+                .with_context(|| format!("csi-cloud replicas says {said}"))?;
+            let leads = shown.iter().find(|one| one["leads"] == true);
+            let leads = leads.and_then(|one| one["name"].as_str());
+            let mut named = self.several.names.iter().zip(replicas);
+            let leader = named.find(|(name, _)| Some(**name) == leads);
+            let leader = leader.and_then(|(_, container)| container);
+            return leader.with_context(|| format!("none leads: {said}"));
+        }
+        bail!("no csi-cloud says who leads: {}", failed.join("; "))
     }
 }
 

@@ -21,15 +21,16 @@ use super::cloud::{Cloud, NAMESPACE};
 use super::container::{Container, Home};
 use super::ground::Ground;
 use super::layout::{
-    CENTRE, Layout, Tool, balancer_address, place, pods, relay_address, stand_address,
+    CENTRE, Layout, Plan, Tool, balancer_address, place, pods, relay_address, stand_address,
 };
+use super::members;
 use super::names;
 use super::node::{Driver, Node};
 use super::objects::{apply, list, within};
 use super::program::{Launch, Program};
 use super::shipped;
 use super::sockets::Listens;
-use super::worker::{CLOUD, Machine, Worker};
+use super::worker::{Machine, Worker};
 
 /// What kustomize and Helm make of `deploy/` and the tests' driver.
 const BUNDLES: &str = "tests/go/bin/bundles";
@@ -39,10 +40,12 @@ const RELAYS: &str = "csi-cloud-relays";
 const PORT: u16 = 7443;
 /// How long a step may take.
 const SOON: Duration = Duration::from_secs(120);
+/// How long all pods may take. Three csi-clouds and their sidecars are 18 containers.
+const READY: Duration = Duration::from_secs(240);
 /// Programs that it needs besides those of any stand, and Debian's packages of them.
 const NEEDED: [(&str, &str); 3] =
     [("iptables", "iptables"), ("strip", "binutils"), ("ldd", "libc-bin")];
-/// How many pods are not of the edges: csi-cloud's, and the sidecars'.
+/// How many pods are not of the edges, for each csi-cloud: its own, and the sidecars'.
 const CENTRAL_PODS: usize = 2;
 
 /// The node of csi-cloud and the sidecars.
@@ -97,14 +100,21 @@ impl Site<'_> {
         self.trust(&workers).await?;
         self.labelled().await?;
         apply(self.client, "default", include_str!("manifests/store.yaml")).await?;
+        if self.tool == Tool::Ha {
+            apply(self.client, "default", include_str!("manifests/stores.yaml")).await?;
+        }
         let nodes: Vec<_> =
             try_join_all(workers.into_iter().map(|worker| self.edge(worker))).await?;
         let bundle = format!("{BUNDLES}/deployed-{}.yaml", self.tool.name());
         apply(self.client, NAMESPACE, &self.ground().source(&bundle)?).await?;
         self.balanced().await?;
         let home = |pod: &str| home(&centre.worker, pod);
-        let cloud = Cloud::deployed(self.ground(), self.access, self.client, home).await?;
-        let ready = within("the pods of deploy/", SOON, || self.pods_ready()).await;
+        let cloud =
+            Cloud::deployed(self.ground(), self.access, self.client, self.tool, home).await?;
+        if self.tool == Tool::Ha {
+            members::start(self.ground(), self.access, &cloud.several).await?;
+        }
+        let ready = within("the pods of deploy/", READY, || self.pods_ready()).await;
         ready.with_context(|| logs(&cloud, &nodes))?;
         within("all links", SOON, || linked(self.ground(), &cloud, &nodes)).await?;
         Ok(Deployed { cloud, nodes, centre })
@@ -171,7 +181,10 @@ impl Site<'_> {
     async fn trust(&self, workers: &[Worker]) -> anyhow::Result<()> {
         let ground = self.ground();
         let pki = ground.at("pki");
-        admin(ground, &["ca", "init", "--dir", &pki, "--host", CLOUD, "--host", RELAYS]).await?;
+        let hosts = self.hosts();
+        let mut init = vec!["ca", "init", "--dir", pki.as_str()];
+        init.extend(hosts.iter().flat_map(|host| ["--host", host.as_str()]));
+        admin(ground, &init).await?;
         admin(ground, &["ca", "issue", "--dir", &pki, "--front", "csi-sidecars"]).await?;
         let namespace = json!({
             "apiVersion": "v1", "kind": "Namespace",
@@ -179,18 +192,13 @@ impl Site<'_> {
                 "pod-security.kubernetes.io/enforce": "privileged"}},
         });
         apply(self.client, NAMESPACE, &namespace.to_string()).await?;
-        for (secret, file) in [("csi-cloud-tls", "cloud"), ("csi-sidecars-tls", "csi-sidecars")] {
-            let read = |name: &str| std::fs::read_to_string(format!("{pki}/{name}"));
-            let data = json!({
-                "ca.crt": read("ca.crt")?,
-                "tls.crt": read(&format!("{file}.crt"))?,
-                "tls.key": read(&format!("{file}.key"))?,
-            });
-            let secret = json!({
-                "apiVersion": "v1", "kind": "Secret",
-                "metadata": {"name": secret, "namespace": NAMESPACE}, "stringData": data,
-            });
-            apply(self.client, NAMESPACE, &secret.to_string()).await?;
+        self.secret("csi-cloud-tls", &format!("{pki}/ca.crt"), &format!("{pki}/cloud")).await?;
+        let sidecars = format!("{pki}/csi-sidecars");
+        self.secret("csi-sidecars-tls", &format!("{pki}/ca.crt"), &sidecars).await?;
+        if self.tool == Tool::Ha {
+            self.access.etcd(stand_address())?;
+            let client = self.access.at("csi-cloud-etcd");
+            self.secret("csi-cloud-etcd", &self.access.at("ca.crt"), &client).await?;
         }
         for worker in workers {
             admin(ground, &["ca", "issue", worker.name, "--dir", &pki]).await?;
@@ -208,6 +216,34 @@ impl Site<'_> {
         Ok(())
     }
 
+    /// The names and hosts of csi-cloud's certificate.
+    fn hosts(&self) -> Vec<String> {
+        let mut hosts = self.tool.clouds();
+        hosts.push(RELAYS.to_owned());
+        if self.tool == Tool::Ha {
+            hosts.extend((0..self.tool.services().len()).map(|place| format!("{RELAYS}-{place}")));
+        }
+        hosts
+    }
+
+    /// Makes a Secret of a CA's certificate, and of a certificate and its key, by their path
+    /// without the ending.
+    async fn secret(&self, name: &str, ca: &str, certificate: &str) -> anyhow::Result<()> {
+        let read = |path: &str| {
+            std::fs::read_to_string(path).with_context(|| format!("cannot read {path}"))
+        };
+        let data = json!({
+            "ca.crt": read(ca)?,
+            "tls.crt": read(&format!("{certificate}.crt"))?,
+            "tls.key": read(&format!("{certificate}.key"))?,
+        });
+        let secret = json!({
+            "apiVersion": "v1", "kind": "Secret",
+            "metadata": {"name": name, "namespace": NAMESPACE}, "stringData": data,
+        });
+        apply(self.client, NAMESPACE, &secret.to_string()).await
+    }
+
     /// Labels the edges, as soon as their kubelets have told of them.
     async fn labelled(&self) -> anyhow::Result<()> {
         let nodes = Api::<KubeNode>::all(self.client.clone());
@@ -221,13 +257,31 @@ impl Site<'_> {
         Ok(())
     }
 
-    /// Gives csi-cloud's Service its address, as a cloud's load balancer does.
+    /// Gives each csi-cloud's Service its address, as a cloud's load balancer does.
     async fn balanced(&self) -> anyhow::Result<()> {
         let services = Api::<Service>::namespaced(self.client.clone(), NAMESPACE);
-        let ingress = json!([{"ip": balancer_address(), "ipMode": "VIP"}]);
-        let status = Patch::Merge(json!({"status": {"loadBalancer": {"ingress": ingress}}}));
-        services.patch_status("csi-cloud", &PatchParams::default(), &status).await?;
+        for (cloud, name) in (0..).zip(self.tool.services()) {
+            let ingress = json!([{"ip": balancer_address(cloud), "ipMode": "VIP"}]);
+            let status = Patch::Merge(json!({"status": {"loadBalancer": {"ingress": ingress}}}));
+            services.patch_status(name, &PatchParams::default(), &status).await?;
+        }
         Ok(())
+    }
+
+    /// The relay of an edge to all csi-clouds.
+    async fn relay(&self, plan: &Plan) -> anyhow::Result<Relay> {
+        let node = place(&self.layout(), plan.name)?;
+        let way = |cloud| {
+            let listen = SocketAddr::from((relay_address(node, cloud), PORT));
+            (listen, format!("{}://{}", plan.scheme, at(balancer_address(cloud))))
+        };
+        let (listen, url) = way(0);
+        let relay = Relay::at(listen, &url).await?;
+        for (cloud, _) in (0..).zip(self.tool.services()).skip(1) {
+            let (listen, url) = way(cloud);
+            relay.also(listen, &url).await?;
+        }
+        Ok(relay)
     }
 
     /// The handles of what runs at an edge, and its relay.
@@ -235,9 +289,7 @@ impl Site<'_> {
         let layout = self.layout();
         let plan = layout.nodes.iter().find(|plan| plan.name == worker.name);
         let plan = plan.context("a worker without a plan")?;
-        let listen = SocketAddr::from((relay_address(place(&layout, plan.name)?), PORT));
-        let cloud = format!("{}://{}", plan.scheme, at(balancer_address()));
-        let relay = Relay::at(listen, &cloud).await?;
+        let relay = self.relay(plan).await?;
         let name = plan.name;
         let of = |container: &'static str, as_named: &str| {
             let home = home(&worker, "csi-edge-");
@@ -262,7 +314,8 @@ impl Site<'_> {
 
     async fn pods_ready(&self) -> anyhow::Result<()> {
         let pods = list(&Api::<Pod>::namespaced(self.client.clone(), NAMESPACE)).await?;
-        let expected = self.layout().nodes.len() + CENTRAL_PODS;
+        let clouds = self.tool.services().len();
+        let expected = self.layout().nodes.len() + CENTRAL_PODS * clouds;
         ensure!(pods.len() == expected, "of {expected} pods there are {}", pods.len());
         for pod in pods {
             let name = pod.name_any();
@@ -306,7 +359,9 @@ async fn linked(ground: &Ground, cloud: &Cloud, nodes: &[Node]) -> anyhow::Resul
 fn logs(cloud: &Cloud, nodes: &[Node]) -> String {
     let drivers = nodes.iter().flat_map(|node| &node.drivers);
     let at_edges = drivers.flat_map(|driver| [&driver.program, &driver.registrar]);
-    let all = cloud.programs().chain(nodes.iter().map(|node| &node.edge)).chain(at_edges);
+    let others = cloud.several.others.iter().filter(|other| other.container().is_some());
+    let edges = nodes.iter().map(|node| &node.edge);
+    let all = others.chain(cloud.programs()).chain(edges).chain(at_edges);
     let tail = |program: &Program| format!("--- {}\n{}", program.name(), program.log_tail());
     all.map(tail).collect::<Vec<_>>().join("\n")
 }

@@ -37,8 +37,16 @@ const PREFIX: [u8; 2] = [198, 18];
 const STAND: u8 = 100;
 /// The first of the addresses by which its edges dial csi-cloud: a relay for each.
 const RELAYS: u8 = 101;
-/// What its load balancer gives csi-cloud's Service.
+/// How many of these addresses one csi-cloud has.
+const RELAYS_OF_ONE: u8 = 10;
+/// The first of those that its load balancer gives csi-clouds' Services.
 const BALANCER: u8 = 200;
+/// By this name edges dial csi-cloud, as in `deploy/`. Several have names below it.
+pub(super) const CLOUD: &str = "csi-cloud.example";
+/// The pods of several csi-clouds. Each has a Service of its name.
+pub(super) const PODS: [&str; 3] = ["csi-cloud-0", "csi-cloud-1", "csi-cloud-2"];
+/// The Service of the csi-cloud that is alone.
+const ALONE: [&str; 1] = ["csi-cloud"];
 /// The environment variable that tells a program that it is in a network namespace of its own.
 const INSIDE: &str = "STAND_NETWORK";
 
@@ -58,13 +66,15 @@ pub struct Layout {
     pub deployed: Option<Tool>,
 }
 
-/// What makes objects of `deploy/`.
+/// What makes objects of `deploy/`, and which.
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Tool {
     /// An overlay
     Kustomize,
     /// The chart
     Helm,
+    /// An overlay of three csi-clouds with one store in etcd
+    Ha,
 }
 
 impl Tool {
@@ -73,6 +83,23 @@ impl Tool {
         match self {
             Self::Kustomize => "kustomize",
             Self::Helm => "helm",
+            Self::Ha => "ha",
+        }
+    }
+
+    /// The Services by which edges dial csi-cloud, one for each that is there.
+    pub(super) fn services(self) -> &'static [&'static str] {
+        match self {
+            Self::Kustomize | Self::Helm => &ALONE,
+            Self::Ha => &PODS,
+        }
+    }
+
+    /// The names by which edges dial csi-clouds, in the order of their Services.
+    pub(super) fn clouds(self) -> Vec<String> {
+        match self {
+            Self::Kustomize | Self::Helm => vec![CLOUD.to_owned()],
+            Self::Ha => PODS.iter().map(|pod| format!("{pod}.{CLOUD}")).collect(),
         }
     }
 }
@@ -86,6 +113,11 @@ impl Layout {
         Self { nodes: &EDGES, fronts: &[DRIVER], network: Network::Apart, deployed, ..ORDINARY }
     }
 
+    /// The names by which edges dial csi-clouds that are pods.
+    pub(super) fn clouds(&self) -> Vec<String> {
+        self.deployed.map(Tool::clouds).unwrap_or_default()
+    }
+
     /// Goes into the network namespace that it needs. It must be called before any thread is
     /// started.
     ///
@@ -97,8 +129,9 @@ impl Layout {
             Network::Host => Ok(()),
             Network::Own => own((0..nodes).map(node_address)),
             Network::Apart => {
-                let relays = (0..nodes).map(relay_address);
-                own(std::iter::once(stand_address()).chain(relays))
+                let clouds = u8::try_from(self.clouds().len())?;
+                let of = |cloud| (0..nodes).map(move |node| relay_address(node, cloud));
+                own(std::iter::once(stand_address()).chain((0..clouds).flat_map(of)))
             }
         }
     }
@@ -178,14 +211,14 @@ pub(super) fn stand_address() -> Ipv4Addr {
     host(STAND)
 }
 
-/// Where the edge of a node dials csi-cloud.
-pub(super) fn relay_address(node: u8) -> Ipv4Addr {
-    host(RELAYS + node)
+/// Where the edge of a node dials a csi-cloud, by the place of its name.
+pub(super) fn relay_address(node: u8, cloud: u8) -> Ipv4Addr {
+    host(RELAYS + RELAYS_OF_ONE * cloud + node)
 }
 
-/// csi-cloud's Service, from outside of the cluster.
-pub(super) fn balancer_address() -> Ipv4Addr {
-    host(BALANCER)
+/// A csi-cloud's Service from outside of the cluster, by its place.
+pub(super) fn balancer_address(cloud: u8) -> Ipv4Addr {
+    host(BALANCER + cloud)
 }
 
 /// The addresses of a node's pods.
@@ -260,8 +293,23 @@ mod tests {
         let layout = Layout::of(Some(Tool::Helm));
         assert!(layout.network == Network::Apart);
         assert_eq!(place(&layout, CENTRE.name).unwrap(), 3);
-        let addresses: Vec<_> = (0..3).map(relay_address).collect();
+        let addresses: Vec<_> = (0..3).map(|node| relay_address(node, 0)).collect();
         assert_eq!(addresses.last().unwrap().to_string(), "198.18.0.103");
         assert!(!addresses.contains(&stand_address()), "{addresses:?}");
+    }
+
+    #[test]
+    fn each_of_several_csi_clouds_has_addresses_of_its_own() {
+        let layout = Layout::of(Some(Tool::Ha));
+        assert_eq!(layout.clouds()[2], "csi-cloud-2.csi-cloud.example");
+        assert_eq!(Layout::of(Some(Tool::Helm)).clouds(), [CLOUD]);
+        assert!(Layout::of(None).clouds().is_empty());
+        let relays = (0..3).flat_map(|cloud| (0..3).map(move |node| relay_address(node, cloud)));
+        let services = (0..3).map(balancer_address);
+        let nodes = (0..4).map(node_address).chain([stand_address()]);
+        let all: Vec<_> = relays.chain(services).chain(nodes).collect();
+        let different: std::collections::BTreeSet<_> = all.iter().collect();
+        assert_eq!(different.len(), all.len(), "{all:?}");
+        assert_eq!(Tool::Ha.services().len(), layout.clouds().len());
     }
 }

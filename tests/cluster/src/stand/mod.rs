@@ -16,6 +16,7 @@ pub mod files;
 pub mod ground;
 pub mod image;
 pub mod layout;
+mod members;
 pub mod moving;
 mod names;
 pub mod node;

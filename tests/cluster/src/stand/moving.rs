@@ -222,9 +222,17 @@ impl Cluster {
     /// # Errors
     /// It fails.
     pub async fn asked(&self, place: usize, args: &[&str]) -> anyhow::Result<Vec<Value>> {
-        let at = admin_of(&self.ground, place);
-        let args = [args, &["-o", "json", "--admin", &at]].concat();
-        let said = admin(&self.ground, &args).await?;
+        let replica = self.cloud.replicas().get(place).copied().context("no such replica")?;
+        let said = match replica {
+            Program::Process(_) => {
+                let at = admin_of(&self.ground, place);
+                let args = [args, &["-o", "json", "--admin", &at]].concat();
+                admin(&self.ground, &args).await?
+            }
+            Program::Container(container) => {
+                container.exec(&[&["csi-cloud"], args, &["-o", "json"]].concat()).await?
+            }
+        };
         serde_json::from_str(&said).with_context(|| format!("csi-cloud says {said}"))
     }
 
@@ -238,7 +246,7 @@ impl Cluster {
     }
 
     async fn leads(&self, names: &[&str]) -> anyhow::Result<Leads> {
-        let place = |name: &str| REPLICAS.iter().position(|one| *one == name);
+        let place = |name: &str| self.cloud.several.names.iter().position(|one| *one == name);
         let any = names.first().and_then(|name| place(name)).context("no names")?;
         let shown = self.asked(any, &["replicas"]).await?;
         let of = |one: &&Value| one["name"].as_str().unwrap_or_default().to_owned();

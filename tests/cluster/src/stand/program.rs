@@ -84,6 +84,14 @@ impl Program {
         }
     }
 
+    /// The container, if it is one.
+    pub fn container(&self) -> Option<&Container> {
+        match self {
+            Self::Process(_) => None,
+            Self::Container(container) => Some(container),
+        }
+    }
+
     /// Starts it, if it does not run. A container is waited for: its kubelet starts it.
     ///
     /// # Errors

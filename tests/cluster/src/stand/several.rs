@@ -1,5 +1,5 @@
 //! What a stand with several csi-clouds has besides: two more of them, and an etcd of three
-//! members. They run only while a row has them.
+//! members. As processes they run only while a row has them.
 
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -9,12 +9,15 @@ use rustix::process::Signal;
 
 use super::ask::get;
 use super::ground::Ground;
+use super::layout::PODS;
 use super::program::{Launch, Program};
 
 /// The names of the replicas. The first is the csi-cloud that is alone at other times.
 pub const REPLICAS: [&str; 3] = ["a", "b", "c"];
 /// How long a member may take to have a quorum.
 const SOON: Duration = Duration::from_secs(60);
+/// What precedes an address of a member that asks for no certificate. The first there is counts.
+const PLAIN: [&str; 2] = ["--listen-metrics-urls=http://", "--advertise-client-urls=http://"];
 
 /// See the module.
 pub struct Several {
@@ -22,6 +25,8 @@ pub struct Several {
     pub members: [Program; 3],
     /// The replicas after the first.
     pub others: [Program; 2],
+    /// The names of all replicas.
+    pub names: [&'static str; 3],
     /// They are in use, or were when something failed.
     pub(super) used: AtomicBool,
     /// The store is in etcd now.
@@ -31,12 +36,25 @@ pub struct Several {
 impl Several {
     /// Those that do not run yet.
     pub(super) fn new(ground: &Ground) -> Self {
-        let later = |name, program| Program::later(name, &ground.logs(), program);
-        let etcd = |name| later(name, Launch::new("/usr/bin/etcd", [""; 0]));
-        let cloud = |name| later(name, Launch::new(ground.program("csi-cloud"), [""; 0]));
+        let cloud = |name| {
+            let launch = Launch::new(ground.program("csi-cloud"), [""; 0]);
+            Program::later(name, &ground.logs(), launch)
+        };
+        Self::of(ground, ["csi-cloud-b", "csi-cloud-c"].map(cloud), REPLICAS)
+    }
+
+    /// Those that are pods. etcd does not run yet.
+    pub(super) fn deployed(ground: &Ground, others: [Program; 2]) -> Self {
+        Self::of(ground, others, PODS)
+    }
+
+    fn of(ground: &Ground, others: [Program; 2], names: [&'static str; 3]) -> Self {
+        let etcd =
+            |name| Program::later(name, &ground.logs(), Launch::new("/usr/bin/etcd", [""; 0]));
         Self {
             members: ["etcd-a", "etcd-b", "etcd-c"].map(etcd),
-            others: ["csi-cloud-b", "csi-cloud-c"].map(cloud),
+            others,
+            names,
             used: AtomicBool::new(false),
             in_etcd: AtomicBool::new(false),
         }
@@ -57,8 +75,9 @@ impl Several {
             member.signal(Signal::CONT).await?;
         }
         for member in &self.members {
-            let address = member.args().await?.iter().find_map(|arg| {
-                arg.strip_prefix("--advertise-client-urls=http://").map(str::to_owned)
+            let args = member.args().await?;
+            let address = PLAIN.iter().find_map(|flag| {
+                args.iter().find_map(|arg| arg.strip_prefix(flag).map(str::to_owned))
             });
             let address = address.context("a member without an address")?;
             let healthy = || async {

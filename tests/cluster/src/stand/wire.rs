@@ -7,7 +7,7 @@ use std::net::Ipv4Addr;
 use anyhow::{Context, ensure};
 use tokio::process::Command;
 
-use super::layout::{balancer_address, pods, stand_address};
+use super::layout::{pods, stand_address};
 
 /// The device at the node.
 const UPLINK: &str = "uplink";
@@ -17,8 +17,8 @@ pub(super) struct Wire {
     /// The node's place in the layout.
     pub(super) place: u8,
     pub(super) address: Ipv4Addr,
-    /// The load balancer's address leads to this node.
-    pub(super) is_balanced: bool,
+    /// The addresses of the load balancer that lead to this node.
+    pub(super) balanced: Vec<Ipv4Addr>,
 }
 
 impl Wire {
@@ -46,11 +46,9 @@ impl Wire {
         for args in &near {
             run("ip", args.split(' ')).await?;
         }
-        if self.is_balanced {
-            let route = format!(
-                "route replace {}/32 via {node} dev {device} onlink src {stand}",
-                balancer_address()
-            );
+        for address in &self.balanced {
+            let route =
+                format!("route replace {address}/32 via {node} dev {device} onlink src {stand}");
             run("ip", route.split(' ')).await?;
         }
         let net = format!("--net=/proc/{pid}/ns/net");

@@ -16,7 +16,9 @@ use super::access::Access;
 use super::files::Files;
 use super::ground::{Ground, ports};
 use super::image::IMAGE;
-use super::layout::{CENTRE, Layout, Network, Plan, place, relay_address, stand_address};
+use super::layout::{
+    CENTRE, Layout, Network, Plan, balancer_address, place, relay_address, stand_address,
+};
 use super::program::{Launch, Program};
 use super::space::{Apart, Space};
 use super::wire::Wire;
@@ -25,8 +27,6 @@ use super::wire::Wire;
 const READY: Duration = Duration::from_secs(60);
 /// Where a machine has its kubelet, and pods look for it.
 const KUBELET: &str = "/var/lib/kubelet";
-/// By this name edges dial csi-cloud, as in `deploy/`.
-pub(super) const CLOUD: &str = "csi-cloud.example";
 
 /// See the module.
 pub struct Worker {
@@ -106,17 +106,22 @@ impl Worker {
 
 /// The directories and the wire of a node that is apart.
 async fn apart(at: &Place<'_>, address: Ipv4Addr) -> anyhow::Result<Apart> {
-    for dir in ["var-lib/kubelet", "var-lib/csi-cloud-store"] {
+    let stores = ["", "-1", "-2"].map(|number| format!("var-lib/csi-cloud-store{number}"));
+    for dir in stores.iter().map(String::as_str).chain(["var-lib/kubelet"]) {
         std::fs::create_dir_all(at.path(dir))?;
     }
     let mut command = Command::new("cp");
     let copied = command.arg("-a").arg("/etc").arg(at.path("etc")).status().await?;
     ensure!(copied.success(), "/etc cannot be copied for {}", at.node);
     // The name server of a site knows where the cloud is.
-    let hosts = format!("127.0.0.1 localhost\n{} {CLOUD}\n", relay_address(at.place));
+    let mut hosts = "127.0.0.1 localhost\n".to_owned();
+    let mut balanced = Vec::new();
+    for (cloud, name) in (0..).zip(at.layout.clouds()) {
+        hosts += &format!("{} {name}\n", relay_address(at.place, cloud));
+        balanced.extend((at.node == CENTRE.name).then(|| balancer_address(cloud)));
+    }
     at.write("etc/hosts", &hosts)?;
-    let is_balanced = at.node == CENTRE.name;
-    let wire = Wire { place: at.place, address, is_balanced };
+    let wire = Wire { place: at.place, address, balanced };
     Ok(Apart { dir: at.path(""), wire })
 }
 /// What a node is made on.
