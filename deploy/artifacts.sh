@@ -31,9 +31,12 @@ CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target/artifacts-build}
 cargo_home=${CARGO_HOME:-$HOME/.cargo}
 RUSTFLAGS="--remap-path-prefix=$PWD=. --remap-path-prefix=$cargo_home=cargo -C target-feature=+crt-static"
 CFLAGS="-ffile-prefix-map=$PWD=. -ffile-prefix-map=$cargo_home=cargo"
+# Debug information would not stay, and its paths decide how ThinLTO names local symbols. The library's goes, too.
+CARGO_PROFILE_RELEASE_DEBUG=0
 CARGO_PROFILE_RELEASE_STRIP=debuginfo
 CARGO_INCREMENTAL=0
-export SOURCE_DATE_EPOCH CARGO_TARGET_DIR RUSTFLAGS CFLAGS CARGO_PROFILE_RELEASE_STRIP CARGO_INCREMENTAL
+export SOURCE_DATE_EPOCH CARGO_TARGET_DIR RUSTFLAGS CFLAGS CARGO_INCREMENTAL
+export CARGO_PROFILE_RELEASE_DEBUG CARGO_PROFILE_RELEASE_STRIP
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT INT TERM
