@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ahash::HashMap;
+use proto::host::plain::start;
 use proto::http2::call_id::CallId;
 use proto::names::{DriverName, NodeName};
 use tonic::Code;
@@ -284,7 +285,7 @@ impl Calls {
     /// refused tries again for hours.
     fn is_news(&self, facts: &Facts<'_>) -> bool {
         let since = facts.at.saturating_sub(NO_NEWS);
-        let message = cut(&facts.outcome.message);
+        let message = start(&facts.outcome.message, MAX_MESSAGE);
         let is_same = |call: &Arc<EndedCall>| {
             call.news
                 && call.at >= since
@@ -323,7 +324,7 @@ impl Facts<'_> {
             subject: before.subject(),
             claim: self.claim.filter(|claim| claim.len() <= MAX_CLAIM).map(Into::into),
             code: self.outcome.code,
-            message: cut(&self.outcome.message).into(),
+            message: start(&self.outcome.message, MAX_MESSAGE).into(),
             node: self.node,
             duration: self.duration,
             attempts: self.attempts,
@@ -335,11 +336,6 @@ impl Facts<'_> {
 pub(super) fn shown(subject: &str) -> &str {
     let end = subject.char_indices().nth(SHOWN).map_or(subject.len(), |(end, _)| end);
     subject.get(..end).unwrap_or_default()
-}
-
-/// The start of a message that is kept.
-fn cut(message: &str) -> &str {
-    message.get(..message.floor_char_boundary(MAX_MESSAGE)).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use proto::csi::{DirectCall, Method, NodeStep};
 use proto::host::clock;
+use proto::host::plain::start;
 use proto::http2::call_id::CallId;
 use proto::names::DriverName;
 use tokio::time::Instant;
@@ -102,9 +103,8 @@ impl OngoingCall {
     /// Its caller gets this status.
     pub fn ended(mut self, status: Option<Status>) {
         let status = status.unwrap_or_else(|| Status::unknown("the answer has no status"));
-        let message = status.message();
-        let message = message.get(..message.floor_char_boundary(MAX_MESSAGE));
-        self.outcome = Some((status.code(), message.unwrap_or_default().to_owned()));
+        let message = start(status.message(), MAX_MESSAGE).to_owned();
+        self.outcome = Some((status.code(), message));
     }
 }
 
@@ -130,8 +130,7 @@ impl Drop for OngoingCall {
 
 /// True if the method changes nothing at the node.
 fn only_asks(method: Method) -> bool {
-    let asks = [NodeStep::Stats, NodeStep::Health].map(DirectCall::Node).map(Some);
-    asks.contains(&method.direct())
+    matches!(method.direct(), Some(DirectCall::Node(NodeStep::Stats | NodeStep::Health)))
 }
 
 #[cfg(test)]

@@ -26,6 +26,11 @@ pub fn plain(text: &str) -> String {
     plain
 }
 
+/// The longest start of a text that has at most so many bytes.
+pub fn start(text: &str, most: usize) -> &str {
+    text.get(..text.floor_char_boundary(most)).unwrap_or_default()
+}
+
 /// Reads a text of a peer, as the field of a message that is only shown.
 ///
 /// # Errors
@@ -54,6 +59,11 @@ mod tests {
         assert_eq!(plain("a\nb\x1b[31m\u{9b}\u{202e}"), "a\\nb\\u{1b}[31m\\u{9b}\\u{202e}");
         assert_eq!(plain("Grüße, \"vol-1\" 日本"), "Grüße, \"vol-1\" 日本");
         assert!(plain(&"x".repeat(1 << 20)).len() < LONGEST + 16);
+    }
+
+    #[test]
+    fn a_start_ends_between_characters() {
+        assert_eq!([0, 1, 2, 3, 9].map(|most| start("aé!", most)), ["", "a", "a", "aé", "aé!"]);
     }
 
     #[test]

@@ -18,7 +18,7 @@ use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::{Error as WsError, Message as Frame};
 
 use super::stream::{Ws, explain};
-use crate::host::plain;
+use crate::host::plain::{plain, start};
 use crate::link::budget::{Budget, MessageRate};
 use crate::link::error::{LinkError, Reason, WRITE};
 use crate::link::keep_alive::KeepAlive;
@@ -238,8 +238,7 @@ impl Socket {
 }
 
 fn close_frame(reason: &str) -> Frame {
-    let end = reason.floor_char_boundary(MAX_REASON);
-    let reason = reason.get(..end).unwrap_or_default().to_owned().into();
+    let reason = start(reason, MAX_REASON).to_owned().into();
     Frame::Close(Some(CloseFrame { code: CloseCode::Normal, reason }))
 }
 
