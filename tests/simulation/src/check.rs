@@ -7,6 +7,7 @@ use cloud::state::policy::Scope;
 use cloud::state::record::Change;
 use prost::Message;
 use proto::csi::{CreateSnapshotRequest, Id};
+use tokio::time::Instant;
 use tonic::Code;
 
 use super::chaos::METHODS;
@@ -204,10 +205,17 @@ fn is_about_liars(world: &World, called: &Called) -> bool {
     let id = match called.method {
         "CreateVolume" => return false,
         "CreateSnapshot" => Id::Volume(source().unwrap_or_default().source_volume_id),
-        "DeleteSnapshot" => Id::Snapshot(called.key.clone()),
-        _ => Id::Volume(called.key.clone()),
+        _ => existing(called),
     };
     world.fleet.read_noted(|noted| Homes::of(noted).was_ever(&id, LIAR))
+}
+
+/// What a call is about that makes nothing.
+fn existing(called: &Called) -> Id {
+    match called.method {
+        "DeleteSnapshot" => Id::Snapshot(called.key.clone()),
+        _ => Id::Volume(called.key.clone()),
+    }
 }
 
 /// Whether the liar got the lease of a volume, or claimed it, before the cloud knew where it is
@@ -285,7 +293,9 @@ fn run_once(runs: &[Run], world: &World, stalls: bool, wrong: &mut Vec<String>) 
             // the answer UNAVAILABLE, and the relay sends such a call again: to all of them.
             let is_relayed_end = first.cloud().is_some() && ENDS.contains(&called.method);
             let has_other_leader = first.cloud() != second.cloud();
-            if is_relayed_end && (has_other_leader || had_no_home(world, called)) {
+            if is_relayed_end
+                && (has_other_leader || had_no_home(world, &existing(called), called.sent))
+            {
                 continue;
             }
             // A reading call may run again, and an answer without a code proves nothing.
@@ -304,13 +314,9 @@ fn run_once(runs: &[Run], world: &World, stalls: bool, wrong: &mut Vec<String>) 
     }
 }
 
-/// Whether the thing of an end had no home when the call was made, or later.
-fn had_no_home(world: &World, called: &Called) -> bool {
-    let id = match called.method {
-        "DeleteSnapshot" => Id::Snapshot(called.key.clone()),
-        _ => Id::Volume(called.key.clone()),
-    };
-    world.fleet.read_noted(|noted| Homes::of(noted).was_none_since(&id, called.sent))
+/// Whether an id had no home when a call about it was sent, or later.
+pub(super) fn had_no_home(world: &World, id: &Id, sent: Instant) -> bool {
+    world.fleet.read_noted(|noted| Homes::of(noted).was_none_since(id, sent))
 }
 
 /// CSI: cancelling a call does not cancel the operation. So a run ends unanswered only with its

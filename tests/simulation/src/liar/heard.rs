@@ -9,7 +9,7 @@ use cloud::state::record::Change;
 use proto::csi::{Id, Key, Method, Segments};
 use tokio::time::Instant;
 
-use crate::check::ENDS;
+use crate::check::{ENDS, had_no_home};
 use crate::homes::Homes;
 use crate::keys::{LIAR, NODES};
 use crate::model::World;
@@ -75,7 +75,7 @@ impl HeardCall {
             Key::Home(id) | Key::Delete(id) => {
                 // Every node is told the end of what has no home; the only node decides it.
                 let is_to_all =
-                    ENDS.contains(&self.method.name()) && had_no_home(world, &id, number);
+                    ENDS.contains(&self.method.name()) && was_to_all(world, &id, number);
                 let is_liars = || was_ever_liars(world, &id) || world.fleet.known() == 0;
                 match check_not_honest(world, &id) {
                     Ok(()) => Ok(!is_to_all || is_liars()),
@@ -109,10 +109,10 @@ fn was_ever_liars(world: &World, id: &Id) -> bool {
     world.fleet.read_noted(|noted| Homes::of(noted).was_ever(id, LIAR))
 }
 
-/// Whether an id had no home when a call about it was made, or later.
-fn had_no_home(world: &World, id: &Id, number: usize) -> bool {
-    let Some(call) = world.record.all().into_iter().nth(number) else { return false };
-    world.fleet.read_noted(|noted| Homes::of(noted).was_none_since(id, call.sent))
+/// Whether the end of an id may have gone to all nodes.
+fn was_to_all(world: &World, id: &Id, number: usize) -> bool {
+    let call = world.record.all().into_iter().nth(number);
+    call.is_some_and(|call| had_no_home(world, id, call.sent))
 }
 
 /// Checks a create of this name and topology.
