@@ -7,7 +7,7 @@ use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::Api;
 use serde_json::Value;
 
-use super::look::{SOON, text, volume};
+use super::look::SOON;
 use super::scene::Scene;
 use crate::stand::Cluster;
 use crate::stand::node::{Driver, Node};
@@ -30,10 +30,8 @@ impl Traces {
     /// It is not bound in time, or not to a CSI volume.
     pub(super) async fn of(scene: &Scene<'_>, claim: &str) -> anyhow::Result<Self> {
         let name = scene.bound(claim).await?;
-        let found = super::look::until(scene, volume(&name), "/spec/csi", Value::is_object).await?;
-        let driver = text(&found, "/spec/csi/driver")?.to_owned();
-        let handle = text(&found, "/spec/csi/volumeHandle")?.to_owned();
-        Ok(Self { name, driver, handle })
+        let volume = Api::<PersistentVolume>::all(scene.cluster.client.clone()).get(&name).await?;
+        Self::of_volume(&volume).with_context(|| format!("{name} is no CSI volume"))
     }
 
     /// Of a persistent volume; none if it is no CSI volume.
