@@ -228,7 +228,7 @@ async fn reconcile(at: &At, output: Form, out: &mut impl Write) -> anyhow::Resul
         }
         writeln!(out, "{} direct volumes", changes.len())?;
     }
-    let faults = changes.iter().filter(|change| change.is_fault()).count();
+    let faults = changes.iter().filter(|change| change.after.is_fault()).count();
     anyhow::ensure!(
         faults == 0,
         "{faults} of {} direct volumes are not as they should be",

@@ -36,17 +36,6 @@ pub struct Change {
     pub damage: Option<String>,
 }
 
-impl Change {
-    /// True if its runtime is told less, or something else, than its record says, or did not take
-    /// it.
-    pub fn is_fault(&self) -> bool {
-        matches!(
-            self.after,
-            Standing::Lost | Standing::Damaged | Standing::Foreign | Standing::NotTaken
-        )
-    }
-}
-
 /// Reconciles the entries of runtimes with the records. No driver is called.
 ///
 /// # Errors
@@ -82,16 +71,24 @@ fn change(volume: DirectVolume, after: &[DirectVolume]) -> Change {
         (_, Standing::Damaged) if volume_id.is_empty() => {
             "its record cannot be read; put it right, or remove it when no guest has the volume"
         }
+        (before, now) => did(before, now),
+    };
+    Change { volume_id, driver, target, before, after: now, did, damage }
+}
+
+/// What was done about a volume, and what its operator does next.
+fn did(before: Standing, after: Standing) -> &'static str {
+    match (before, after) {
         (_, Standing::Damaged) => "cannot be put right; the log says why",
         (_, Standing::Foreign) => {
             "something of somebody else's is in place of its entry; remove it if nothing uses it"
         }
         (Standing::Lost, Standing::Published) => "handed over again",
         (Standing::Damaged, Standing::Published) => "its entry was damaged, and is written again",
-        (Standing::Published | Standing::Damaged, Standing::Lost) => {
+        (Standing::Published | Standing::NotTaken | Standing::Damaged, Standing::Lost) => {
             "taken back, its device is not there; publish it again"
         }
-        (Standing::Lost, Standing::Lost) => {
+        (Standing::Lost | Standing::Foreign, Standing::Lost) => {
             "cannot be handed over; the log says why, publish it again"
         }
         (Standing::Fenced, _) => "taken from this node by an operator; delete its pod",
@@ -102,7 +99,6 @@ fn change(volume: DirectVolume, after: &[DirectVolume]) -> Change {
             "shared by its runtime instead of taken; csi-edge direct check, and delete its pod"
         }
         (Standing::Published | Standing::NotTaken | Standing::Foreign, Standing::Published)
-        | (Standing::NotTaken | Standing::Foreign, Standing::Lost)
         | (
             Standing::Published
             | Standing::NotTaken
@@ -111,6 +107,28 @@ fn change(volume: DirectVolume, after: &[DirectVolume]) -> Change {
             | Standing::Foreign,
             Standing::Begun | Standing::Fenced,
         ) => "as it should be",
-    };
-    Change { volume_id, driver, target, before, after: now, did, damage }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fault_is_never_as_it_should_be() {
+        let standings = [
+            Standing::Published,
+            Standing::Begun,
+            Standing::Lost,
+            Standing::Damaged,
+            Standing::Foreign,
+            Standing::Fenced,
+            Standing::NotTaken,
+        ];
+        for before in standings {
+            for after in standings.into_iter().filter(|after| after.is_fault()) {
+                assert_ne!(did(before, after), "as it should be", "{before:?} to {after:?}");
+            }
+        }
+    }
 }

@@ -98,6 +98,15 @@ impl Standing {
             Self::Foreign => "foreign",
         }
     }
+
+    /// True if its runtime is told less, or something else, than its record says, or did not take
+    /// it.
+    pub fn is_fault(self) -> bool {
+        match self {
+            Self::Lost | Self::Damaged | Self::Foreign | Self::NotTaken => true,
+            Self::Begun | Self::Published | Self::Fenced => false,
+        }
+    }
 }
 
 /// A guest's statistics.
