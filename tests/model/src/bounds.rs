@@ -37,6 +37,8 @@ pub enum Fault {
     NoReadBack,
     /// A commit that was not done when it was read back gives way to another one.
     AnotherCommit,
+    /// A commit that a full store refused counts as not done.
+    FullIsNotDone,
     /// A follower that gets the key leads with what it had seen of the store before.
     StaleMemory,
     /// A leader answers its caller though its commit was refused.

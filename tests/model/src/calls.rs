@@ -67,13 +67,14 @@ impl State {
     /// A leader tells an edge its epoch. An edge that knows a later one does not listen.
     pub fn tell(&mut self, bounds: &Bounds, replica: usize, edge: EdgeId) -> bool {
         let Some(leading) = self.replicas[replica].leading_mut() else { return false };
-        let fence = &mut self.edges[usize::from(edge)].fence;
-        if leading.has_told(edge) || (*fence > leading.epoch && bounds.fault.fences()) {
+        let at = &mut self.edges[usize::from(edge)];
+        if leading.has_told(edge) || (at.fence > leading.epoch && bounds.fault.fences()) {
             return false;
         }
         leading.told |= 1 << edge;
+        at.link = leading.epoch;
         if bounds.fault != Fault::EpochNotTold {
-            *fence = leading.epoch.max(*fence);
+            at.fence = leading.epoch.max(at.fence);
         }
         true
     }
@@ -182,9 +183,9 @@ impl State {
 
     /// A leader that this node's newest link leads to, and that has no job for the lease.
     fn linked(&mut self, replica: usize, edge: EdgeId) -> Option<&mut Leading> {
-        let fence = self.edges[usize::from(edge)].fence;
+        let link = self.edges[usize::from(edge)].link;
         let is_linked = |leading: &&mut Leading| {
-            leading.has_told(edge) && leading.epoch == fence && leading.lease_job.is_none()
+            leading.has_told(edge) && leading.epoch == link && leading.lease_job.is_none()
         };
         self.replicas[replica].leading_mut().filter(is_linked)
     }

@@ -70,6 +70,30 @@ impl State {
         true
     }
 
+    /// The store is full. It refuses a commit, and may have done it before.
+    ///
+    /// No other attempt is on its way, so what the leader reads now stays so. Once it has sent the
+    /// commit again, a refusal tells it nothing, as an answer that is lost.
+    pub fn refuse(&mut self, bounds: &Bounds, txn: Txn, is_done: bool) -> bool {
+        let waits = |leading: &Leading| leading.txn() == Some(txn) && !leading.again;
+        let waits = |replica: &Replica| replica.leading().is_some_and(waits);
+        let Some(replica) = self.replicas.iter().position(waits) else { return false };
+        let compares = self.etcd.compares(txn, bounds.fault != Fault::NoCompare);
+        if is_done && !compares {
+            return false;
+        }
+        if is_done {
+            self.etcd.commit(txn);
+        }
+        self.txns.remove(&txn);
+        if bounds.fault == Fault::FullIsNotDone || self.etcd.judge(txn) == Verdict::NotDone {
+            self.give_up(replica);
+        } else {
+            self.judge(bounds, replica, txn);
+        }
+        true
+    }
+
     /// A leader has no answer to its commit for too long, and reads what came of it.
     pub fn read_back(&mut self, bounds: &Bounds, replica: usize) -> bool {
         let Some(txn) = self.replicas[replica].leading().and_then(Leading::txn) else {
@@ -86,9 +110,8 @@ impl State {
     fn judge(&mut self, bounds: &Bounds, replica: usize, txn: Txn) {
         match self.etcd.judge(txn) {
             Verdict::Done => self.written(replica),
-            // It is still among `txns`: whoever sends it again does not change that.
-            Verdict::NotDone if bounds.fault != Fault::AnotherCommit => {}
-            Verdict::NotDone => self.give_up(replica),
+            Verdict::NotDone if bounds.fault == Fault::AnotherCommit => self.give_up(replica),
+            Verdict::NotDone => self.send_again(replica),
             Verdict::Deposed => {
                 if bounds.fault == Fault::DeposedAnswers {
                     self.answer_all(replica);
@@ -98,14 +121,28 @@ impl State {
         }
     }
 
+    /// A leader sends its commit again. It is still among `txns`.
+    fn send_again(&mut self, replica: usize) {
+        if let Some(leading) = self.replicas[replica].leading_mut() {
+            leading.again = true;
+        }
+    }
+
     /// A leader begins anew with what it could not commit.
     fn give_up(&mut self, replica: usize) {
         let Some(leading) = self.replicas[replica].leading_mut() else { return };
-        if let Some(Change::Name(name, _)) = leading.writing.take()
-            && let Some(job) = &mut leading.jobs[name]
-        {
-            job.step = Step::Begin;
+        leading.again = false;
+        match leading.writing.take() {
+            Some(Change::Name(name, _)) => {
+                if let Some(job) = &mut leading.jobs[name] {
+                    job.step = Step::Begin;
+                }
+            }
+            // The node tells it again.
+            Some(Change::Lease(_)) => leading.lease_job = None,
+            None => {}
         }
+        self.write_next(replica);
     }
 
     fn answer_all(&mut self, replica: usize) {
@@ -138,6 +175,7 @@ impl State {
     fn written(&mut self, replica: usize) {
         let Some(leading) = self.replicas[replica].leading_mut() else { return };
         let Some(change) = leading.writing.take() else { return };
+        leading.again = false;
         leading.memory.apply(change);
         leading.number += 1;
         match change {
@@ -162,7 +200,7 @@ impl State {
     /// A node hears that its release was heard, if its link is that of this leader.
     pub fn confirm_release(&mut self, epoch: crate::etcd::Epoch, edge: crate::etcd::EdgeId) {
         let edge = &mut self.edges[usize::from(edge)];
-        if edge.fence == epoch && edge.lease == Use::Released {
+        if edge.link == epoch && edge.lease == Use::Released {
             edge.lease = Use::Free;
         }
     }

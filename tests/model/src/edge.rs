@@ -57,6 +57,8 @@ pub enum Use {
 pub struct Edge {
     /// The greatest epoch that it was told.
     pub fence: Epoch,
+    /// The epoch of the leader that its newest link leads to. Only without a fence is it another.
+    pub link: Epoch,
     /// The greatest epoch of a call that it carried out.
     pub ran: Epoch,
     /// True once it carried out a call after one of a later leader.
@@ -70,7 +72,14 @@ pub struct Edge {
 impl Edge {
     /// A new node.
     pub fn new(names: usize) -> Self {
-        Self { fence: 0, ran: 0, ran_stale: false, volumes: vec![false; names], lease: Use::Free }
+        Self {
+            fence: 0,
+            link: 0,
+            ran: 0,
+            ran_stale: false,
+            volumes: vec![false; names],
+            lease: Use::Free,
+        }
     }
 
     /// Carries a call out.

@@ -20,7 +20,9 @@ impl Model for System {
         actions.push(Action::EndLease);
         (0..self.bounds.replicas).for_each(|replica| self.of_replica(replica, actions));
         for txn in &state.txns {
-            actions.extend([Action::Commit(*txn, true), Action::Commit(*txn, false)]);
+            let either = [true, false];
+            actions.extend(either.map(|is_answered| Action::Commit(*txn, is_answered)));
+            actions.extend(either.map(|is_done| Action::Refuse(*txn, is_done)));
         }
         for call in &state.calls {
             actions.extend([

@@ -40,6 +40,8 @@ pub struct Leading {
     pub told: u8,
     /// The one commit that is under way. It is sent until it is known to be done.
     pub writing: Option<Change>,
+    /// True once it was sent again: an earlier attempt may arrive later.
+    pub again: bool,
     /// A job for each name at most.
     pub jobs: Vec<Option<Job>>,
     /// A job for the lease.
@@ -112,7 +114,16 @@ impl Leading {
     /// A new leader.
     pub fn new(epoch: Epoch, number: u8, memory: Records) -> Self {
         let jobs = vec![None; memory.names.len()];
-        Self { epoch, number, memory, told: 0, writing: None, jobs, lease_job: None }
+        Self {
+            epoch,
+            number,
+            memory,
+            told: 0,
+            writing: None,
+            again: false,
+            jobs,
+            lease_job: None,
+        }
     }
 
     /// The commit under way, as it is sent.
