@@ -25,7 +25,7 @@ use crate::config::Config;
 use crate::csi::front::Front;
 use crate::csi::node_fronts::NodeFronts;
 use crate::kubernetes::csidriver::CsiDriverSettings;
-use crate::kubernetes::keeper::Facts;
+use crate::kubernetes::keeper::KeeperSources;
 use crate::kubernetes::published::Published;
 use crate::kubernetes::settings::Kubernetes;
 use crate::kubernetes::{token_review, volumes};
@@ -345,7 +345,7 @@ async fn publish(
     }
     state.links.look_up_by(volumes::lookup(&settings, state.calls.clone(), tasks.clone()).await?);
     let published = Arc::<Published>::default();
-    let facts = Facts {
+    let facts = KeeperSources {
         store: state.store.clone(),
         links: state.links.clone(),
         calls: state.calls.clone(),

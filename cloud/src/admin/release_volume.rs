@@ -9,7 +9,7 @@ use crate::admin::done::{Done, done};
 use crate::admin::lease_holder::{Hold, LeaseHolder, hold};
 use crate::admin::refused::CommandError;
 use crate::lease::decide::{LeaseVerdict, Step};
-use crate::lease::standing::Standing;
+use crate::lease::holder_link::HolderLink;
 use crate::lease::step;
 use crate::state::record::LeaseRecord;
 
@@ -49,7 +49,7 @@ impl AdminState {
             // Ordered with the store's changes: a node that links later learns of this one, and a
             // node that linked before is seen here.
             let removed = txn.node(&from).is_some_and(|node| node.removed.is_some());
-            let standing = Standing::of(&from, removed, &links);
+            let standing = HolderLink::of(&from, removed, &links);
             let hold = check_release(txn.lease(&of, &key), &from, &standing)?;
             match step::step(txn, &of, &key, &from, Step::Break) {
                 LeaseVerdict::Done => Ok((hold, standing)),
@@ -72,7 +72,7 @@ impl AdminState {
     fn preview_release(&self, request: &ReleaseVolume) -> Result<Done, CommandError> {
         let ReleaseVolume { driver, id, node, .. } = request;
         let removed = self.store.read(|state| state.is_removed(node));
-        let standing = Standing::of(node, removed, &self.links);
+        let standing = HolderLink::of(node, removed, &self.links);
         let key = Id::Volume(id.clone());
         let hold = self.store.read(|state| {
             let lease = state.driver(driver).and_then(|driver| driver.lease(&key));
@@ -92,7 +92,7 @@ impl AdminState {
 fn check_release(
     lease: Option<&LeaseRecord>,
     node: &NodeName,
-    standing: &Standing,
+    standing: &HolderLink,
 ) -> Result<Hold, CommandError> {
     let nobody = || {
         CommandError::unknown("nobody has it that is known; `csi-cloud owners` shows what is had")
@@ -103,7 +103,7 @@ fn check_release(
         return Err(CommandError::conflict(format!("{other} has it, and not {node}")));
     };
     // No guest has a volume that is only attached. A claim is a word that an operator may refute.
-    if *standing == Standing::Linked && matches!(hold, Hold::Pod(_)) {
+    if *standing == HolderLink::Linked && matches!(hold, Hold::Pod(_)) {
         return Err(CommandError::conflict(format!(
             "{node} is linked: delete the pod there, and it lets go when the volume is \
              unpublished. If `csi-edge direct list` there does not have the volume, it does not \
@@ -124,7 +124,7 @@ fn description(hold: &Hold) -> String {
 }
 
 /// The operator's duty before the release, and if the node is told.
-fn precondition(hold: &Hold, node: &NodeName, standing: &Standing) -> String {
+fn precondition(hold: &Hold, node: &NodeName, standing: &HolderLink) -> String {
     if *hold == Hold::Attached {
         return format!(
             "Nothing is detached by this: it only forgets that it is attached to {node}, so see \
@@ -136,16 +136,16 @@ fn precondition(hold: &Hold, node: &NodeName, standing: &Standing) -> String {
          another does, the volume's data is destroyed."
     );
     let told = match standing {
-        Standing::Removed => format!(
+        HolderLink::Removed => format!(
             "{node} was removed, so it is NOT told: its csi-edge goes on handing the volume to \
              pods there. Power the machine off for good, or unpublish the volume there and see \
              that no pod gets it again; before `csi-cloud node admit`, too."
         ),
-        Standing::Mute(version) => format!(
+        HolderLink::Mute(version) => format!(
             "The csi-edge at {node}, {version}, does not say what it has, and is NOT told: look \
              there that the volume is unpublished, and see that no pod gets it again."
         ),
-        Standing::Away | Standing::Linked => {
+        HolderLink::Away | HolderLink::Linked => {
             "Power the machine off, or end the guest and cut the machine \
              from the storage. It must stay off the storage until it has linked again, and \
              `csi-edge direct list` there says that the volume is fenced, or does not have it."
@@ -156,13 +156,13 @@ fn precondition(hold: &Hold, node: &NodeName, standing: &Standing) -> String {
 }
 
 /// The operator's duty after the release.
-fn remaining_duty(hold: &Hold, node: &NodeName, standing: &Standing) -> String {
+fn remaining_duty(hold: &Hold, node: &NodeName, standing: &HolderLink) -> String {
     match (hold, standing) {
         (Hold::Attached, _) => String::new(),
-        (Hold::Pod(_) | Hold::Claimed, Standing::Removed | Standing::Mute(_)) => {
+        (Hold::Pod(_) | Hold::Claimed, HolderLink::Removed | HolderLink::Mute(_)) => {
             format!("; {node} is not told, so see to it that no pod there has it again")
         }
-        (Hold::Pod(_) | Hold::Claimed, Standing::Away | Standing::Linked) => format!(
+        (Hold::Pod(_) | Hold::Claimed, HolderLink::Away | HolderLink::Linked) => format!(
             "; keep {node} off its storage until it has linked, and `csi-edge direct list` there \
              says that it is fenced, or does not have it"
         ),
@@ -188,12 +188,12 @@ mod tests {
         let owner =
             Holder { node: node("n1"), epoch: 1, pod: "p".into(), since: 1, unproven: false };
         let held = LeaseRecord { holder: Some(owner), ..LeaseRecord::default() };
-        let refused = check_release(Some(&held), &node("n1"), &Standing::Linked).unwrap_err();
+        let refused = check_release(Some(&held), &node("n1"), &HolderLink::Linked).unwrap_err();
         assert!(refused.text.contains("n1 is linked") && refused.text.contains("stop csi-edge"));
-        let mute = Standing::Mute("0.1.0".into());
+        let mute = HolderLink::Mute("0.1.0".into());
         for (standing, told) in [
-            (Standing::Away, "direct list` there says that the volume is fenced"),
-            (Standing::Removed, "n1 was removed, so it is NOT told"),
+            (HolderLink::Away, "direct list` there says that the volume is fenced"),
+            (HolderLink::Removed, "n1 was removed, so it is NOT told"),
             (mute, "csi-edge at n1, 0.1.0, does not say what it has, and is NOT told"),
         ] {
             let hold = check_release(Some(&held), &node("n1"), &standing).unwrap();
@@ -204,8 +204,8 @@ mod tests {
         }
         // What is only attached can be taken from a linked node, and from another than its owner.
         for lease in [attached(LeaseRecord::default(), "n2"), attached(held, "n2")] {
-            let hold = check_release(Some(&lease), &node("n2"), &Standing::Linked).unwrap();
-            let text = precondition(&hold, &node("n2"), &Standing::Linked);
+            let hold = check_release(Some(&lease), &node("n2"), &HolderLink::Linked).unwrap();
+            let text = precondition(&hold, &node("n2"), &HolderLink::Linked);
             assert!(text.contains("Nothing is detached"), "{text}");
         }
     }

@@ -20,7 +20,7 @@ use super::create::Creates;
 use super::identity::FrontIdentity;
 use super::lists::merged::Lists;
 use super::request::IncomingCall;
-use super::route::{Facts, Plan, Unclear, route};
+use super::route::{Plan, RoutingFacts, Unclear, route};
 use super::volume_call::VolumeCalls;
 use crate::error::Error;
 use crate::lease::attach;
@@ -30,7 +30,7 @@ use crate::nodes::node_call::Sender;
 use crate::nodes::query::NodeQueries;
 use crate::state::clock::now;
 use crate::state::create_journal::{CreateJournal, Target};
-use crate::state::election::{Standing, elect};
+use crate::state::election::{Availability, elect};
 use crate::state::known::State;
 use crate::state::node_names::names;
 use crate::state::policy::{Policy, Scope};
@@ -179,7 +179,7 @@ impl Dispatcher {
         }
         let links = self.queries.links();
         let decided = self.store.read(|state| {
-            let facts = Facts {
+            let facts = RoutingFacts {
                 driver: state.driver(self.driver()),
                 linked: &|node| links.now(node).is_some(),
                 up: &|node| links.is_up(node, self.driver()),
@@ -254,7 +254,7 @@ impl Dispatcher {
     fn candidate(&self, state: &State) -> Option<(Option<NodeName>, NodeName)> {
         let driver = state.driver(self.driver())?;
         let standing =
-            |node: &NodeName| Standing { away: self.away(state, node), down: self.down(node) };
+            |node: &NodeName| Availability { away: self.away(state, node), down: self.down(node) };
         let members = || driver.members().map(|(node, _)| node);
         let former = driver.elected();
         let next = elect(former, members, standing, self.policy.grace)?;

@@ -99,7 +99,7 @@ pub enum Unclear {
 }
 
 /// The facts about one driver.
-pub struct Facts<'a> {
+pub struct RoutingFacts<'a> {
     /// The stored state; none if no node ever had the driver.
     pub driver: Option<&'a DriverState>,
     /// Whether a node has a link.
@@ -131,12 +131,12 @@ pub struct Facts<'a> {
 ///
 /// # Errors
 /// No node is certain.
-pub fn route(method: Method, key: &Key, facts: &Facts<'_>) -> Result<Plan, Unclear> {
+pub fn route(method: Method, key: &Key, facts: &RoutingFacts<'_>) -> Result<Plan, Unclear> {
     let plan = decide(method, key, facts)?;
     Ok(if method.streaming() { plan.streamed() } else { plan })
 }
 
-fn decide(method: Method, key: &Key, facts: &Facts<'_>) -> Result<Plan, Unclear> {
+fn decide(method: Method, key: &Key, facts: &RoutingFacts<'_>) -> Result<Plan, Unclear> {
     if let Some(node) = facts.only.filter(|_| key.is_routed()) {
         return facts.at_front(method, key, node);
     }
@@ -192,7 +192,7 @@ struct Requested<'a> {
     required: bool,
 }
 
-impl Facts<'_> {
+impl RoutingFacts<'_> {
     /// The plan on a node's own front: that node, unless the home is another one.
     fn at_front(&self, method: Method, key: &Key, node: &NodeName) -> Result<Plan, Unclear> {
         match key {

@@ -20,7 +20,7 @@ use crate::kubernetes::managed_fields::MANAGER;
 use crate::kubernetes::mirror;
 use crate::kubernetes::mirror::{KnownCsiNode, KnownNode, NODE_IDS};
 use crate::kubernetes::node;
-use crate::kubernetes::node::{Plan, Step, Wanted};
+use crate::kubernetes::node::{Plan, Step, WantedDriver};
 use crate::kubernetes::settings::Publish;
 use crate::nodes::published_topology::ByNode;
 use crate::state::clock::now;
@@ -91,8 +91,8 @@ impl Keeper {
     }
 
     /// The entries to publish, by node.
-    fn wanted(&self) -> BTreeMap<NodeName, Vec<Wanted>> {
-        let mut wanted: BTreeMap<NodeName, Vec<Wanted>> = BTreeMap::new();
+    fn wanted(&self) -> BTreeMap<NodeName, Vec<WantedDriver>> {
+        let mut wanted: BTreeMap<NodeName, Vec<WantedDriver>> = BTreeMap::new();
         if self.settings.publish == Publish::Off {
             return wanted;
         }
@@ -115,7 +115,10 @@ impl Keeper {
     }
 
     /// The plans for the nodes that Kubernetes knows.
-    fn plans(&self, wanted: &BTreeMap<NodeName, Vec<Wanted>>) -> Vec<(NodeName, KnownNode, Plan)> {
+    fn plans(
+        &self,
+        wanted: &BTreeMap<NodeName, Vec<WantedDriver>>,
+    ) -> Vec<(NodeName, KnownNode, Plan)> {
         let now = Instant::now();
         let objects = self.mirror.objects();
         let none = KnownCsiNode::default();
@@ -291,10 +294,10 @@ impl OneByOne {
 ///
 /// If nothing is wanted for a node, our fields there are removed, once that is certain.
 fn target(
-    here: Option<&[Wanted]>,
+    here: Option<&[WantedDriver]>,
     ours: bool,
     is_sure: impl FnOnce() -> bool,
-) -> Option<&[Wanted]> {
+) -> Option<&[WantedDriver]> {
     here.or_else(|| (ours && is_sure()).then_some(&[]))
 }
 
@@ -323,7 +326,7 @@ mod tests {
 
     #[test]
     fn what_is_published_goes_only_when_it_is_known_that_it_shall() {
-        let one = Wanted {
+        let one = WantedDriver {
             driver: "d.example".parse().unwrap(),
             id: "i".into(),
             segments: BTreeMap::new(),

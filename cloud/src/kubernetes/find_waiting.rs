@@ -24,7 +24,7 @@ use crate::kubernetes::poll_schedule::NodesAway;
 use crate::kubernetes::slow_calls::SlowCall;
 use crate::kubernetes::snapshot_facts::{ContentFacts, SnapshotKind};
 use crate::kubernetes::waits;
-use crate::kubernetes::waits::{WaitingAttachment, WaitingPod, Wanted};
+use crate::kubernetes::waits::{AwaitedOperation, WaitingAttachment, WaitingPod};
 use crate::state::clock;
 
 /// The pods of a node that are looked at in one round.
@@ -163,7 +163,7 @@ impl Keeper {
             let growing = self.facts.store.read(|state| waits::growing(state, &call, now));
             let Some((node, told)) = growing else { continue };
             let Some(away) = self.away_for(&call.driver, &node) else { continue };
-            let notice = |about| waits::notice(about, &node, away, Wanted::Expand);
+            let notice = |about| waits::notice(about, &node, away, AwaitedOperation::Expand);
             notices.extend(told.into_iter().map(notice));
         }
         notices
@@ -211,7 +211,8 @@ impl Keeper {
         of: &WaitingAttachment,
         call: &SlowCall,
     ) -> Result<Vec<Notice>, Away> {
-        let Some(volume) = of.volume.as_ref().filter(|_| of.wanted == Wanted::Attach) else {
+        let Some(volume) = of.volume.as_ref().filter(|_| of.wanted == AwaitedOperation::Attach)
+        else {
             return Ok(Vec::new());
         };
         let objects = Objects { server: self.server.clone() };
@@ -221,7 +222,7 @@ impl Keeper {
         };
         let pods = self.waiting_pods(&of.node, Instant::now()).await?.into_iter();
         let users = pods.filter(|of| {
-            of.wanted == Wanted::Mount
+            of.wanted == AwaitedOperation::Mount
                 && of.pod.namespace == namespace
                 && of.claims.contains(&claim)
         });

@@ -27,7 +27,7 @@ use crate::state::store::writer::Store;
 use crate::telemetry::calls::Calls;
 
 /// The facts to publish in Kubernetes.
-pub struct Facts {
+pub struct KeeperSources {
     /// The store.
     pub store: Store,
     /// All links.
@@ -43,7 +43,7 @@ pub struct Facts {
 /// Carries out the work in Kubernetes.
 pub(super) struct Keeper {
     pub(super) settings: Kubernetes,
-    pub(super) facts: Facts,
+    pub(super) facts: KeeperSources,
     pub(super) server: Arc<Server>,
     pub(super) mirror: Arc<Mirror>,
     pub(super) published: Arc<Published>,
@@ -78,7 +78,7 @@ pub(super) struct Away;
 impl Keeper {
     pub(super) fn new(
         settings: Kubernetes,
-        facts: Facts,
+        facts: KeeperSources,
         server: Arc<Server>,
         mirror: Arc<Mirror>,
         published: Arc<Published>,

@@ -20,7 +20,7 @@ use crate::state::record::NodeDriver;
 
 /// A driver at a node, as its kubelet would publish it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Wanted {
+pub(super) struct WantedDriver {
     pub(super) driver: DriverName,
     /// The driver's own id of the node.
     pub(super) id: String,
@@ -68,7 +68,7 @@ pub(super) fn wanted(
     node: &NodeName,
     at: &NodeDriver,
     scope: Scope,
-) -> Option<Wanted> {
+) -> Option<WantedDriver> {
     let info = at.info.as_ref()?;
     // As the node's own front answers a kubelet.
     let ours = Some(at).filter(|_| scope == Scope::Node);
@@ -79,7 +79,7 @@ pub(super) fn wanted(
     let most = Some(info.max_volumes_per_node).filter(|most| *most > 0);
     let most = most.map(|most| i32::try_from(most).unwrap_or(i32::MAX));
     let segments = segments.into_iter().collect();
-    let wanted = Wanted { driver: driver.clone(), id: info.node_id, segments, most };
+    let wanted = WantedDriver { driver: driver.clone(), id: info.node_id, segments, most };
     Some(wanted).filter(|wanted| !wanted.id.is_empty())
 }
 
@@ -87,13 +87,13 @@ pub(super) fn wanted(
 ///
 /// `due` is true if the kubelet's time for a driver is over.
 pub(super) fn plan(
-    wanted: &[Wanted],
+    wanted: &[WantedDriver],
     node: &KnownNode,
     csinode: &KnownCsiNode,
     due: impl Fn(&DriverName) -> bool,
 ) -> Plan {
     let mut plan = Plan::default();
-    let mut ours: Vec<&Wanted> = Vec::new();
+    let mut ours: Vec<&WantedDriver> = Vec::new();
     for one in wanted {
         if !csinode.entries.contains_key(one.driver.as_str()) {
             plan.missing.push(one.driver.clone());
@@ -127,7 +127,7 @@ pub(super) fn plan(
     plan
 }
 
-fn entry(wanted: &Wanted) -> CSINodeDriver {
+fn entry(wanted: &WantedDriver) -> CSINodeDriver {
     let keys: Vec<_> = wanted.segments.keys().cloned().collect();
     CSINodeDriver {
         name: wanted.driver.to_string(),
@@ -137,7 +137,11 @@ fn entry(wanted: &Wanted) -> CSINodeDriver {
     }
 }
 
-fn collision(wanted: &Wanted, node: &KnownNode, others: &[&Wanted]) -> Option<Collision> {
+fn collision(
+    wanted: &WantedDriver,
+    node: &KnownNode,
+    others: &[&WantedDriver],
+) -> Option<Collision> {
     wanted.segments.iter().find_map(|(key, value)| {
         let why = refusal(key, value, node, others)?;
         let driver = wanted.driver.clone();
@@ -146,7 +150,7 @@ fn collision(wanted: &Wanted, node: &KnownNode, others: &[&Wanted]) -> Option<Co
 }
 
 /// The reason why a segment cannot become a label of the node.
-fn refusal(key: &str, value: &str, node: &KnownNode, others: &[&Wanted]) -> Option<String> {
+fn refusal(key: &str, value: &str, node: &KnownNode, others: &[&WantedDriver]) -> Option<String> {
     if let Some(refused) = labels::refused(key, value) {
         return Some(refused.to_owned());
     }
@@ -157,13 +161,18 @@ fn refusal(key: &str, value: &str, node: &KnownNode, others: &[&Wanted]) -> Opti
     {
         return Some(format!("the node has it with the value {theirs:?}"));
     }
-    let differs = |other: &&&Wanted| other.segments.get(key).is_some_and(|theirs| theirs != value);
+    let differs =
+        |other: &&&WantedDriver| other.segments.get(key).is_some_and(|theirs| theirs != value);
     let other = others.iter().find(differs)?;
     Some(format!("the driver {} says another value of it", other.driver))
 }
 
 /// The labels and the annotation, if the node does not have them as wanted.
-fn labels_of(published: &[&Wanted], node: &KnownNode, csinode: &KnownCsiNode) -> Option<Step> {
+fn labels_of(
+    published: &[&WantedDriver],
+    node: &KnownNode,
+    csinode: &KnownCsiNode,
+) -> Option<Step> {
     let segments = published.iter().flat_map(|one| &one.segments);
     // A label that another manager has too stays that manager's.
     let is_ours = |key: &String| node.our_labels.contains(key) || !node.labels.contains_key(key);
@@ -178,7 +187,11 @@ fn labels_of(published: &[&Wanted], node: &KnownNode, csinode: &KnownCsiNode) ->
 }
 
 /// The wanted annotation, with the ids of all drivers; and whether other managers have ids in it.
-fn ids(published: &[&Wanted], node: &KnownNode, csinode: &KnownCsiNode) -> (Option<String>, bool) {
+fn ids(
+    published: &[&WantedDriver],
+    node: &KnownNode,
+    csinode: &KnownCsiNode,
+) -> (Option<String>, bool) {
     let text = node.ids.as_deref().unwrap_or("{}");
     // A text that is no map of texts is a mistake, which kubelets refuse too; it is replaced.
     let before: BTreeMap<String, String> = serde_json::from_str(text).unwrap_or_default();

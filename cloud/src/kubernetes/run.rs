@@ -10,7 +10,7 @@ use proto::host::tasks::Tasks;
 
 use crate::kubernetes::api::Server;
 use crate::kubernetes::doctor::examine::Doctor;
-use crate::kubernetes::keeper::{Away, Facts, Keeper};
+use crate::kubernetes::keeper::{Away, Keeper, KeeperSources};
 use crate::kubernetes::metadata;
 use crate::kubernetes::mirror::Mirror;
 use crate::kubernetes::objects::Objects;
@@ -34,7 +34,7 @@ const EVENTS: usize = 50;
 /// The kubeconfig or the pod's environment cannot be read or used.
 pub async fn start(
     settings: Kubernetes,
-    facts: Facts,
+    facts: KeeperSources,
     published: Arc<Published>,
     tasks: &Tasks,
 ) -> anyhow::Result<Doctor> {

@@ -14,7 +14,7 @@ use crate::kubernetes::claims::Pending;
 use crate::kubernetes::events::{About, Notice, claimants};
 use crate::kubernetes::keeper::Keeper;
 use crate::kubernetes::objects::attachment_name;
-use crate::kubernetes::waits::{WaitingAttachment, Wanted};
+use crate::kubernetes::waits::{AwaitedOperation, WaitingAttachment};
 use crate::state::default_name::{claim_uid, is_snapshot};
 use crate::state::known::State;
 use crate::telemetry::calls::{LONG, Running, Stage};
@@ -48,10 +48,10 @@ impl SlowCall {
     }
 
     /// What an attachment waits for while this call runs.
-    fn of_attachment(&self) -> Option<Wanted> {
+    fn of_attachment(&self) -> Option<AwaitedOperation> {
         match Method::of_name(self.rpc)?.learn() {
-            Learn::Attached(_) => Some(Wanted::Attach),
-            Learn::Detached(_) => Some(Wanted::Detach),
+            Learn::Attached(_) => Some(AwaitedOperation::Attach),
+            Learn::Detached(_) => Some(AwaitedOperation::Detach),
             Learn::Nothing | Learn::Made(_) | Learn::Gone | Learn::Resized(_) => None,
         }
     }
@@ -206,14 +206,17 @@ mod tests {
         };
         let attaches = call("ControllerPublishVolume", "v1");
         let detaches = call("ControllerUnpublishVolume", "v1");
-        assert!(attaches.carries_out(&waiting("n1", Wanted::Attach)));
-        assert!(!attaches.carries_out(&waiting("n1", Wanted::Detach)));
-        assert!(detaches.carries_out(&waiting("n1", Wanted::Detach)));
-        assert!(!attaches.carries_out(&waiting("n2", Wanted::Attach)), "it is another node's");
+        assert!(attaches.carries_out(&waiting("n1", AwaitedOperation::Attach)));
+        assert!(!attaches.carries_out(&waiting("n1", AwaitedOperation::Detach)));
+        assert!(detaches.carries_out(&waiting("n1", AwaitedOperation::Detach)));
+        assert!(
+            !attaches.carries_out(&waiting("n2", AwaitedOperation::Attach)),
+            "it is another node's"
+        );
         let other = call("ControllerPublishVolume", "v2");
-        assert!(!other.carries_out(&waiting("n1", Wanted::Attach)));
+        assert!(!other.carries_out(&waiting("n1", AwaitedOperation::Attach)));
         let expands = call("ControllerExpandVolume", "v1");
-        assert!(!expands.carries_out(&waiting("n1", Wanted::Attach)));
+        assert!(!expands.carries_out(&waiting("n1", AwaitedOperation::Attach)));
     }
 
     #[test]

@@ -23,7 +23,7 @@ const RETRIED: u64 = 600_000;
 
 /// What an object waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wanted {
+pub(super) enum AwaitedOperation {
     /// A pod's volumes are to be mounted.
     Mount,
     /// A pod is to end.
@@ -40,7 +40,7 @@ pub(super) enum Wanted {
     Delete,
 }
 
-impl Wanted {
+impl AwaitedOperation {
     /// What happens when the node is back.
     fn text(self) -> &'static str {
         match self {
@@ -61,7 +61,7 @@ pub(super) struct WaitingPod {
     pub(super) pod: not_taken::Pod,
     /// The names of its claims.
     pub(super) claims: Vec<String>,
-    pub(super) wanted: Wanted,
+    pub(super) wanted: AwaitedOperation,
 }
 
 /// An attachment that waits.
@@ -72,7 +72,7 @@ pub(super) struct WaitingAttachment {
     pub(super) node: NodeName,
     /// The name of its PersistentVolume.
     pub(super) volume: Option<String>,
-    pub(super) wanted: Wanted,
+    pub(super) wanted: AwaitedOperation,
 }
 
 /// A snapshot that waits.
@@ -84,7 +84,7 @@ pub(super) struct WaitingSnapshot {
     pub(super) driver: DriverName,
     /// The snapshot, or the volume of which it is to be made.
     pub(super) id: Id,
-    pub(super) wanted: Wanted,
+    pub(super) wanted: AwaitedOperation,
 }
 
 /// A pod with claims that has not started, or that has not ended in its grace period.
@@ -93,8 +93,8 @@ pub(super) fn pod(pod: &Pod, now: u64) -> Option<WaitingPod> {
     let ends_by = pod.metadata.deletion_timestamp.as_ref();
     let is_overdue = |by: i64| u64::try_from(by).is_ok_and(|by| by < now);
     let wanted = match ends_by {
-        Some(by) if is_overdue(by.0.as_millisecond()) => Wanted::End,
-        None if facts.phase == "Pending" => Wanted::Mount,
+        Some(by) if is_overdue(by.0.as_millisecond()) => AwaitedOperation::End,
+        None if facts.phase == "Pending" => AwaitedOperation::Mount,
         _ => return None,
     };
     if facts.claims.is_empty() {
@@ -113,8 +113,8 @@ pub(super) fn pod(pod: &Pod, now: u64) -> Option<WaitingPod> {
 pub(super) fn attachment(attachment: &VolumeAttachment) -> Option<WaitingAttachment> {
     let facts = AttachmentFacts::of(attachment);
     let wanted = match facts {
-        AttachmentFacts { is_ending: true, .. } => Wanted::Detach,
-        AttachmentFacts { is_attached: false, .. } => Wanted::Attach,
+        AttachmentFacts { is_ending: true, .. } => AwaitedOperation::Detach,
+        AttachmentFacts { is_attached: false, .. } => AwaitedOperation::Attach,
         _ => return None,
     };
     let metadata = &attachment.metadata;
@@ -143,8 +143,8 @@ pub(super) fn growing(state: &State, call: &EndedCall, now: u64) -> Option<(Node
 /// A snapshot that cannot be used yet, or that is to end.
 pub(super) fn snapshot(content: ContentFacts) -> Option<WaitingSnapshot> {
     let wanted = match content {
-        ContentFacts { is_ending: true, .. } => Wanted::Delete,
-        ContentFacts { is_ready: false, .. } => Wanted::Snapshot,
+        ContentFacts { is_ending: true, .. } => AwaitedOperation::Delete,
+        ContentFacts { is_ready: false, .. } => AwaitedOperation::Snapshot,
         _ => return None,
     };
     let (namespace, name, uid) = content.of?;
@@ -168,7 +168,12 @@ pub(super) fn home(state: &State, driver: &DriverName, id: &Id) -> Option<NodeNa
 }
 
 /// The object waits for a node that has been away for so long.
-pub(super) fn notice(about: About, node: &NodeName, away: Duration, wanted: Wanted) -> Notice {
+pub(super) fn notice(
+    about: About,
+    node: &NodeName,
+    away: Duration,
+    wanted: AwaitedOperation,
+) -> Notice {
     let note = format!(
         "node {node} has had no link to csi-cloud for {}; {} when it is back (if it is off for \
          good: csi-cloud node remove {node})",
@@ -207,11 +212,17 @@ mod tests {
     fn a_pod_waits_until_it_runs_and_when_it_does_not_end() {
         let wanted = |pod: &Pod, now| self::pod(pod, now).map(|pod| pod.wanted);
         let by = || json!("2026-01-01T00:00:00Z");
-        assert_eq!(wanted(&a_pod("Pending", json!(null), &["data"]), DAY), Some(Wanted::Mount));
+        assert_eq!(
+            wanted(&a_pod("Pending", json!(null), &["data"]), DAY),
+            Some(AwaitedOperation::Mount)
+        );
         assert_eq!(wanted(&a_pod("Running", json!(null), &["data"]), DAY), None);
         assert_eq!(wanted(&a_pod("Pending", json!(null), &[]), DAY), None);
         assert_eq!(wanted(&a_pod("Running", by(), &["data"]), DAY - 1), None, "it may yet end");
-        assert_eq!(wanted(&a_pod("Running", by(), &["data"]), DAY + 1), Some(Wanted::End));
+        assert_eq!(
+            wanted(&a_pod("Running", by(), &["data"]), DAY + 1),
+            Some(AwaitedOperation::End)
+        );
     }
 
     #[test]
@@ -224,9 +235,9 @@ mod tests {
             }));
             attachment.map(|object| self::attachment(&object)).unwrap().map(|of| of.wanted)
         };
-        assert_eq!(wanted(json!(null), false), Some(Wanted::Attach));
+        assert_eq!(wanted(json!(null), false), Some(AwaitedOperation::Attach));
         assert_eq!(wanted(json!(null), true), None);
-        assert_eq!(wanted(json!("2026-01-01T00:00:00Z"), true), Some(Wanted::Detach));
+        assert_eq!(wanted(json!("2026-01-01T00:00:00Z"), true), Some(AwaitedOperation::Detach));
     }
 
     #[test]
@@ -273,11 +284,14 @@ mod tests {
         };
         let waiting = snapshot(facts.clone()).unwrap();
         assert_eq!(waiting.name, "snapshot-u");
-        assert_eq!((waiting.id, waiting.wanted), (Id::Volume("v1".into()), Wanted::Snapshot));
+        assert_eq!(
+            (waiting.id, waiting.wanted),
+            (Id::Volume("v1".into()), AwaitedOperation::Snapshot)
+        );
         let ready = ContentFacts { is_ready: true, snapshot: Some("s1".into()), ..facts };
         assert_eq!(snapshot(ready.clone()), None);
         let ends = snapshot(ContentFacts { is_ending: true, ..ready.clone() }).unwrap();
-        assert_eq!((ends.id, ends.wanted), (Id::Snapshot("s1".into()), Wanted::Delete));
+        assert_eq!((ends.id, ends.wanted), (Id::Snapshot("s1".into()), AwaitedOperation::Delete));
         assert_eq!(snapshot(ContentFacts { of: None, is_ready: false, ..ready }), None);
     }
 
@@ -301,7 +315,7 @@ mod tests {
     fn the_note_names_the_node_first() {
         let about = About::Attachment { name: "csi-1".into(), uid: "u".into() };
         let node = "n1".parse().unwrap();
-        let notice = notice(about, &node, Duration::from_secs(300), Wanted::Attach);
+        let notice = notice(about, &node, Duration::from_secs(300), AwaitedOperation::Attach);
         assert_eq!(notice.reason, "EdgeAway");
         assert_eq!(
             notice.note,

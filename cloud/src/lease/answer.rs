@@ -49,7 +49,7 @@ mod tests {
     use proto::host::tasks::Tasks;
 
     use super::*;
-    use crate::lease::standing::Standing;
+    use crate::lease::holder_link::HolderLink;
     use crate::nodes::handle::Peer;
     use crate::nodes::lease_queue::LeaseQueue;
     use crate::state::record::NodeDriver;
@@ -143,15 +143,15 @@ mod tests {
     #[tokio::test]
     async fn a_node_stands_as_its_newest_link_says() {
         let world = World::new().await;
-        let of = |removed| Standing::of(&world.node, removed, &world.links);
-        assert_eq!((of(false), of(true)), (Standing::Away, Standing::Removed));
+        let of = |removed| HolderLink::of(&world.node, removed, &world.links);
+        assert_eq!((of(false), of(true)), (HolderLink::Away, HolderLink::Removed));
         for (leases, standing) in
-            [(false, Standing::Mute("0.1.0".into())), (true, Standing::Linked)]
+            [(false, HolderLink::Mute("0.1.0".into())), (true, HolderLink::Linked)]
         {
             let peer = Peer { version: "0.1.0".into(), leases, ..Peer::default() };
             let handle = Handle::new(peer, mpsc::channel(1).0, world.tasks.child());
             world.links.enter(&world.node, &Arc::new(handle));
-            assert_eq!((of(false), of(true)), (standing, Standing::Removed));
+            assert_eq!((of(false), of(true)), (standing, HolderLink::Removed));
         }
     }
 

@@ -11,7 +11,7 @@ use proto::names::{DriverName, NodeName};
 
 use crate::error::Error;
 use crate::lease::decide::{LeaseVerdict, Step};
-use crate::lease::standing::explain;
+use crate::lease::holder_link::explain;
 use crate::lease::step::step;
 use crate::nodes::links::Links;
 use crate::state::known::State;

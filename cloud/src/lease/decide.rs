@@ -19,7 +19,7 @@ pub enum Step<'a> {
     /// A pod of the node wants it; the node does not hold it.
     Ask(&'a str),
     /// The node holds it.
-    Hold(Report<'a>),
+    Hold(LeaseReport<'a>),
     /// The node does not hold it.
     Release,
     /// An operator says that the node does not use it, and never will with its current lease.
@@ -28,7 +28,7 @@ pub enum Step<'a> {
 
 /// A node's word that it holds a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Report<'a> {
+pub struct LeaseReport<'a> {
     /// The epoch of its lease; 0 if it was never told one.
     pub epoch: u64,
     /// The pod's UID; empty if it is unknown.
@@ -127,7 +127,12 @@ fn set_holder(record: &mut LeaseRecord, node: &NodeName, pod: &str, epoch: u64, 
 
 /// The node proves a grant by csi-cloud. Of two grants the later one counts, also if the store is
 /// an older copy. It was given only after the other lease had been released or revoked.
-fn hold(record: &mut LeaseRecord, node: &NodeName, report: Report<'_>, at: Moment) -> LeaseVerdict {
+fn hold(
+    record: &mut LeaseRecord,
+    node: &NodeName,
+    report: LeaseReport<'_>,
+    at: Moment,
+) -> LeaseVerdict {
     let reported = report.epoch;
     let mut broken = record.broken.iter();
     // A revocation concerns its own node only: later holders that are gone have released it.
@@ -155,10 +160,10 @@ fn hold(record: &mut LeaseRecord, node: &NodeName, report: Report<'_>, at: Momen
 fn believe(
     record: &mut LeaseRecord,
     node: &NodeName,
-    report: Report<'_>,
+    report: LeaseReport<'_>,
     at: Moment,
 ) -> LeaseVerdict {
-    let Report { epoch: reported, pod, .. } = report;
+    let LeaseReport { epoch: reported, pod, .. } = report;
     let other = record.holder.as_ref().filter(|holder| holder.node != *node);
     let is_later = |other: &Holder| !other.unproven && reported <= other.epoch;
     // The stated epoch may be invented, so an operator's revocation counts whatever it is.

@@ -7,9 +7,9 @@
 pub mod answer;
 pub mod attach;
 pub mod decide;
+pub mod holder_link;
 pub(crate) mod mac;
 pub mod request;
-pub mod standing;
 pub mod step;
 
 #[cfg(test)]

@@ -10,9 +10,9 @@ use proto::host::chain;
 use proto::names::{DriverName, NodeName};
 use tracing::{info, warn};
 
-use crate::lease::decide::{LeaseVerdict, Report, Step};
+use crate::lease::decide::{LeaseReport, LeaseVerdict, Step};
+use crate::lease::holder_link::explain;
 use crate::lease::mac::Granted;
-use crate::lease::standing::explain;
 use crate::lease::step::step;
 use crate::nodes::links::Links;
 use crate::state::policy::Scope;
@@ -137,7 +137,7 @@ fn apply(
     let proven = is_proven(txn, (driver, id), node, asked);
     let asked = match asked {
         Asked::Ask { pod } => Step::Ask(pod),
-        Asked::Hold { epoch, pod, .. } => Step::Hold(Report { epoch: *epoch, pod, proven }),
+        Asked::Hold { epoch, pod, .. } => Step::Hold(LeaseReport { epoch: *epoch, pod, proven }),
         Asked::Release => Step::Release,
     };
     let before = txn.lease(driver, id).cloned();

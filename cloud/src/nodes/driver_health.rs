@@ -31,9 +31,9 @@ pub struct DriverHealth {
 
 /// The last report of a link's edge.
 #[derive(Default)]
-pub(super) struct ReportedHealth(Mutex<Option<Report>>);
+pub(super) struct ReportedHealth(Mutex<Option<HealthReport>>);
 
-struct Report {
+struct HealthReport {
     heard: Instant,
     /// As many as the quota of drivers allows.
     drivers: Box<[(DriverName, DriverHealth)]>,
@@ -117,7 +117,7 @@ impl ReportedHealth {
         let told = served
             .map(|driver| (driver.name.clone(), DriverHealth::of(driver, last(&driver.name))));
         let drivers = told.collect();
-        *report = Some(Report { heard: Instant::now(), drivers });
+        *report = Some(HealthReport { heard: Instant::now(), drivers });
     }
 
     /// The health of a driver; none before the first report.
@@ -130,16 +130,16 @@ impl ReportedHealth {
     /// True if a driver is up. Before the edge has said anything, it counts as up.
     pub(super) fn is_up(&self, driver: &DriverName) -> bool {
         let report = self.lock();
-        let told = |report: &Report| report.of(driver).is_some_and(DriverHealth::is_up);
+        let told = |report: &HealthReport| report.of(driver).is_some_and(DriverHealth::is_up);
         report.as_ref().is_none_or(told)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Report>> {
+    fn lock(&self) -> MutexGuard<'_, Option<HealthReport>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Report {
+impl HealthReport {
     fn of(&self, driver: &DriverName) -> Option<&DriverHealth> {
         self.drivers.iter().find(|(name, _)| name == driver).map(|(_, health)| health)
     }

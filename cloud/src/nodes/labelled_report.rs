@@ -16,9 +16,9 @@ use crate::state::node_labels::Labels;
 
 /// The last report of an edge, if labels decide about it.
 #[derive(Default)]
-pub(super) struct LabelledReport(Option<Report>);
+pub(super) struct LabelledReport(Option<EdgeReport>);
 
-struct Report {
+struct EdgeReport {
     authority: Authority,
     node: NodeName,
     drivers: Vec<Driver>,
@@ -37,7 +37,7 @@ impl LabelledReport {
         let labels = authority.labels().filter(|_| drivers.iter().any(by_label));
         let report = labels.map(|labels| {
             let changes = labels.changes();
-            let mut report = Report {
+            let mut report = EdgeReport {
                 authority: authority.clone(),
                 node: node.clone(),
                 drivers: drivers.to_vec(),
@@ -61,7 +61,7 @@ impl LabelledReport {
     }
 }
 
-impl Report {
+impl EdgeReport {
     async fn changed(&mut self) -> Vec<Driver> {
         while self.changes.changed().await.is_ok() {
             if self.decide() {

@@ -178,7 +178,7 @@ impl Screens {
         let mut calls: Vec<_> =
             ended.iter().take(CALLS_AT_NODE).map(|call| timeline::ended(call)).collect();
         calls.reverse();
-        let facts = views::node::Facts {
+        let facts = views::node::NodeFacts {
             cell,
             view: &view,
             volumes: &volumes,
@@ -242,7 +242,7 @@ impl Screens {
 
 fn nodes(moment: &Moment, asked: &Asked<'_>) -> Screen {
     let text = |key: &str| (asked.value)(key).filter(|text| !text.is_empty());
-    let wanted = views::nodes::Wanted {
+    let wanted = views::nodes::NodeFilter {
         state: text("state").and_then(|state| NodeState::of_name(&state)),
         driver: text("driver"),
         text: text("name").unwrap_or_default(),

@@ -12,7 +12,7 @@ pub const HOLD: Duration = Duration::from_secs(120);
 
 /// How a node is, for an election.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Standing {
+pub struct Availability {
     /// The time for which it has had no link, or has been set apart; none if neither.
     pub away: Option<Duration>,
     /// The time for which its driver has been down; zero if it is neither up nor down, and none if
@@ -20,7 +20,7 @@ pub struct Standing {
     pub down: Option<Duration>,
 }
 
-impl Standing {
+impl Availability {
     fn is_lost(self, grace: Duration) -> bool {
         self.away.max(self.down).is_some_and(|lost| lost >= grace)
     }
@@ -34,7 +34,7 @@ impl Standing {
 pub fn elect<'a, I: Iterator<Item = &'a NodeName>>(
     current: Option<&NodeName>,
     nodes: impl Fn() -> I,
-    standing: impl Fn(&NodeName) -> Standing,
+    standing: impl Fn(&NodeName) -> Availability,
     grace: Duration,
 ) -> Option<&'a NodeName> {
     let now = current.map(&standing);
@@ -69,7 +69,7 @@ mod tests {
             let at = nodes.iter().position(|name| name == node);
             let lasts = |of: [Option<u64>; 3]| at.and_then(|at| of[at]).map(Duration::from_secs);
             let nowhere = at.is_none().then_some(Duration::MAX);
-            Standing { away: nowhere.or_else(|| lasts(gone)), down: lasts(down) }
+            Availability { away: nowhere.or_else(|| lasts(gone)), down: lasts(down) }
         };
         elect(current.as_ref(), || nodes.iter(), standing, GRACE).map(ToString::to_string)
     }

@@ -24,7 +24,7 @@ use tonic::{Code, Status};
 use tracing::info;
 
 use crate::error::Error;
-use crate::telemetry::ended::{Ended, EndedCall, Facts, Outcome, shown};
+use crate::telemetry::ended::{CallEnd, Ended, EndedCall, Outcome, shown};
 use crate::telemetry::metrics::{Hop, Metrics};
 
 /// The method name of a call that is no CSI RPC.
@@ -45,11 +45,11 @@ pub struct Calls {
     pub busy_poll: Arc<BusyPoll>,
     /// The last calls that ended.
     pub ended: Ended,
-    kept: Mutex<Kept>,
+    kept: Mutex<CallTable>,
 }
 
 #[derive(Default)]
-struct Kept {
+struct CallTable {
     next: u64,
     /// Ordered by number: the oldest call comes first.
     running: BTreeMap<u64, Arc<Running>>,
@@ -183,7 +183,7 @@ impl Calls {
         }
     }
 
-    fn kept(&self) -> MutexGuard<'_, Kept> {
+    fn kept(&self) -> MutexGuard<'_, CallTable> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -209,7 +209,7 @@ impl Ongoing {
         calls.metrics.passed(Hop::Front, rpc, driver, duration);
         calls.remove(self.number, driver, outcome.code, duration);
         let progress = progress.lock().unwrap_or_else(PoisonError::into_inner);
-        calls.ended.add(Facts {
+        calls.ended.add(CallEnd {
             at: clock::at(now),
             id: *id,
             rpc,

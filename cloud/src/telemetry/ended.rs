@@ -80,7 +80,7 @@ pub struct Outcome {
 }
 
 /// The facts of a call at its end.
-pub(super) struct Facts<'a> {
+pub(super) struct CallEnd<'a> {
     pub(super) at: u64,
     pub(super) id: CallId,
     pub(super) rpc: &'static str,
@@ -95,10 +95,10 @@ pub(super) struct Facts<'a> {
 
 /// The calls that ended.
 #[derive(Default)]
-pub struct Ended(Mutex<Kept>);
+pub struct Ended(Mutex<EndedTable>);
 
 #[derive(Default)]
-struct Kept {
+struct EndedTable {
     /// The number of the next call.
     next: u64,
     subjects: BTreeMap<DriverName, HashMap<Arc<str>, Calls>>,
@@ -179,14 +179,14 @@ impl Ended {
 
     /// Keeps a call, unless it is one without a subject that was carried out. Returns a failure
     /// that is news.
-    pub(super) fn add(&self, facts: Facts<'_>) -> Option<Arc<EndedCall>> {
+    pub(super) fn add(&self, facts: CallEnd<'_>) -> Option<Arc<EndedCall>> {
         if facts.outcome.code == Code::Ok && facts.subject.is_empty() {
             return None;
         }
         let mut kept = self.lock();
         let number = kept.next;
         kept.next += 1;
-        let Facts { driver, rpc, subject, .. } = facts;
+        let CallEnd { driver, rpc, subject, .. } = facts;
         let call = kept.keep(driver, rpc, subject, |of| facts.ended(number, of));
         if let Some(unwritten) = &mut kept.unwritten {
             if unwritten.len() == MAX_UNWRITTEN {
@@ -198,12 +198,12 @@ impl Ended {
         Some(call).filter(|call| call.news)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Kept> {
+    fn lock(&self) -> MutexGuard<'_, EndedTable> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Kept {
+impl EndedTable {
     /// Keeps the call that `ended` makes of those before it, and forgets what is too much.
     fn keep(
         &mut self,
@@ -283,7 +283,7 @@ impl Calls {
 
     /// True for a failure, unless the log had the same one within the last minute. A caller that is
     /// refused tries again for hours.
-    fn is_news(&self, facts: &Facts<'_>) -> bool {
+    fn is_news(&self, facts: &CallEnd<'_>) -> bool {
         let since = facts.at.saturating_sub(NO_NEWS);
         let message = start(&facts.outcome.message, MAX_MESSAGE);
         let is_same = |call: &Arc<EndedCall>| {
@@ -311,7 +311,7 @@ impl EndedCall {
     }
 }
 
-impl Facts<'_> {
+impl CallEnd<'_> {
     /// The call with this number, after those.
     fn ended(self, number: u64, before: &Calls) -> EndedCall {
         EndedCall {

@@ -235,7 +235,7 @@ struct Inner {
     last: u64,
     running: HashMap<u64, Run>,
     by_subject: HashMap<Id, u64>,
-    kept: Kept,
+    kept: KeptAnswers,
 }
 
 struct Run {
@@ -370,7 +370,7 @@ impl Drop for Ticket {
 
 /// A driver's answers, by call.
 #[derive(Default)]
-struct Kept {
+struct KeptAnswers {
     by_call: HashMap<Uuid, Arc<Done>>,
     oldest: VecDeque<(Uuid, Instant)>,
     bytes: usize,
@@ -382,7 +382,7 @@ struct Done {
     answer: Answer,
 }
 
-impl Kept {
+impl KeptAnswers {
     fn find(&self, id: &Uuid, operation: &Operation) -> Option<Answer> {
         let done = self.by_call.get(id)?;
         // The same id with another request is not a repeated call.

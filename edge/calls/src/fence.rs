@@ -34,7 +34,7 @@ pub struct Fence {
 
 /// The content of the file.
 #[derive(Serialize, Deserialize)]
-struct Kept {
+struct FenceRecord {
     epoch: LeaderEpoch,
 }
 
@@ -159,7 +159,7 @@ impl Fence {
             return Ok(());
         }
         if let Some(file) = self.file.clone() {
-            let writing = move || publish_record(&file, &Kept { epoch });
+            let writing = move || publish_record(&file, &FenceRecord { epoch });
             let written = tokio::task::spawn_blocking(writing).await;
             written.map_err(io::Error::from).flatten().map_err(|error| FenceError::NotNoted {
                 node: self.node.clone(),
@@ -181,7 +181,7 @@ fn read(file: &Path) -> io::Result<u64> {
         Err(Unread::Missing) => return Ok(NONE),
         text => text?,
     };
-    let Kept { epoch } = serde_json::from_slice(&text)?;
+    let FenceRecord { epoch } = serde_json::from_slice(&text)?;
     Ok(epoch.0)
 }
 

@@ -43,7 +43,7 @@ type ByName = BTreeMap<DriverName, Arc<hello::Driver>>;
 
 /// The content of the file.
 #[derive(Serialize, Deserialize)]
-struct Kept {
+struct IntroductionsRecord {
     node: NodeName,
     drivers: Vec<hello::Driver>,
 }
@@ -96,7 +96,7 @@ impl Introductions {
         }
         let Some((file, node)) = self.file.clone().filter(|_| is_news) else { return };
         let drivers = self.known().values().map(|driver| driver.as_ref().clone()).collect();
-        keep(file, Kept { node, drivers }).await;
+        keep(file, IntroductionsRecord { node, drivers }).await;
     }
 
     /// Keeps an introduction; returns whether it is news.
@@ -143,7 +143,7 @@ impl Introductions {
 
 fn read(file: &Path, node: &NodeName) -> ByName {
     let kept = match files::read(file) {
-        Ok(text) => serde_json::from_slice::<Kept>(&text).context("it is damaged"),
+        Ok(text) => serde_json::from_slice::<IntroductionsRecord>(&text).context("it is damaged"),
         Err(Unread::Missing) => return ByName::new(),
         Err(error) => Err(error.into()),
     };
@@ -169,7 +169,7 @@ fn read(file: &Path, node: &NodeName) -> ByName {
 }
 
 /// Writes the file.
-async fn keep(file: PathBuf, kept: Kept) {
+async fn keep(file: PathBuf, kept: IntroductionsRecord) {
     let path = file.clone();
     let written = tokio::task::spawn_blocking(move || publish_record(&path, &kept)).await;
     let written = written.context("it was broken off").and_then(|written| Ok(written?));

@@ -7,7 +7,7 @@ use proto::control::health::HealthState;
 use serde::{Deserialize, Serialize};
 
 use super::state::AdminState;
-use crate::discovery::table::{Registration, Standing};
+use crate::discovery::table::{AnnouncementState, Registration};
 
 /// The path of the command.
 pub const PATH: &str = "/drivers";
@@ -30,7 +30,7 @@ pub struct DriverView {
     /// `configuration`, or the socket of the registrar that announced it.
     pub found_by: String,
     /// How its announcement stands; none for a driver that the configuration names.
-    pub announcement: Option<Standing>,
+    pub announcement: Option<AnnouncementState>,
     /// Whether the node's operator lets it be used.
     pub allowed: bool,
 }
@@ -42,9 +42,11 @@ impl AdminState {
         let drivers = self.drivers.all();
         let used = drivers.iter().map(|driver| used(driver, &announced));
         let is_unused = |registration: &&Registration| match registration.standing {
-            Standing::NotAllowed | Standing::Refused | Standing::Waiting => true,
+            AnnouncementState::NotAllowed
+            | AnnouncementState::Refused
+            | AnnouncementState::Waiting => true,
             // Nobody asked for those, and those that are used were shown.
-            Standing::Ignored | Standing::Used | Standing::Gone => false,
+            AnnouncementState::Ignored | AnnouncementState::Used | AnnouncementState::Gone => false,
         };
         used.chain(announced.iter().filter(is_unused).map(unused)).collect()
     }
@@ -84,6 +86,6 @@ fn unused(registration: &Registration) -> DriverView {
         why,
         found_by: socket.display().to_string(),
         announcement: Some(standing),
-        allowed: standing != Standing::NotAllowed,
+        allowed: standing != AnnouncementState::NotAllowed,
     }
 }

@@ -13,7 +13,7 @@ use crate::admin::drivers::DriverView;
 use crate::admin::ended_calls::EndedView;
 use crate::admin::status::StatusView;
 use crate::admin::volumes::VolumeView;
-use crate::discovery::table::Standing;
+use crate::discovery::table::AnnouncementState;
 
 pub(super) const DRIVERS: &[&str] =
     &["NAME", "HEALTH", "SINCE", "SOCKET", "CONTROLLER", "FOUND BY", "ALLOWED", "WHY"];
@@ -125,13 +125,13 @@ fn health(state: proto::control::health::HealthState) -> &'static str {
     }
 }
 
-fn standing(standing: Standing) -> &'static str {
+fn standing(standing: AnnouncementState) -> &'static str {
     match standing {
-        Standing::Used => "used",
-        Standing::Gone => "registrar gone",
-        Standing::Ignored => "ignored",
-        Standing::NotAllowed => "not allowed",
-        Standing::Refused => "refused",
-        Standing::Waiting => "waiting",
+        AnnouncementState::Used => "used",
+        AnnouncementState::Gone => "registrar gone",
+        AnnouncementState::Ignored => "ignored",
+        AnnouncementState::NotAllowed => "not allowed",
+        AnnouncementState::Refused => "refused",
+        AnnouncementState::Waiting => "waiting",
     }
 }

@@ -43,7 +43,7 @@ pub(super) struct KeptDriver {
 
 /// What the file holds.
 #[derive(Serialize, Deserialize)]
-struct Kept {
+struct DriversRecord {
     node: NodeName,
     drivers: Vec<KeptDriver>,
 }
@@ -87,7 +87,7 @@ impl FoundFile {
     /// Writes the file if it has something else. A failure is logged, and tried again next time.
     pub(super) async fn keep(&mut self) {
         let Some((file, node)) = self.at.clone().filter(|_| self.is_due) else { return };
-        let kept = Kept { node, drivers: self.drivers.values().cloned().collect() };
+        let kept = DriversRecord { node, drivers: self.drivers.values().cloned().collect() };
         let path = file.clone();
         let written = tokio::task::spawn_blocking(move || publish_record(&path, &kept)).await;
         let written = written.context("it was broken off").and_then(|written| Ok(written?));
@@ -109,7 +109,7 @@ impl FoundFile {
 
 fn read(file: &Path, node: &NodeName) -> Vec<KeptDriver> {
     let kept = match files::read(file) {
-        Ok(text) => serde_json::from_slice::<Kept>(&text).context("it is damaged"),
+        Ok(text) => serde_json::from_slice::<DriversRecord>(&text).context("it is damaged"),
         Err(Unread::Missing) => return Vec::new(),
         Err(error) => Err(error.into()),
     };

@@ -23,7 +23,7 @@ use super::file::{FoundFile, KeptDriver, MOST, Role};
 use super::scan;
 use super::scan::Socket;
 use super::settings::Settings;
-use super::table::{Registration, Registrations, Standing};
+use super::table::{AnnouncementState, Registration, Registrations};
 
 /// How often the directories are looked at, whatever the kernel tells of them.
 const RESCAN: Duration = Duration::from_secs(30);
@@ -83,7 +83,7 @@ impl Discovery {
                     socket: registrar.clone(),
                     driver: driver.to_string(),
                     endpoint: socket.display().to_string(),
-                    standing: Standing::Gone,
+                    standing: AnnouncementState::Gone,
                     why: "it was found before csi-edge started; its registrar was not seen".into(),
                 });
                 self.file.take(kept);
@@ -264,11 +264,11 @@ impl Discovery {
     /// Shows how an announcement stands, and logs it once.
     fn show(&self, path: &Path, info: &PluginInfo, outcome: &Result<(), Unused>) {
         let standing = match outcome {
-            Ok(()) => Standing::Used,
-            Err(Unused::NoCsiDriver(_) | Unused::OwnFront) => Standing::Ignored,
-            Err(Unused::NotAllowed) => Standing::NotAllowed,
-            Err(Unused::Wrong(_) | Unused::TwoSockets(_)) => Standing::Refused,
-            Err(Unused::NotYet(_)) => Standing::Waiting,
+            Ok(()) => AnnouncementState::Used,
+            Err(Unused::NoCsiDriver(_) | Unused::OwnFront) => AnnouncementState::Ignored,
+            Err(Unused::NotAllowed) => AnnouncementState::NotAllowed,
+            Err(Unused::Wrong(_) | Unused::TwoSockets(_)) => AnnouncementState::Refused,
+            Err(Unused::NotYet(_)) => AnnouncementState::Waiting,
         };
         let why = outcome.as_ref().err().map(ToString::to_string).unwrap_or_default();
         let driver = proto::host::plain(&info.name);
@@ -281,9 +281,15 @@ impl Discovery {
         let Registration { driver, endpoint, why, .. } = registration;
         let socket = path.display();
         match standing {
-            Standing::Used => info!(driver, endpoint, %socket, "a driver has announced itself"),
-            Standing::Ignored | Standing::Gone => debug!(driver, %socket, why, "not a driver"),
-            Standing::NotAllowed | Standing::Refused | Standing::Waiting => {
+            AnnouncementState::Used => {
+                info!(driver, endpoint, %socket, "a driver has announced itself")
+            }
+            AnnouncementState::Ignored | AnnouncementState::Gone => {
+                debug!(driver, %socket, why, "not a driver")
+            }
+            AnnouncementState::NotAllowed
+            | AnnouncementState::Refused
+            | AnnouncementState::Waiting => {
                 warn!(driver, endpoint, %socket, why, "a driver that announces itself is not used");
             }
         }

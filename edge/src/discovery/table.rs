@@ -12,7 +12,7 @@ const MOST: usize = 1024;
 /// How an announcement stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Standing {
+pub enum AnnouncementState {
     /// Its driver is used.
     Used,
     /// Its registrar has gone. The driver stays known: it may have volumes.
@@ -37,7 +37,7 @@ pub struct Registration {
     /// The driver's socket that it announces.
     pub endpoint: String,
     /// How it stands.
-    pub standing: Standing,
+    pub standing: AnnouncementState,
     /// Why it is not used; empty if it is.
     pub why: String,
 }
@@ -54,7 +54,7 @@ impl Registrations {
 
     /// Whether the registrar at this socket is there, and its driver used.
     pub(super) fn is_used(&self, socket: &Path) -> bool {
-        self.lock().get(socket).is_some_and(|known| known.standing == Standing::Used)
+        self.lock().get(socket).is_some_and(|known| known.standing == AnnouncementState::Used)
     }
 
     /// Notes how one stands; whether that is new.
@@ -69,8 +69,14 @@ impl Registrations {
         let mut all = self.lock();
         let has_room = all.len() <= MOST;
         match all.get_mut(socket) {
-            Some(used) if has_room && matches!(used.standing, Standing::Used | Standing::Gone) => {
-                used.standing = Standing::Gone;
+            Some(used)
+                if has_room
+                    && matches!(
+                        used.standing,
+                        AnnouncementState::Used | AnnouncementState::Gone
+                    ) =>
+            {
+                used.standing = AnnouncementState::Gone;
                 used.why = "its registrar has gone; the driver stays known".into();
             }
             Some(_) => drop(all.remove(socket)),

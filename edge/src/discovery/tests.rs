@@ -24,7 +24,7 @@ use tempfile::TempDir;
 
 use super::keep::Discovery;
 use super::settings::Settings;
-use super::table::{Registration, Standing};
+use super::table::{AnnouncementState, Registration};
 
 const DRIVER: &str = "d.example";
 
@@ -133,7 +133,7 @@ impl Scene {
         self.discovery.found().all().into_iter().find(|found| found.socket == socket)
     }
 
-    fn standing(&self, socket: &str) -> Option<Standing> {
+    fn standing(&self, socket: &str) -> Option<AnnouncementState> {
         self.found(socket).map(|found| found.standing)
     }
 
@@ -174,7 +174,7 @@ async fn beside_a_kubelet_nobody_is_told() {
     scene.serve(&denied, "kubelet/other-reg.sock");
     scene.discovery.look().await;
     assert_eq!(scene.names(), [DRIVER]);
-    assert_eq!(scene.standing("kubelet/other-reg.sock"), Some(Standing::NotAllowed));
+    assert_eq!(scene.standing("kubelet/other-reg.sock"), Some(AnnouncementState::NotAllowed));
     assert!(registrar.told().is_empty() && denied.told().is_empty());
 }
 
@@ -192,7 +192,10 @@ async fn our_own_front_is_no_driver() {
     scene.discovery.look().await;
     assert_eq!(scene.names(), [""; 0]);
     for index in 0..3 {
-        assert_eq!(scene.standing(&format!("kubelet/{index}.sock")), Some(Standing::Ignored));
+        assert_eq!(
+            scene.standing(&format!("kubelet/{index}.sock")),
+            Some(AnnouncementState::Ignored)
+        );
     }
 }
 
@@ -236,14 +239,18 @@ async fn what_cannot_be_used_says_why() {
     };
     let slow = Registrar { delay: Duration::from_secs(5), ..Registrar::new(DRIVER, &socket) };
     for (registrar, standing, words) in [
-        (old, Standing::Refused, "\"0.3.0, 2.0.0\", and csi-edge speaks 1.x"),
-        (device, Standing::Ignored, "DevicePlugin"),
-        (Registrar::new("d_", &socket), Standing::Refused, "d_"),
-        (Registrar::new(DRIVER, Path::new("d.sock")), Standing::Refused, "no absolute path"),
-        (Registrar::new("d.other", &socket), Standing::NotAllowed, "[discovery] allow"),
-        (Registrar::new(DRIVER, &scene.at("none")), Standing::Waiting, "cannot be found"),
-        (Registrar::new(DRIVER, &file), Standing::Waiting, "is no socket"),
-        (slow, Standing::Waiting, "does not answer within 1s"),
+        (old, AnnouncementState::Refused, "\"0.3.0, 2.0.0\", and csi-edge speaks 1.x"),
+        (device, AnnouncementState::Ignored, "DevicePlugin"),
+        (Registrar::new("d_", &socket), AnnouncementState::Refused, "d_"),
+        (
+            Registrar::new(DRIVER, Path::new("d.sock")),
+            AnnouncementState::Refused,
+            "no absolute path",
+        ),
+        (Registrar::new("d.other", &socket), AnnouncementState::NotAllowed, "[discovery] allow"),
+        (Registrar::new(DRIVER, &scene.at("none")), AnnouncementState::Waiting, "cannot be found"),
+        (Registrar::new(DRIVER, &file), AnnouncementState::Waiting, "is no socket"),
+        (slow, AnnouncementState::Waiting, "does not answer within 1s"),
     ] {
         scene.serve(&registrar, "ours/x.sock");
         scene.discovery.look().await;
@@ -251,7 +258,8 @@ async fn what_cannot_be_used_says_why() {
         let why = scene.why("ours/x.sock");
         assert!(why.contains(words), "{why} has no {words:?}");
         let told = registrar.told();
-        let expected = if standing == Standing::Waiting { vec![] } else { vec![(false, why)] };
+        let expected =
+            if standing == AnnouncementState::Waiting { vec![] } else { vec![(false, why)] };
         assert_eq!(told, expected);
     }
     assert_eq!(scene.names(), [""; 0]);
@@ -264,7 +272,7 @@ async fn a_registrar_that_is_not_ready_is_asked_again() {
     let registrar = Registrar::new(DRIVER, &endpoint);
     scene.serve(&registrar, "ours/d-reg.sock");
     scene.discovery.look().await;
-    assert_eq!(scene.standing("ours/d-reg.sock"), Some(Standing::Waiting));
+    assert_eq!(scene.standing("ours/d-reg.sock"), Some(AnnouncementState::Waiting));
     scene.socket("d.sock");
     while scene.names().is_empty() {
         scene.discovery.look().await;
@@ -285,12 +293,12 @@ async fn who_goes_is_not_forgotten_while_it_may_have_volumes() {
         std::fs::remove_file(scene.at(socket)).unwrap();
     }
     scene.discovery.look().await;
-    assert_eq!(scene.standing("ours/d-reg.sock"), Some(Standing::Gone));
+    assert_eq!(scene.standing("ours/d-reg.sock"), Some(AnnouncementState::Gone));
     assert_eq!(scene.standing("ours/other-reg.sock"), None);
     assert_eq!(scene.names(), [DRIVER]);
     scene.serve(&registrar, "ours/d-reg.sock");
     scene.discovery.look().await;
-    assert_eq!(scene.standing("ours/d-reg.sock"), Some(Standing::Used));
+    assert_eq!(scene.standing("ours/d-reg.sock"), Some(AnnouncementState::Used));
 }
 
 #[tokio::test]

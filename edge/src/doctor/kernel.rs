@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 
 use edge_direct::records::published;
-use edge_direct::runtimes::prerequisites::{CheckVerdict, Checks, Report};
+use edge_direct::runtimes::prerequisites::{CheckReport, CheckVerdict, Checks};
 use proto::admin::doctor::Finding;
 
 /// The first version of Linux that can cover a direct volume's target, and see who shares it.
@@ -32,7 +32,7 @@ pub(super) enum Need {
 
 impl Need {
     /// By the state directory and by the runtimes.
-    pub(super) fn of(state: Option<&Path>, checks: &Checks, report: &Report) -> Self {
+    pub(super) fn of(state: Option<&Path>, checks: &Checks, report: &CheckReport) -> Self {
         let Some(state) = state else { return Self::No };
         // A damaged record is one of a direct volume too.
         let is_empty = published::all(state).is_ok_and(|records| records.is_empty());

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use bytes::Bytes;
-use cloud::csi::route::{Facts, route};
+use cloud::csi::route::{RoutingFacts, route};
 use cloud::state::known::State;
 use cloud::state::policy::{Policy, Scope};
 use cloud::state::store::file::File;
@@ -119,7 +119,7 @@ fn decided(
     };
     let decide = |state: &State, request: &Bytes| {
         let of = state.driver(driver);
-        let facts = Facts {
+        let facts = RoutingFacts {
             driver: of,
             linked: &is_linked,
             up: &is_linked,

@@ -114,16 +114,7 @@ impl Leading {
     /// A new leader.
     pub fn new(epoch: Epoch, number: u8, memory: Records) -> Self {
         let jobs = vec![None; memory.names.len()];
-        Self {
-            epoch,
-            number,
-            memory,
-            told: 0,
-            writing: None,
-            again: false,
-            jobs,
-            lease_job: None,
-        }
+        Self { epoch, number, memory, told: 0, writing: None, again: false, jobs, lease_job: None }
     }
 
     /// The commit under way, as it is sent.

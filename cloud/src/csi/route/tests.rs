@@ -122,7 +122,7 @@ impl World {
             topology: Default::default(),
             ask_with_secrets: false,
         };
-        let facts = Facts {
+        let facts = RoutingFacts {
             driver: state.driver(&driver()),
             linked: &|node| self.linked.contains(&node.as_str()),
             up: &|node| self.linked.contains(&node.as_str()) && !self.down.contains(&node.as_str()),

@@ -10,10 +10,15 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 const KEY: &str = "topology.edge-csi.io/node";
 
-fn want(driver: &str, segments: &[(&str, &str)]) -> Wanted {
+fn want(driver: &str, segments: &[(&str, &str)]) -> WantedDriver {
     let segments =
         segments.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-    Wanted { driver: driver.parse().unwrap(), id: format!("{driver}-id"), segments, most: None }
+    WantedDriver {
+        driver: driver.parse().unwrap(),
+        id: format!("{driver}-id"),
+        segments,
+        most: None,
+    }
 }
 
 /// The API's objects after a step, if nobody else changes them.
@@ -48,7 +53,7 @@ fn after(step: &Step, node: &mut KnownNode, csinode: &mut KnownCsiNode) {
 }
 
 /// All steps until nothing is to be done.
-fn steps(wanted: &[Wanted], node: &mut KnownNode, csinode: &mut KnownCsiNode) -> Vec<Step> {
+fn steps(wanted: &[WantedDriver], node: &mut KnownNode, csinode: &mut KnownCsiNode) -> Vec<Step> {
     let mut steps = Vec::new();
     while let Some(step) = plan(wanted, node, csinode, |_| true).step {
         after(&step, node, csinode);
@@ -99,13 +104,13 @@ fn an_entry_that_changes_goes_and_comes_again() {
     let mut node = KnownNode::default();
     let mut csinode = KnownCsiNode::default();
     steps(&[want("a.example", &[(KEY, "n1")])], &mut node, &mut csinode);
-    let more = Wanted { most: Some(7), ..want("a.example", &[(KEY, "n1")]) };
+    let more = WantedDriver { most: Some(7), ..want("a.example", &[(KEY, "n1")]) };
     let changed = steps(std::slice::from_ref(&more), &mut node, &mut csinode);
     let [Step::Entries(withdrawn), Step::Entries(applied)] = &changed[..] else {
         panic!("{changed:?}")
     };
     assert_eq!((withdrawn.len(), applied.len()), (0, 1));
-    let other = Wanted { segments: [("rack".to_owned(), "r".to_owned())].into(), ..more };
+    let other = WantedDriver { segments: [("rack".to_owned(), "r".to_owned())].into(), ..more };
     let changed = steps(&[other], &mut node, &mut csinode);
     assert!(
         matches!(&changed[..], [Step::Entries(_), Step::Labels { .. }, Step::Entries(_)]),

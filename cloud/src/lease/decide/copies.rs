@@ -124,7 +124,7 @@ impl World {
     /// A node reports its lease, with its MAC if it has one.
     pub(super) fn hold(&mut self, at: usize, grant: Grant) -> LeaseVerdict {
         let proven = grant.key == Some(self.key);
-        self.step(at, Step::Hold(Report { epoch: grant.epoch, pod: "p", proven }))
+        self.step(at, Step::Hold(LeaseReport { epoch: grant.epoch, pod: "p", proven }))
     }
 
     /// What a node keeps after an answer.

@@ -91,7 +91,7 @@ impl Lies {
                 None => return,
             },
             Lie::Invent(epoch) => {
-                let report = Report { epoch, pod: "p", proven: false };
+                let report = LeaseReport { epoch, pod: "p", proven: false };
                 self.world.step(LIAR, Step::Hold(report))
             }
         };

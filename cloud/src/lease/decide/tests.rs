@@ -26,7 +26,7 @@ fn attached(own: LeaseRecord, name: &str) -> LeaseRecord {
 }
 
 fn proven(epoch: u64, pod: &str) -> Step<'_> {
-    Step::Hold(Report { epoch, pod, proven: true })
+    Step::Hold(LeaseReport { epoch, pod, proven: true })
 }
 
 fn nobodys() -> LeaseRecord {
@@ -189,7 +189,7 @@ fn what_is_attached_to_one_and_had_by_another_is_taken_from_each_alone() {
 }
 
 fn unproven(epoch: u64) -> Step<'static> {
-    Step::Hold(Report { epoch, pod: "p", proven: false })
+    Step::Hold(LeaseReport { epoch, pod: "p", proven: false })
 }
 
 fn claim(name: &str, epoch: u64) -> LeaseClaim {

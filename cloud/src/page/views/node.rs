@@ -19,7 +19,7 @@ use crate::page::timeline::Moment;
 pub(in crate::page) const VOLUMES: usize = 200;
 
 /// What is known of a node.
-pub(in crate::page) struct Facts<'a> {
+pub(in crate::page) struct NodeFacts<'a> {
     /// As it is in the list.
     pub(in crate::page) cell: &'a NodeCell,
     /// As `csi-cloud nodes` shows it.
@@ -33,8 +33,8 @@ pub(in crate::page) struct Facts<'a> {
 }
 
 /// A node. The explanation is rendered already.
-pub(in crate::page) fn node(facts: &Facts<'_>, explanation: &Markup) -> Markup {
-    let Facts { cell, volumes, calls, now, .. } = *facts;
+pub(in crate::page) fn node(facts: &NodeFacts<'_>, explanation: &Markup) -> Markup {
+    let NodeFacts { cell, volumes, calls, now, .. } = *facts;
     html! {
         p .kind { "Node" }
         h1 { (cell.name) }
@@ -64,8 +64,8 @@ pub(in crate::page) fn node(facts: &Facts<'_>, explanation: &Markup) -> Markup {
     }
 }
 
-fn list(facts: &Facts<'_>) -> Markup {
-    let Facts { cell, view, now, .. } = *facts;
+fn list(facts: &NodeFacts<'_>) -> Markup {
+    let NodeFacts { cell, view, now, .. } = *facts;
     html! {
         dl {
             dt { "first linked" } dd { (since(view.since_ms, now)) " ago" }
@@ -252,7 +252,7 @@ mod tests {
             set_apart: Vec::new(),
         };
         let cell = cell("n1", NodeState::Down);
-        let facts = Facts { cell: &cell, view: &view, volumes: &[], calls: &[], now: 61_000 };
+        let facts = NodeFacts { cell: &cell, view: &view, volumes: &[], calls: &[], now: 61_000 };
         let shown = node(&facts, &html! { p { "why" } }).into_string();
         for part in [
             "&lt;i&gt;\\u{7}",

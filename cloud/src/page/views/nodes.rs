@@ -12,7 +12,7 @@ const PAGE: usize = 100;
 
 /// Which nodes are listed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(in crate::page) struct Wanted {
+pub(in crate::page) struct NodeFilter {
     /// In this state only.
     pub(in crate::page) state: Option<NodeState>,
     /// With this driver only.
@@ -23,7 +23,7 @@ pub(in crate::page) struct Wanted {
     pub(in crate::page) after: Option<String>,
 }
 
-impl Wanted {
+impl NodeFilter {
     fn takes(&self, node: &NodeCell) -> bool {
         let has = |driver: &String| node.drivers.iter().any(|of| of.as_str() == driver);
         self.state.is_none_or(|state| node.state == state)
@@ -44,7 +44,7 @@ impl Wanted {
 }
 
 /// The list.
-pub(in crate::page) fn nodes(snapshot: &Snapshot, wanted: &Wanted) -> Markup {
+pub(in crate::page) fn nodes(snapshot: &Snapshot, wanted: &NodeFilter) -> Markup {
     let found: Vec<_> = snapshot.nodes.iter().filter(|node| wanted.takes(node)).collect();
     let is_after = |node: &&&NodeCell| {
         wanted.after.as_ref().is_none_or(|after| node.name.as_str() > after.as_str())
@@ -71,7 +71,7 @@ pub(in crate::page) fn nodes(snapshot: &Snapshot, wanted: &Wanted) -> Markup {
     }
 }
 
-fn filters(wanted: &Wanted) -> Markup {
+fn filters(wanted: &NodeFilter) -> Markup {
     html! {
         div .bar {
             nav aria-label="Nodes by state" {
@@ -157,7 +157,7 @@ mod tests {
         let names: Vec<_> = (0..250).map(|n| format!("n{n:03}")).collect();
         let nodes: Vec<_> = names.iter().map(|name| (name.as_str(), NodeState::Away)).collect();
         let fleet = fleet(&nodes);
-        let mut wanted = Wanted { state: Some(NodeState::Away), ..Wanted::default() };
+        let mut wanted = NodeFilter { state: Some(NodeState::Away), ..NodeFilter::default() };
         let mut seen = 0;
         for (rows, next) in [(100, Some("n099")), (100, Some("n199")), (50, None)] {
             let shown = nodes_of(&fleet, &wanted);
@@ -170,7 +170,7 @@ mod tests {
         assert_eq!(seen, 250);
     }
 
-    fn nodes_of(fleet: &Snapshot, wanted: &Wanted) -> String {
+    fn nodes_of(fleet: &Snapshot, wanted: &NodeFilter) -> String {
         nodes(fleet, wanted).into_string()
     }
 
@@ -181,12 +181,16 @@ mod tests {
             ("shop-2", NodeState::Away),
             ("x", NodeState::Away),
         ]);
-        let rows = |wanted: &Wanted| nodes_of(&fleet, wanted).matches("<th scope=\"row\">").count();
-        assert_eq!(rows(&Wanted::default()), 3);
-        assert_eq!(rows(&Wanted { state: Some(NodeState::Away), ..Wanted::default() }), 2);
-        assert_eq!(rows(&Wanted { text: "shop".into(), ..Wanted::default() }), 2);
-        assert_eq!(rows(&Wanted { driver: Some("d.example".into()), ..Wanted::default() }), 3);
-        let other = Wanted { driver: Some("<e>".into()), ..Wanted::default() };
+        let rows =
+            |wanted: &NodeFilter| nodes_of(&fleet, wanted).matches("<th scope=\"row\">").count();
+        assert_eq!(rows(&NodeFilter::default()), 3);
+        assert_eq!(rows(&NodeFilter { state: Some(NodeState::Away), ..NodeFilter::default() }), 2);
+        assert_eq!(rows(&NodeFilter { text: "shop".into(), ..NodeFilter::default() }), 2);
+        assert_eq!(
+            rows(&NodeFilter { driver: Some("d.example".into()), ..NodeFilter::default() }),
+            3
+        );
+        let other = NodeFilter { driver: Some("<e>".into()), ..NodeFilter::default() };
         assert_eq!(rows(&other), 0);
         assert!(nodes_of(&fleet, &other).contains("&lt;e&gt;"));
     }

@@ -15,12 +15,12 @@ use crate::state::store::table::Table;
 /// process finds its records.
 #[derive(Clone, Debug, Default)]
 pub struct Memory {
-    kept: Arc<Mutex<Kept>>,
+    kept: Arc<Mutex<Rows>>,
     /// Belongs to this clone: one csi-cloud crashes, and the next one opens the same store.
     crash: Option<Crash>,
 }
 
-type Kept = BTreeMap<(Table, Vec<u8>), Vec<u8>>;
+type Rows = BTreeMap<(Table, Vec<u8>), Vec<u8>>;
 
 /// The commit at which a csi-cloud crashes; zero is the next one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +38,7 @@ impl Memory {
         Self { kept: self.kept.clone(), crash: Some(at) }
     }
 
-    fn kept(&self) -> MutexGuard<'_, Kept> {
+    fn kept(&self) -> MutexGuard<'_, Rows> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -19,7 +19,7 @@ fn end_for(
     at: u64,
 ) -> bool {
     let outcome = Outcome { code, message: message.into() };
-    let facts = Facts {
+    let facts = CallEnd {
         at,
         id: u128::from(at).into(),
         rpc: "CreateVolume",

@@ -7,7 +7,7 @@ use std::path::Path;
 use super::volumes::DirectVolume;
 use crate::lease::record::Lease;
 use crate::runtimes::backend;
-use crate::runtimes::prerequisites::Report;
+use crate::runtimes::prerequisites::CheckReport;
 
 const HEADERS: [&str; 7] = ["VOLUME", "DRIVER", "STANDING", "KIND", "DEVICE", "SANDBOX", "TARGET"];
 
@@ -94,7 +94,7 @@ pub fn details(out: &mut impl Write, volumes: &[DirectVolume]) -> io::Result<()>
 ///
 /// # Errors
 /// The writer's.
-pub fn report(out: &mut impl Write, report: &Report) -> io::Result<()> {
+pub fn report(out: &mut impl Write, report: &CheckReport) -> io::Result<()> {
     if let Some(version) = &report.version {
         writeln!(out, "Kata {} is installed", printable(version))?;
     }

@@ -17,7 +17,7 @@ use crate::records::published::{Damaged, PublicationState, Published};
 use crate::runtimes::entry;
 use crate::runtimes::entry::{DevicePath, EntryState};
 use crate::runtimes::stats::{Stats, Usage};
-use crate::runtimes::{Holder, Runtimes};
+use crate::runtimes::{Runtimes, VolumeSandbox};
 use crate::volume::cover;
 
 /// A direct volume, or a foreign entry.
@@ -196,12 +196,14 @@ async fn volume(state: &Path, record: &Published, runtimes: &Runtimes) -> Direct
     }
     let (holder, unknown) = match runtimes.holder(record).await {
         Ok(holder) => (holder, None),
-        Err(error) => (Holder::NotHandedOver, Some(chain(&error))),
+        Err(error) => (VolumeSandbox::NotHandedOver, Some(chain(&error))),
     };
     let (runtime, sandbox, stale) = match holder {
-        Holder::NotHandedOver => (None, None, Vec::new()),
-        Holder::Nobody { stale } => (None, None, stale.iter().map(ToString::to_string).collect()),
-        Holder::Live { runtime, sandbox } => {
+        VolumeSandbox::NotHandedOver => (None, None, Vec::new()),
+        VolumeSandbox::Nobody { stale } => {
+            (None, None, stale.iter().map(ToString::to_string).collect())
+        }
+        VolumeSandbox::Live { runtime, sandbox } => {
             (Some(runtime.name()), Some(sandbox.to_string()), Vec::new())
         }
     };

@@ -20,7 +20,7 @@ use crate::records::journal::{Content, Journal, is_mark};
 
 /// The settings of the class.
 #[derive(Clone, Copy, Debug)]
-pub struct Wanted<'a> {
+pub struct FormatSettings<'a> {
     /// The file system; none means the one found, and ext4 if there is none.
     pub file_system: Option<FileSystem>,
     /// Further options for mkfs.
@@ -143,7 +143,7 @@ enum Plan {
 pub async fn ready(
     device: &Path,
     journal: &Journal,
-    wanted: Wanted<'_>,
+    wanted: FormatSettings<'_>,
     steps: Steps<'_>,
 ) -> Result<Ready, FormatError> {
     let seen = probe(device).await?;
@@ -176,7 +176,7 @@ fn plan(
     seen: &Seen,
     known: Option<&Content>,
     mark: &str,
-    wanted: &Wanted<'_>,
+    wanted: &FormatSettings<'_>,
 ) -> Result<Plan, FormatError> {
     match (&seen.signature, known) {
         // The label goes before the journal is ready, so this is an older copy of the volume.
@@ -215,7 +215,7 @@ fn plan(
 }
 
 /// The file system found, if it is one that is wanted.
-fn there(found: &Signature, wanted: &Wanted<'_>) -> Result<Ready, FormatError> {
+fn there(found: &Signature, wanted: &FormatSettings<'_>) -> Result<Ready, FormatError> {
     let file_system: FileSystem =
         found.kind.parse().map_err(|_| FormatError::Foreign(found.kind.clone()))?;
     if let Some(other) = wanted.file_system.filter(|wanted| *wanted != file_system) {
@@ -232,7 +232,7 @@ async fn make(
     seen: &Seen,
     journal: &Journal,
     (file_system, again): (FileSystem, bool),
-    wanted: &Wanted<'_>,
+    wanted: &FormatSettings<'_>,
     steps: Steps<'_>,
 ) -> Result<Ready, FormatError> {
     let uuid = Uuid::new_v4().to_string();

@@ -20,4 +20,4 @@ pub mod sandbox;
 pub mod stats;
 
 pub use error::Error;
-pub use registry::{Holder, PATIENCE, Roots, Runtimes};
+pub use registry::{PATIENCE, Roots, Runtimes, VolumeSandbox};

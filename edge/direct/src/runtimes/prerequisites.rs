@@ -38,7 +38,7 @@ impl Default for Checks {
 /// The findings, and if these runtimes are fit for direct volumes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Report {
+pub struct CheckReport {
     /// The installed version, if kata-deploy's note of it can be read.
     pub version: Option<String>,
     /// Each configuration in use.
@@ -68,7 +68,7 @@ pub enum CheckVerdict {
     Unknown,
 }
 
-impl Report {
+impl CheckReport {
     /// Its conclusion.
     pub fn verdict(&self) -> CheckVerdict {
         let fault = |finding: &Finding| {
@@ -85,11 +85,11 @@ impl Report {
 }
 
 /// Checks the runtimes that are installed below a root.
-pub fn check(root: &Path) -> Report {
+pub fn check(root: &Path) -> CheckReport {
     let version = installed::version(root);
     let found = |configuration| finding(configuration, version.as_deref());
     let configurations = installed::configurations(root).into_iter().map(found).collect();
-    Report { version, configurations }
+    CheckReport { version, configurations }
 }
 
 fn finding(configuration: Configuration, version: Option<&str>) -> Finding {

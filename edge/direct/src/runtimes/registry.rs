@@ -58,7 +58,7 @@ impl Default for Roots {
 }
 
 /// The holder of a volume.
-pub enum Holder<'a> {
+pub enum VolumeSandbox<'a> {
     /// Nobody can have it: it has no entry.
     NotHandedOver,
     /// It is handed over, and no runtime that left its sandbox's id is alive. A runtime that leaves
@@ -127,8 +127,10 @@ impl Runtimes {
     ///
     /// # Errors
     /// Its entry cannot be read, so this is not known.
-    pub async fn holder(&self, volume: &Published) -> Result<Holder<'_>, Error> {
-        let Some(entry) = self.entry(&volume.target) else { return Ok(Holder::NotHandedOver) };
+    pub async fn holder(&self, volume: &Published) -> Result<VolumeSandbox<'_>, Error> {
+        let Some(entry) = self.entry(&volume.target) else {
+            return Ok(VolumeSandbox::NotHandedOver);
+        };
         let recorded = match sandbox::recorded(&entry) {
             // What is there instead of a directory is nobody's sandbox.
             Err(error)
@@ -137,7 +139,7 @@ impl Runtimes {
                     io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
                 ) =>
             {
-                return Ok(Holder::NotHandedOver);
+                return Ok(VolumeSandbox::NotHandedOver);
             }
             Err(source) => return Err(unread(volume, &entry, source)),
             Ok(recorded) => recorded,
@@ -145,14 +147,14 @@ impl Runtimes {
         for sandbox in &recorded {
             for runtime in &self.all {
                 if sandbox::listens(&runtime.socket(sandbox)).await {
-                    return Ok(Holder::Live {
+                    return Ok(VolumeSandbox::Live {
                         runtime: runtime.as_ref(),
                         sandbox: sandbox.clone(),
                     });
                 }
             }
         }
-        Ok(Holder::Nobody { stale: recorded })
+        Ok(VolumeSandbox::Nobody { stale: recorded })
     }
 
     /// The statistics of the volume, as its guest sees it.
@@ -161,15 +163,15 @@ impl Runtimes {
     /// Nobody has it, or its runtime does not tell.
     pub async fn stats(&self, volume: &Published) -> Result<Stats, Error> {
         match self.holder(volume).await? {
-            Holder::Live { runtime, sandbox } => {
+            VolumeSandbox::Live { runtime, sandbox } => {
                 let size =
                     if volume.kind == DeviceKind::Block { size(volume).await? } else { u64::MAX };
                 self.live_stats(volume, runtime, &sandbox, size).await
             }
-            Holder::Nobody { stale } => {
+            VolumeSandbox::Nobody { stale } => {
                 Err(Error::NoSandbox { volume: volume.volume_id.clone(), stale: stale.len() })
             }
-            Holder::NotHandedOver => Err(Error::NotHandedOver {
+            VolumeSandbox::NotHandedOver => Err(Error::NotHandedOver {
                 volume: volume.volume_id.clone(),
                 target: volume.target.clone(),
             }),
@@ -212,7 +214,7 @@ impl Runtimes {
             return Ok(bytes);
         }
         match self.holder(volume).await? {
-            Holder::Live { runtime, sandbox } => {
+            VolumeSandbox::Live { runtime, sandbox } => {
                 let before = self.live_stats(volume, runtime, &sandbox, size).await?.bytes.total;
                 let talk = Talk { volume, runtime, sandbox: &sandbox, what: "grow" };
                 let reply =
@@ -222,7 +224,7 @@ impl Runtimes {
             }
             // Even without an entry a guest may run. Nothing that was ever handed over is written
             // to here; `format::grow` grows it before the next hand-over.
-            Holder::Nobody { .. } | Holder::NotHandedOver => {
+            VolumeSandbox::Nobody { .. } | VolumeSandbox::NotHandedOver => {
                 Err(Error::HandedOver { volume: volume.volume_id.clone() })
             }
         }

@@ -68,7 +68,7 @@ pub enum StatsError {
 }
 
 #[derive(Deserialize)]
-struct Report {
+struct GuestReport {
     #[serde(default)]
     usage: Vec<Row>,
     #[serde(default)]
@@ -101,7 +101,7 @@ struct Condition {
 /// # Errors
 /// It is not certainly this volume's statistics.
 pub fn read(body: &[u8], device: u64) -> Result<Stats, StatsError> {
-    let report: Report =
+    let report: GuestReport =
         serde_json::from_slice(body).map_err(|error| StatsError::Json(error.to_string()))?;
     let mut bytes = None;
     let mut inodes = None;

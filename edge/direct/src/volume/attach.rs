@@ -16,7 +16,7 @@ use crate::error::{Error, HANDED_OVER, not_yet};
 use crate::format::grow;
 use crate::format::grow::Growing;
 use crate::format::prepare;
-use crate::format::prepare::{FormatError, Ready, Wanted};
+use crate::format::prepare::{FormatError, FormatSettings, Ready};
 use crate::records::journal::Journal;
 use crate::records::published::{PublicationState, Published};
 use crate::runtimes::entry;
@@ -92,7 +92,7 @@ async fn prepare_file_system(
     mount: &Mount,
 ) -> Result<Ready, FormatError> {
     let journal = Journal::of(state, &record.driver, &record.volume_id);
-    let wanted = Wanted {
+    let wanted = FormatSettings {
         file_system: mount.file_system,
         mkfs: &direct.mkfs,
         blank: direct.blank,

@@ -90,14 +90,14 @@ async fn a_driver_is_known_at_the_next_start_without_its_registrar() {
         scene.restart_as_before();
         assert_eq!(scene.names(), [DRIVER], "before anything is looked at");
         assert_eq!(scene.socket_in_use(), socket);
-        assert_eq!(scene.standing(REGISTRAR), Some(Standing::Gone));
+        assert_eq!(scene.standing(REGISTRAR), Some(AnnouncementState::Gone));
         scene.discovery.look().await;
-        assert_eq!(scene.standing(REGISTRAR), Some(Standing::Gone));
+        assert_eq!(scene.standing(REGISTRAR), Some(AnnouncementState::Gone));
     }
     drop(scene.socket("d.sock"));
     scene.serve(&registrar, REGISTRAR);
     scene.discovery.look().await;
-    assert_eq!(scene.standing(REGISTRAR), Some(Standing::Used));
+    assert_eq!(scene.standing(REGISTRAR), Some(AnnouncementState::Used));
     assert_eq!(scene.names(), [DRIVER]);
 }
 
@@ -207,12 +207,12 @@ async fn a_driver_moves_when_it_is_gone_and_its_registrar_has_left() {
     }
     scene.serve(&second, "ours/e-reg.sock");
     scene.discovery.look().await;
-    assert_eq!(scene.standing("ours/e-reg.sock"), Some(Standing::Refused));
+    assert_eq!(scene.standing("ours/e-reg.sock"), Some(AnnouncementState::Refused));
     assert_eq!(scene.socket_in_use(), used);
     scene.remove(REGISTRAR);
     scene.serve(&second, "ours/e-reg.sock");
     scene.until_used_at(&other).await;
-    assert_eq!(scene.standing("ours/e-reg.sock"), Some(Standing::Used));
+    assert_eq!(scene.standing("ours/e-reg.sock"), Some(AnnouncementState::Used));
     while !scene.drivers.of_name(DRIVER).unwrap().is_here() {
         changes.changed().await.unwrap();
     }

@@ -39,7 +39,7 @@ const LIVES: usize = 3;
 const LIFE: &str = "life-";
 
 /// A volume of a pod that comes back.
-struct Kept {
+struct ReturningVolume {
     traces: Traces,
     /// What its node mounts of it.
     mounts: usize,
@@ -48,7 +48,7 @@ struct Kept {
 /// A pod that comes back after a power cut, and its volumes.
 struct Back {
     pod: String,
-    volumes: Vec<Kept>,
+    volumes: Vec<ReturningVolume>,
     /// At the driver's: a line for each start of the pod.
     starts: PathBuf,
 }
@@ -103,7 +103,7 @@ async fn begin(scene: &Scene<'_>, node: &Node) -> anyhow::Result<Vec<Back>> {
         for claim in [name.clone(), format!("{name}-raw")] {
             let traces = Traces::of(scene, &claim).await?;
             let mounts = traces.mounts(node)?.len();
-            volumes.push(Kept { traces, mounts });
+            volumes.push(ReturningVolume { traces, mounts });
         }
         let driver = if *class == "shared" { SHARED } else { DRIVER };
         let driver = node.drivers.iter().find(|one| one.name == driver).context("no driver")?;

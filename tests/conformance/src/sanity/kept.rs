@@ -14,7 +14,7 @@ use harness::requests::capability;
 use harness::stand::channel;
 
 /// A volume at each node, published there, with a snapshot.
-pub(super) struct Kept {
+pub(super) struct KeptVolumes {
     things: Vec<Thing>,
 }
 
@@ -25,7 +25,7 @@ struct Thing {
     snapshot_id: String,
 }
 
-impl Kept {
+impl KeptVolumes {
     /// Makes them through the cloud's front, at the nodes of these fronts.
     ///
     /// # Errors

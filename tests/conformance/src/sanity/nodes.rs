@@ -13,7 +13,7 @@ use clap::ValueEnum;
 use proto::host::publish::{Existing, publish};
 use tokio_util::sync::CancellationToken;
 
-use super::kept::Kept;
+use super::kept::KeptVolumes;
 use super::report::Report;
 use super::run::{Way, split};
 use super::started::{Driver, Started, guarded};
@@ -131,7 +131,7 @@ impl<'a> Fleet<'a> {
     async fn lose_store(&mut self) -> anyhow::Result<()> {
         let front = self.stand.cloud_front(&self.name);
         let edges = self.nodes.iter().map(|node| self.stand.edge_front(node, &self.name)).collect();
-        let kept = Kept::make(&front, edges).await?;
+        let kept = KeptVolumes::make(&front, edges).await?;
         self.started.cloud.take().context("csi-cloud is not there")?.kill().await?;
         tokio::fs::remove_file(self.stand.at("cloud.redb")).await?;
         self.start_cloud().await?;

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use cloud::lease::decide::{LeaseVerdict, Moment, Report, Step, decide};
+use cloud::lease::decide::{LeaseReport, LeaseVerdict, Moment, Step, decide};
 use cloud::state::record::LeaseRecord;
 use edge_direct::lease::record as lease;
 use edge_direct::lease::record::{Lease, Wish};
@@ -187,7 +187,7 @@ impl World {
             Request::Ask { pod } => self.step(at, Step::Ask(pod)),
             Request::Hold { epoch, pod, mac } => {
                 let proven = *mac == Some(mac_of(at, *epoch));
-                self.step(at, Step::Hold(Report { epoch: *epoch, pod, proven }))
+                self.step(at, Step::Hold(LeaseReport { epoch: *epoch, pod, proven }))
             }
             Request::Release => self.step(at, Step::Release),
         };

@@ -9,7 +9,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use edge_direct::records::published::{PublicationState, Published};
-use edge_direct::runtimes::{Error, Holder, Roots, Runtimes};
+use edge_direct::runtimes::{Error, Roots, Runtimes, VolumeSandbox};
 use guest::shim::{Dialect, GuestFileSystem, Manner, Shim};
 use proto::csi::direct::DeviceKind;
 use proto::csi::status::ToStatus;
@@ -236,14 +236,15 @@ async fn the_live_sandbox_is_found_among_those_that_are_gone() {
     let host = Host::new().handed_over(&["dead-0", "alive-1", "never-2", "dead-3"]);
     drop((host.shim("dead-0", Dialect::Go, GUEST), host.shim("dead-3", Dialect::Rs, GUEST)));
     let _other = host.shim("unrecorded", Dialect::Go, GUEST);
-    let Holder::Nobody { stale } = host.runtimes.holder(&host.volume).await.unwrap() else {
+    let VolumeSandbox::Nobody { stale } = host.runtimes.holder(&host.volume).await.unwrap() else {
         panic!("somebody has it")
     };
     assert_eq!(stale.len(), 4);
     let error = host.runtimes.stats(&host.volume).await.unwrap_err();
     assert_eq!(code(&error), Code::Unavailable, "{}", told(&error));
     let _alive = host.shim("alive-1", Dialect::Go, GUEST);
-    let Holder::Live { runtime, sandbox } = host.runtimes.holder(&host.volume).await.unwrap()
+    let VolumeSandbox::Live { runtime, sandbox } =
+        host.runtimes.holder(&host.volume).await.unwrap()
     else {
         panic!("nobody has it")
     };

@@ -33,8 +33,8 @@ fn on(_: &'static str) -> Result<(), FormatError> {
     Ok(())
 }
 
-fn wanted(file_system: Option<FileSystem>) -> Wanted<'static> {
-    Wanted { file_system, mkfs: &[], blank: Blank::Zero, fsck: Fsck::Preen }
+fn wanted(file_system: Option<FileSystem>) -> FormatSettings<'static> {
+    FormatSettings { file_system, mkfs: &[], blank: Blank::Zero, fsck: Fsck::Preen }
 }
 
 impl TestVolume {
@@ -240,7 +240,7 @@ async fn a_torn_superblock_is_not_formatted_though_the_class_lets_what_has_no_si
         volume.image.as_file().write_all_at(&[0xff; 4], at).unwrap();
     }
     let before = volume.bytes();
-    let unsigned = Wanted { blank: Blank::Unsigned, ..wanted(None) };
+    let unsigned = FormatSettings { blank: Blank::Unsigned, ..wanted(None) };
     let refused = ready(volume.image.path(), &volume.journal(), unsigned, &on).await.unwrap_err();
     assert!(matches!(refused, FormatError::Probe(ProbeError::Torn("xfs"))), "{refused:?}");
     assert!(volume.bytes() == before && volume.journal().read().unwrap().is_none());
@@ -250,7 +250,7 @@ async fn a_torn_superblock_is_not_formatted_though_the_class_lets_what_has_no_si
 async fn bytes_without_a_signature_are_formatted_only_if_the_class_says_so() {
     let volume = TestVolume::new(16 * MIB);
     volume.image.as_file().write_all_at(b"what the last volume left", 9000).unwrap();
-    let unsigned = Wanted { blank: Blank::Unsigned, ..wanted(None) };
+    let unsigned = FormatSettings { blank: Blank::Unsigned, ..wanted(None) };
     let made = ready(volume.image.path(), &volume.journal(), unsigned, &on).await.unwrap();
     volume.is_good(&made).await;
 }
@@ -326,9 +326,14 @@ async fn a_journal_that_cannot_be_read_stops_everything() {
 async fn mkfs_options_count_and_those_that_make_no_such_file_system_do_not_pass() {
     let volume = TestVolume::new(16 * MIB);
     let mkfs = ["-b", "2048"].map(str::to_owned);
-    ready(volume.image.path(), &volume.journal(), Wanted { mkfs: &mkfs, ..wanted(None) }, &on)
-        .await
-        .unwrap();
+    ready(
+        volume.image.path(),
+        &volume.journal(),
+        FormatSettings { mkfs: &mkfs, ..wanted(None) },
+        &on,
+    )
+    .await
+    .unwrap();
     let found = Command::new("blkid")
         .args(["-p", "-o", "value", "-s", "BLOCK_SIZE"])
         .arg(volume.image.path())
@@ -336,9 +341,13 @@ async fn mkfs_options_count_and_those_that_make_no_such_file_system_do_not_pass(
     assert_eq!(found.unwrap().stdout, b"2048\n");
     let volume = TestVolume::new(16 * MIB);
     let mkfs = ["-b", "3"].map(str::to_owned);
-    let refused =
-        ready(volume.image.path(), &volume.journal(), Wanted { mkfs: &mkfs, ..wanted(None) }, &on)
-            .await;
+    let refused = ready(
+        volume.image.path(),
+        &volume.journal(),
+        FormatSettings { mkfs: &mkfs, ..wanted(None) },
+        &on,
+    )
+    .await;
     assert!(matches!(refused, Err(FormatError::Tool(ToolError::Failed { .. }))));
     // The class was corrected.
     let made = volume.ready().await.unwrap();
@@ -365,6 +374,6 @@ async fn a_used_file_system_is_mended_or_not_handed_over() {
     debugfs("set_super_value state 2");
     debugfs("clri <2>");
     assert!(matches!(volume.ready().await, Err(FormatError::Tool(_))));
-    let never = Wanted { fsck: Fsck::Never, ..wanted(None) };
+    let never = FormatSettings { fsck: Fsck::Never, ..wanted(None) };
     assert_eq!(ready(volume.image.path(), &volume.journal(), never, &on).await.unwrap(), made);
 }

@@ -28,7 +28,7 @@ impl Root {
         self.0.path().join(path)
     }
 
-    fn report(&self) -> Report {
+    fn report(&self) -> CheckReport {
         check(self.0.path())
     }
 

@@ -10,7 +10,7 @@ use crate::state::store::writer::Store;
 
 /// Whether the node of a holder can release its lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum HolderLink {
     /// It is linked, and reports a release.
     Linked,
     /// It is linked, but its csi-edge, of this version, does not report leases.
@@ -21,7 +21,7 @@ pub(crate) enum Standing {
     Removed,
 }
 
-impl Standing {
+impl HolderLink {
     /// The standing of a node; `removed` is true if an operator removed it.
     pub(crate) fn of(node: &NodeName, removed: bool, links: &Links) -> Self {
         match links.now(node) {
@@ -48,7 +48,7 @@ pub(crate) fn explain(
     match (&record.holder, &record.attached) {
         (Some(holder), _) => {
             let removed = store.read(|state| state.is_removed(&holder.node));
-            let standing = Standing::of(&holder.node, removed, links);
+            let standing = HolderLink::of(&holder.node, removed, links);
             let release = release(&holder.node);
             format!("{}, and {}", has(holder), until(&holder.node, &standing, &release))
         }
@@ -96,23 +96,23 @@ fn date(since: u64) -> String {
 }
 
 /// The condition under which the node releases it, and the remedy otherwise.
-fn until(node: &NodeName, standing: &Standing, release: &str) -> String {
+fn until(node: &NodeName, standing: &HolderLink, release: &str) -> String {
     match standing {
-        Standing::Linked => format!(
+        HolderLink::Linked => format!(
             "is linked: it lets go when that pod is gone and the volume is unpublished there. \
              If `csi-edge direct list` there does not have the volume: \
              stop csi-edge there, give {release}, and start it again"
         ),
-        Standing::Mute(version) => format!(
+        HolderLink::Mute(version) => format!(
             "is linked, but its csi-edge, {version}, does not say when it has let go: \
              upgrade it; or, when that pod is gone and the volume is unpublished there, \
              and only then, give {release}"
         ),
-        Standing::Away => format!(
+        HolderLink::Away => format!(
             "has no link: it lets go when it has linked and the pod there is gone; \
              if it is off for good, and only then, {release} takes it from that node"
         ),
-        Standing::Removed => format!(
+        HolderLink::Removed => format!(
             "was removed, so it never says that it has let go: \
              if that machine is off, or the volume is unpublished there, \
              and only then, {release} takes it from {node}"
