@@ -84,6 +84,9 @@ impl Reason {
 }
 
 /// A future with the time limit of a handshake.
+///
+/// # Errors
+/// [`LinkError::TimedOut`] after [`HANDSHAKE`], or the future's own.
 pub(super) async fn within_handshake<T>(
     future: impl Future<Output = Result<T, LinkError>>,
 ) -> Result<T, LinkError> {

@@ -26,6 +26,9 @@ pub struct Steps {
 }
 
 /// Runs a step within this time limit, and notes its duration.
+///
+/// # Errors
+/// [`LinkError::Unanswered`] if it takes longer, or the step's own.
 pub(super) async fn step<T>(
     patience: Duration,
     took: &mut Option<Duration>,

@@ -292,6 +292,10 @@ impl Direct {
     }
 
     /// Refuses options with which mkfs would do more than lay out this one device.
+    ///
+    /// # Errors
+    /// [`Contradiction::MkfsOption`] if an option is not allowed for this file system, or its value
+    /// is missing or not allowed.
     pub(super) fn check_mkfs(&self, file_system: FileSystem) -> Result<(), Contradiction> {
         // The letters of options that have a value. Not among them: labels, UUIDs, force, devices.
         let letters = match file_system {

@@ -18,6 +18,10 @@ const LOOK: Duration = Duration::from_millis(5);
 const GOODBYE: Duration = Duration::from_millis(500);
 
 /// Looks how far a dial comes.
+///
+/// # Errors
+/// The endpoint cannot be reached, the handshake fails, or the cloud does not take our certificate.
+/// [`LinkError::Unanswered`] if a step takes longer than `patience`.
 pub(in crate::link) async fn check(
     endpoint: &Endpoint,
     tls: Arc<rustls::ClientConfig>,

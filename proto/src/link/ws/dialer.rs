@@ -83,6 +83,10 @@ impl Dialer {
     }
 
     /// Looks how far a dial comes.
+    ///
+    /// # Errors
+    /// The endpoint cannot be reached, TLS fails, or the answer to the question is another than
+    /// 404. [`LinkError::Unanswered`] if a step takes longer than `patience`.
     pub(in crate::link) async fn check(
         &self,
         patience: Duration,

@@ -36,6 +36,9 @@ pub struct Asker {
 
 impl Asker {
     /// Reads the question.
+    ///
+    /// # Errors
+    /// The edge sends no text or closes the connection, or its question cannot be read.
     pub(super) async fn read(mut ws: Ws) -> Result<Self, LinkError> {
         let join = Join::decode(next_text(&mut ws).await?.as_bytes())?;
         Ok(Self { join, ws })

@@ -171,6 +171,9 @@ impl Socket {
     }
 
     /// Sends as much as possible, without reading.
+    ///
+    /// # Errors
+    /// The peer said nothing or took nothing for too long, or the connection broke.
     pub(super) fn drain(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         match self.poll_outgoing(cx) {
             Poll::Ready(Err(error)) => Err(error),
