@@ -29,6 +29,10 @@ pub struct AdoptVolume {
 
 impl AdminState {
     /// Records a home. The other claims to the id are dropped.
+    ///
+    /// # Errors
+    /// The id is none of a volume, snapshot or group, or the node never had the driver or was
+    /// removed. It also fails if the home is at another node, or the change is not durable.
     pub(super) async fn adopt_volume(&self, request: AdoptVolume) -> Result<Done, CommandError> {
         let AdoptVolume { driver, kind, id: name, node } = request;
         let key = id(&kind, &name).filter(|id| !matches!(id, Id::Name(..)) && !name.is_empty());

@@ -89,6 +89,9 @@ impl AdminState {
     }
 
     /// The progress of a rotation.
+    ///
+    /// # Errors
+    /// This csi-cloud issues no certificates.
     pub(super) fn rotation(&self) -> Result<RotationView, CommandError> {
         let issuers = self.issuers()?;
         let issuer = issuers.read_again().issuer;
@@ -113,6 +116,10 @@ impl AdminState {
     }
 
     /// Lets another CA take over.
+    ///
+    /// # Errors
+    /// This csi-cloud issues no certificates, or shares its store with others. Otherwise see
+    /// [`RotationError`].
     pub(super) fn start_rotation(&self, request: StartRotation) -> Result<Done, CommandError> {
         let StartRotation { cert, key, root } = request;
         let cas = self
@@ -130,6 +137,10 @@ impl AdminState {
     }
 
     /// Takes the old CA away, if that locks nobody out.
+    ///
+    /// # Errors
+    /// This csi-cloud issues no certificates, shares its store with others, or would lock nodes out
+    /// unasked. Otherwise see [`RotationError`].
     pub(super) fn finish_rotation(&self, request: FinishRotation) -> Result<Done, CommandError> {
         let issuers = self.rotating_issuers()?;
         if !issuers.is_rotating() {

@@ -42,6 +42,10 @@ fn readers(kind: Capabilities) -> &'static [&'static str] {
 
 impl AdminState {
     /// Adopts the last answers of a node's driver as the driver's profile.
+    ///
+    /// # Errors
+    /// The driver has no front here, or the node's answers are not known or count for nothing. It
+    /// also fails if the change is not durable.
     pub(super) async fn set_profile(&self, request: SetProfile) -> Result<Done, CommandError> {
         let SetProfile { driver, from } = request;
         if !self.policies.contains_key(&driver) {

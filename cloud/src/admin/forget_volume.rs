@@ -30,6 +30,10 @@ pub struct ForgetVolume {
 
 impl AdminState {
     /// Forgets a home.
+    ///
+    /// # Errors
+    /// The kind or the id is not known, or the change is not durable. Without `force` also if it is
+    /// neither lost, nor absent, nor at a removed node.
     pub(super) async fn forget_volume(&self, request: ForgetVolume) -> Result<Done, CommandError> {
         let ForgetVolume { driver, kind, id: name, force } = request;
         let key = id(&kind, &name).filter(|id| !matches!(id, Id::Name(..)));

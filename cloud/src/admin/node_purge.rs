@@ -55,6 +55,10 @@ enum Record {
 
 impl AdminState {
     /// Forgets all records of a removed node.
+    ///
+    /// # Errors
+    /// The node never linked, is not removed or is admitted meanwhile, the number is wrong, or a
+    /// change is not durable. What was forgotten before that stays forgotten.
     pub(super) async fn purge_node(&self, request: PurgeNode) -> Result<Done, CommandError> {
         let PurgeNode { node, forget } = request;
         let records = self.purged(&node)?;

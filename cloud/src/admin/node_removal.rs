@@ -39,6 +39,9 @@ pub struct AdmitNode {
 
 impl AdminState {
     /// Removes a node: its link ends, it may not link again, and its volumes are lost.
+    ///
+    /// # Errors
+    /// The node never linked, or a change is not durable.
     pub(super) async fn remove_node(&self, request: RemoveNode) -> Result<Done, CommandError> {
         let RemoveNode { node, yes } = request;
         let known = self.known_node(&node)?;
@@ -76,6 +79,9 @@ impl AdminState {
     }
 
     /// Admits a node again that was removed.
+    ///
+    /// # Errors
+    /// The node never linked, or the change is not durable.
     pub(super) async fn admit_node(&self, request: AdmitNode) -> Result<Done, CommandError> {
         let AdmitNode { node } = request;
         let known = self.known_node(&node)?;

@@ -44,6 +44,9 @@ pub struct GivenHome {
 
 impl AdminState {
     /// Learns where volumes live.
+    ///
+    /// # Errors
+    /// A given home is not durable, or no front has the driver whose nodes are to be asked.
     pub(super) async fn rebuild_homes(&self, request: RebuildHomes) -> Result<Done, CommandError> {
         match request.homes {
             Some(homes) => self.record_homes(request.driver, homes).await,

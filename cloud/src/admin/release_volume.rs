@@ -33,6 +33,10 @@ pub struct ReleaseVolume {
 
 impl AdminState {
     /// Takes a volume from a node that does not release it.
+    ///
+    /// # Errors
+    /// Nobody has the volume, another node has it, or a pod has it at a node that is linked. It
+    /// also fails if the change is not durable.
     pub(super) async fn release_volume(
         &self,
         request: ReleaseVolume,

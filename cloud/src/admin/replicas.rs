@@ -67,6 +67,9 @@ impl AdminState {
     }
 
     /// All replicas, by name.
+    ///
+    /// # Errors
+    /// This csi-cloud has its store alone, or etcd gives no answer that can be used.
     pub(crate) async fn replicas(&self) -> Result<Vec<ReplicaView>, CommandError> {
         let cluster = self.cluster()?;
         let replicas = cluster.replicas().await?;
@@ -88,6 +91,10 @@ impl AdminState {
     }
 
     /// Orders that a replica leads.
+    ///
+    /// # Errors
+    /// This csi-cloud has its store alone, no such replica runs, it is drained, or etcd gives no
+    /// answer that can be used.
     pub(super) async fn promote_replica(&self, order: ReplicaOrder) -> Result<Done, CommandError> {
         self.cluster()?.promote(&order.name).await?;
         let name = order.name;
@@ -95,6 +102,10 @@ impl AdminState {
     }
 
     /// Orders that a replica does not lead.
+    ///
+    /// # Errors
+    /// This csi-cloud has its store alone, no such replica runs, or etcd gives no answer that can
+    /// be used.
     pub(super) async fn drain_replica(&self, order: ReplicaOrder) -> Result<Done, CommandError> {
         self.cluster()?.drain(&order.name).await?;
         let name = order.name;
@@ -105,6 +116,9 @@ impl AdminState {
     }
 
     /// Takes that back.
+    ///
+    /// # Errors
+    /// This csi-cloud has its store alone, or etcd gives no answer.
     pub(super) async fn undrain_replica(&self, order: ReplicaOrder) -> Result<Done, CommandError> {
         self.cluster()?.undrain(&order.name).await?;
         Ok(done(format!("{} may lead again", order.name)))

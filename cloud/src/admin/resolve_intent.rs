@@ -31,6 +31,10 @@ pub struct ResolveIntent {
 
 impl AdminState {
     /// Records the outcome that the operator states.
+    ///
+    /// # Errors
+    /// The method makes nothing with a name, a call for the name is in flight, or no open create of
+    /// it is known. It also fails if the stated id lives elsewhere, or the change is not durable.
     pub(super) async fn resolve_intent(
         &self,
         request: ResolveIntent,

@@ -24,6 +24,9 @@ pub struct Revoke {
 
 impl AdminState {
     /// Revokes all certificates of a name, and ends its link.
+    ///
+    /// # Errors
+    /// The change is not durable.
     pub(super) async fn revoke(&self, request: Revoke) -> Result<Done, CommandError> {
         let Revoke { name } = request;
         let of = name.clone();

@@ -66,6 +66,10 @@ fn check_leads(state: &AdminState, path: &str) -> Result<(), CommandError> {
 }
 
 /// The commands by path: a new command is one line here.
+///
+/// # Errors
+/// Another csi-cloud has the links, the path is no command, or the parameters cannot be read.
+/// Otherwise the command's own.
 pub(super) async fn answer(
     state: &AdminState,
     path: &str,

@@ -92,6 +92,11 @@ pub struct RevokeToken {
 
 impl AdminState {
     /// Makes a token.
+    ///
+    /// # Errors
+    /// The life or the endpoint cannot be used, this csi-cloud issues no certificates, or the
+    /// system has no random numbers. It also fails if the node was removed, there are too many
+    /// tokens, or the change is not durable.
     pub(super) async fn create_token(
         &self,
         request: CreateToken,
@@ -147,6 +152,9 @@ impl AdminState {
     }
 
     /// Revokes a token: nobody joins with it any more. Certificates stay.
+    ///
+    /// # Errors
+    /// There is no such token, or the change is not durable.
     pub(super) async fn revoke_token(&self, request: RevokeToken) -> Result<Done, CommandError> {
         let RevokeToken { id } = request;
         let of = id.clone();

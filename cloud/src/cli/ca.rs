@@ -5,6 +5,10 @@ use crate::pki::ca;
 use crate::pki::install::{Use, use_ca};
 
 /// Makes certificates.
+///
+/// # Errors
+/// A file exists already, cannot be read or written, or does not fit the others. It also fails if a
+/// name or a host cannot be used.
 pub(super) fn run(command: CaCommand) -> anyhow::Result<()> {
     match command {
         CaCommand::Init { dir, hosts, days } => ca::init(&dir, &hosts, days),

@@ -17,6 +17,9 @@ const ENDED: &[&str] =
     &["AGE", "RPC", "DRIVER", "NODE", "SUBJECT", "CODE", "TOOK", "TRIES", "MESSAGE"];
 
 /// Prints the calls in flight, or those that ended.
+///
+/// # Errors
+/// csi-cloud does not answer, or refuses; or the output fails.
 pub(super) async fn run(list: Calls) -> anyhow::Result<()> {
     let Calls { ended, driver, node, subject, failed, limit, show } = list;
     if !ended {

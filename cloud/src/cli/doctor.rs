@@ -21,7 +21,11 @@ use crate::config::show_arguments::Show;
 /// The time limit for csi-cloud: each of its checks ends within 5 s, and few wait for another.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Prints what was found. It fails if something is at fault.
+/// Prints what was found.
+///
+/// # Errors
+/// Something is at fault, or the output fails. For KubeEdge also if csi-cloud does not answer or
+/// refuses, or something cannot be seen.
 pub(super) async fn run(command: &Doctor) -> anyhow::Result<()> {
     match &command.of {
         Some(DoctorCommand::Kubeedge(asked)) => kubeedge(asked).await,

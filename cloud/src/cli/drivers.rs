@@ -31,6 +31,9 @@ const ON_A_LINE: usize = 4;
 const SHOWN: usize = 20;
 
 /// Prints the drivers.
+///
+/// # Errors
+/// csi-cloud does not answer, or refuses; or the output fails.
 pub(super) async fn run(show: &Show) -> anyhow::Result<()> {
     let drivers = whole(show, PATH, HEADERS, row).await?;
     if show.output == Output::Table {

@@ -17,6 +17,9 @@ use crate::explain::subject::Subject;
 const HEADERS: &[&str] = &["OBJECT", "STATE", "FOUND"];
 
 /// Prints the chain and the verdict.
+///
+/// # Errors
+/// csi-cloud does not answer, or refuses; or the output fails.
 pub(super) async fn run(command: ExplainCommand) -> anyhow::Result<()> {
     let (subject, show) = subject(command);
     let mut client = Client::connect(PROGRAM, &show.reach.socket()).await?;

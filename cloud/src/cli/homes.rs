@@ -13,6 +13,10 @@ use crate::config::show_arguments::Reach;
 const CHUNK: usize = 1000;
 
 /// Lets csi-cloud learn homes from a file, or else from the nodes.
+///
+/// # Errors
+/// The file cannot be read, or has a line that is no home; or as for [`change`]. Homes of earlier
+/// lines may be recorded then.
 pub(super) async fn rebuild(
     driver: Option<DriverName>,
     file: Option<&Path>,

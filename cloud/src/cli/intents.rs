@@ -8,6 +8,9 @@ use crate::config::admin_arguments::Intents;
 const HEADERS: &[&str] = &["NAME", "RPC", "DRIVER", "NODE", "CLAIM", "AGE", "MADE"];
 
 /// Prints the creates.
+///
+/// # Errors
+/// csi-cloud does not answer, or refuses; or the output fails.
 pub(super) async fn run(list: Intents) -> anyhow::Result<()> {
     let Intents { driver, all, show } = list;
     let query = IntentsQuery { driver, all, after: None };

@@ -21,6 +21,9 @@ const HEADERS: &[&str] = &[
 ];
 
 /// Prints the leases.
+///
+/// # Errors
+/// csi-cloud does not answer, or refuses; or the output fails.
 pub(super) async fn run(
     driver: Option<DriverName>,
     node: Option<NodeName>,

@@ -26,6 +26,9 @@ const HEADERS: &[&str] = &[
 ];
 
 /// Prints the nodes.
+///
+/// # Errors
+/// csi-cloud does not answer, or refuses; or the output fails.
 pub(super) async fn run(show: &Show) -> anyhow::Result<()> {
     pages(show, PATH, &NodesQuery::default(), HEADERS, row).await
 }

@@ -23,6 +23,9 @@ pub(super) fn no_parameters() -> Value {
 }
 
 /// Prints a list in pages, each before the next one is asked for.
+///
+/// # Errors
+/// csi-cloud does not answer, or refuses; or the output fails.
 pub(super) async fn pages<T: DeserializeOwned + Serialize>(
     show: &Show,
     path: &'static str,
@@ -46,6 +49,9 @@ pub(super) async fn pages<T: DeserializeOwned + Serialize>(
 }
 
 /// Prints a list that comes in one answer, and returns its items.
+///
+/// # Errors
+/// csi-cloud does not answer, or refuses; or the output fails.
 pub(super) async fn whole<T: DeserializeOwned + Serialize>(
     show: &Show,
     path: &'static str,
@@ -56,6 +62,9 @@ pub(super) async fn whole<T: DeserializeOwned + Serialize>(
 }
 
 /// The same of a list that is asked for with parameters.
+///
+/// # Errors
+/// csi-cloud does not answer, or refuses; or the output fails.
 pub(super) async fn answered<T: DeserializeOwned + Serialize>(
     show: &Show,
     path: &'static str,
@@ -70,6 +79,9 @@ pub(super) async fn answered<T: DeserializeOwned + Serialize>(
 }
 
 /// Prints a list.
+///
+/// # Errors
+/// The items cannot be written.
 pub(super) fn print<T: Serialize>(
     show: &Show,
     items: &[T],
@@ -82,7 +94,10 @@ pub(super) fn print<T: Serialize>(
     Ok(writer.end(&mut out)?)
 }
 
-/// Asks for a change, and prints what it did. It fails if nothing was changed.
+/// Asks for a change, and prints what it did.
+///
+/// # Errors
+/// csi-cloud does not answer, refuses or changes nothing; or the output fails.
 pub(super) async fn change(
     reach: &Reach,
     path: &'static str,

@@ -8,6 +8,9 @@ use crate::config::replica_arguments::{ReplicaCommand, Replicas};
 const HEADERS: &[&str] = &["NAME", "LEADER", "EPOCH", "LAG", "VERSION", "DRAINED", "ENDPOINTS"];
 
 /// Lists them, or gives an order.
+///
+/// # Errors
+/// csi-cloud does not answer, refuses or changes nothing; or the output fails.
 pub(super) async fn run(command: Replicas) -> anyhow::Result<()> {
     let (path, name, reach) = match command.command {
         None => return whole(&command.show, LIST, HEADERS, row).await.map(drop),

@@ -19,6 +19,10 @@ use crate::config::show_arguments::Show;
 const HEADERS: &[&str] = &["NODE", "LINK", "CA"];
 
 /// Runs a step of a rotation.
+///
+/// # Errors
+/// A file cannot be read; or csi-cloud does not answer, refuses or changes nothing; or the output
+/// fails.
 pub(super) async fn run(command: RotateCommand) -> anyhow::Result<()> {
     match command {
         RotateCommand::Start { cert, key, root, reach } => {

@@ -18,6 +18,10 @@ use crate::state::store::url::StoreAt;
 const WIDEST: usize = 60;
 
 /// Runs a command of the store.
+///
+/// # Errors
+/// The configuration of the store cannot be used. Otherwise as for [`check`], [`transfer::export`]
+/// and [`transfer::import`].
 pub(super) fn run(command: StoreCommand) -> anyhow::Result<()> {
     match command {
         StoreCommand::Check { place, output } => {

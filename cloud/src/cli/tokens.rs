@@ -19,6 +19,9 @@ use tokio::time::Duration;
 const HEADERS: &[&str] = &["ID", "NODE", "STATE", "ENDS IN", "AGE", "SERIAL"];
 
 /// Runs a command about tokens.
+///
+/// # Errors
+/// csi-cloud does not answer, refuses or changes nothing; or the output fails.
 pub(super) async fn run(command: TokenCommand) -> anyhow::Result<()> {
     match command {
         TokenCommand::Create { node, ttl, cloud, show } => {

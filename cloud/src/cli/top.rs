@@ -37,6 +37,9 @@ struct Before {
 
 /// Shows it every `interval` seconds, `count` times or until a signal ends the process: there is
 /// nothing to undo on the terminal.
+///
+/// # Errors
+/// csi-cloud does not answer, or refuses; or the output fails.
 pub(super) async fn run(show: &Show, interval: u64, count: Option<u64>) -> anyhow::Result<()> {
     let mut client = Client::connect(PROGRAM, &show.reach.socket()).await?;
     let mut before: Option<Before> = None;

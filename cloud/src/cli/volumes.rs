@@ -11,6 +11,9 @@ const HEADERS: &[&str] =
     &["ID", "KIND", "DRIVER", "NODE", "SIZE", "PUBLISHED", "CLAIM", "AGE", "STATE", "HOLDER"];
 
 /// Prints the volumes.
+///
+/// # Errors
+/// csi-cloud does not answer, or refuses; or the output fails.
 pub(super) async fn run(
     driver: Option<DriverName>,
     node: Option<NodeName>,

@@ -148,6 +148,9 @@ impl Front {
     }
 
     /// Answers one request of a sidecar.
+    ///
+    /// # Errors
+    /// None: a call that fails is answered with its status.
     pub async fn answer(
         self: Arc<Self>,
         request: Request<Incoming>,

@@ -128,6 +128,9 @@ impl EtcdSettings {
     }
 
     /// The user and the password, if there are any.
+    ///
+    /// # Errors
+    /// The file of the password cannot be read, or is not UTF-8.
     pub(super) fn login(&self) -> Result<Option<Login>, SettingsError> {
         let Some((user, path)) = &self.user else { return Ok(None) };
         let password = String::from_utf8(read(path)?);

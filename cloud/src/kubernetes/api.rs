@@ -162,6 +162,9 @@ impl Server {
     }
 
     /// Sends a request when it is its turn. `what` is its name in the metrics.
+    ///
+    /// # Errors
+    /// There is no answer in time, or the API server refuses; see [`ApiError`].
     pub(super) async fn ask<T>(
         &self,
         what: &'static str,
@@ -184,6 +187,9 @@ impl Server {
     }
 
     /// Reads all objects, page by page, and keeps the results of `keep`.
+    ///
+    /// # Errors
+    /// A page cannot be had, as for [`Server::ask`].
     pub(super) async fn list<K, T>(
         &self,
         what: &'static str,

@@ -15,6 +15,9 @@ use crate::kubernetes::managed_fields::MANAGER;
 
 impl Keeper {
     /// Brings the CSIDriver objects of all drivers up to date.
+    ///
+    /// # Errors
+    /// The API server is away. Other failures are tried again later.
     pub(super) async fn apply_csidrivers(&mut self) -> Result<(), Away> {
         let drivers: Vec<_> = self.facts.policies.keys().cloned().collect();
         for driver in drivers {

@@ -36,6 +36,9 @@ const LINKING: Duration = Duration::from_secs(30);
 
 impl Keeper {
     /// Publishes the drivers of nodes, and withdraws those that are gone.
+    ///
+    /// # Errors
+    /// The API server is away. Other failures are tried again later.
     pub(super) async fn apply_nodes(&mut self) -> Result<(), Away> {
         let applied = self.apply_wanted().await;
         // Also when that failed: a kubelet may have begun to publish.

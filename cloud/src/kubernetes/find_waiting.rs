@@ -36,6 +36,9 @@ const ATTACHES: usize = 10;
 
 impl Keeper {
     /// What is told of the objects that wait for nodes which are away.
+    ///
+    /// # Errors
+    /// The API server is away. Other failures are tried again later.
     pub(super) async fn waiting_objects(&mut self) -> Result<Vec<Notice>, Away> {
         let away = self.nodes_away();
         let begun = Instant::now();

@@ -102,6 +102,9 @@ impl Keeper {
     }
 
     /// Takes a request's outcome; none if it failed. A failure is logged once and retried later.
+    ///
+    /// # Errors
+    /// The outcome is [`ApiError::Away`].
     pub(super) fn settled<T>(
         &mut self,
         about: &str,

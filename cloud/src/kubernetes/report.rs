@@ -40,6 +40,9 @@ const POD_EVENTS: &str = "Events of pods";
 
 impl Keeper {
     /// Reports as much as this round allows; the next round goes on.
+    ///
+    /// # Errors
+    /// The API server is away. Other failures are tried again later.
     pub(super) async fn report(&mut self) -> Result<(), Away> {
         for notice in self.waiting_claims() {
             self.publish_event(notice).await?;
@@ -220,6 +223,9 @@ impl Keeper {
     }
 
     /// Publishes an Event, unless the same was told within the hour or this round may not.
+    ///
+    /// # Errors
+    /// The API server is away. An Event that is refused is no error.
     pub(super) async fn publish_event(&mut self, notice: Notice) -> Result<(), Away> {
         if !self.may_publish() || !self.limiter.is_news(&notice, Instant::now()) {
             return Ok(());

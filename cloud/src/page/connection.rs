@@ -42,6 +42,9 @@ impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for Spawn {
 
 /// Answers requests until the connection closes; after the tasks are told to stop, only those that
 /// are there.
+///
+/// # Errors
+/// The connection breaks, or the peer is too slow or does not speak HTTP.
 pub(super) async fn serve<F, R>(
     io: Io,
     is_http2: bool,

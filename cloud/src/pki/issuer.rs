@@ -351,6 +351,9 @@ fn read(path: &Path) -> Result<String, IssueError> {
 }
 
 /// The certificates in a PEM text, which is or would be this file's.
+///
+/// # Errors
+/// The text is no PEM, or has no certificate.
 pub(super) fn certificates(
     pem: &str,
     path: &Path,

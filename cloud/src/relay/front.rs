@@ -91,6 +91,9 @@ impl RelayFront {
     }
 
     /// Answers one request.
+    ///
+    /// # Errors
+    /// None: a call that fails is answered with its status.
     pub(super) async fn answer(
         self: Arc<Self>,
         request: Request<Incoming>,

@@ -221,6 +221,9 @@ pub(super) enum SendError {
 
 impl Connection {
     /// Sends a unary call.
+    ///
+    /// # Errors
+    /// See [`SendError`].
     pub(super) async fn send(
         &self,
         call: Call,
@@ -241,6 +244,9 @@ impl Connection {
     }
 
     /// Sends a call and returns the head of its answer.
+    ///
+    /// # Errors
+    /// As for [`forward::forward`].
     pub(super) async fn begin(
         &self,
         call: Call,

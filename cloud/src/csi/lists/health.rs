@@ -70,6 +70,10 @@ pub(super) struct HealthList<'a> {
 
 impl HealthList<'_> {
     /// A page with the health of all volumes at linked nodes.
+    ///
+    /// # Errors
+    /// The request or its token cannot be read, its limit is negative, or each driver that answers
+    /// lacks the method.
     pub(super) async fn page(
         &self,
         message: &Bytes,

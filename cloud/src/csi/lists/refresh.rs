@@ -100,6 +100,9 @@ impl Refresher {
 
     /// Lists a node and records the list. Before its first list of volumes, a node lists its
     /// snapshots, so that both kinds are known afterwards.
+    ///
+    /// # Errors
+    /// The node does not list in time, its answer cannot be used, or the list is not recorded.
     pub(super) async fn refresh(self, query: ListQuery) -> Refreshed {
         let ListQuery { node, kind, .. } = &query;
         let at = self.store.read(|state| state.driver(&self.queries.driver)?.at(node).cloned());
@@ -403,6 +406,9 @@ impl Refresher {
     }
 
     /// Reads entries of a list, without those that have no id.
+    ///
+    /// # Errors
+    /// An entry cannot be decoded.
     pub(super) fn read_entries(
         &self,
         node: &NodeName,

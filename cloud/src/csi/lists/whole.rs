@@ -64,6 +64,9 @@ pub(super) struct HeldBack {
 
 impl HeldBack {
     /// Checks the quotas for ids that are held back, because they take memory like kept ones.
+    ///
+    /// # Errors
+    /// They are more than the quota of volumes.
     pub(super) fn check(&self, quotas: &Quotas) -> Result<(), OverQuota> {
         let what = || "ids that another node may have".to_owned();
         quotas.check(Quota::Volumes, self.ids.len(), what)

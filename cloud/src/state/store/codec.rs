@@ -102,6 +102,9 @@ pub(super) struct Decoder {
 
 impl Decoder {
     /// The change that sets this record.
+    ///
+    /// # Errors
+    /// [`StoreError::Record`] if the key or the value is none of this table.
     pub(super) fn decode(
         &mut self,
         table: Table,
@@ -112,6 +115,9 @@ impl Decoder {
     }
 
     /// The change that removes this record; none of one that is never removed.
+    ///
+    /// # Errors
+    /// [`StoreError::Record`] if the key is none of this table.
     pub(super) fn removal(
         &mut self,
         table: Table,

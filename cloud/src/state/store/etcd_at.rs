@@ -41,12 +41,18 @@ impl EtcdAt {
     }
 
     /// Opens it for a command, whose calls block.
+    ///
+    /// # Errors
+    /// As for [`EtcdAt::client`] and [`Offline::open`], or the system gives no threads.
     pub(super) fn offline(&self) -> anyhow::Result<Offline> {
         let etcd = self.blocking()?;
         Ok(Offline::open(etcd)?)
     }
 
     /// Fills an empty one for a command.
+    ///
+    /// # Errors
+    /// As for [`EtcdAt::client`] and [`Offline::import`], or the system gives no threads.
     pub(super) fn import(
         &self,
         fill: impl FnOnce(&mut dyn Backend) -> anyhow::Result<()>,

@@ -18,6 +18,10 @@ pub(crate) struct Examined {
 }
 
 /// Reads all of a store.
+///
+/// # Errors
+/// The store is missing or in use, or cannot be opened. A record that cannot be read is one of the
+/// problems.
 pub(crate) fn examine(at: &StoreAt) -> anyhow::Result<Examined> {
     let mut state = State::default();
     let mut records = 0;

@@ -16,6 +16,9 @@ pub(super) enum Existing {
 
 impl Existing {
     /// Opens it. A file must exist, and no csi-cloud may have it open.
+    ///
+    /// # Errors
+    /// It is missing, in use or in memory, or cannot be read.
     pub(super) fn open(at: &StoreAt) -> anyhow::Result<Self> {
         Ok(match at {
             StoreAt::File(path) => Self::File(File::existing(path)?),
@@ -25,6 +28,9 @@ impl Existing {
     }
 
     /// Fills a store that is missing or empty.
+    ///
+    /// # Errors
+    /// It has records already or is in memory, `fill` fails, or it cannot be read or written.
     pub(super) fn import(
         at: &StoreAt,
         fill: impl FnOnce(&mut dyn Backend) -> anyhow::Result<()>,
@@ -37,6 +43,9 @@ impl Existing {
     }
 
     /// Reads all records.
+    ///
+    /// # Errors
+    /// It cannot be read, or a record cannot be decoded.
     pub(super) fn load(&mut self, each: &mut dyn FnMut(Change)) -> Result<(), StoreError> {
         match self {
             Self::File(file) => file.load(each),

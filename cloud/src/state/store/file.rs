@@ -98,6 +98,9 @@ impl File {
     }
 
     /// Opens the store in this file, which must exist.
+    ///
+    /// # Errors
+    /// There is none, or as for [`File::open`].
     pub(super) fn existing(path: &Path) -> Result<Self, StoreError> {
         Self::at(path, existing)
     }

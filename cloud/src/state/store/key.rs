@@ -53,6 +53,9 @@ pub(super) fn parts(id: &Id) -> (u8, Option<&'static str>, &str) {
 }
 
 /// The id of a kind; only a name has a method.
+///
+/// # Errors
+/// The kind is not known, or the method of a name is not.
 pub(super) fn id_of(kind: u32, method: &str, text: String) -> Result<Id, KeyError> {
     match u8::try_from(kind) {
         Ok(VOLUME) => Ok(Id::Volume(text)),
@@ -67,6 +70,9 @@ pub(super) fn id_of(kind: u32, method: &str, text: String) -> Result<Id, KeyErro
 }
 
 /// The driver's name at the start of a key, and the rest.
+///
+/// # Errors
+/// There is no NUL, or what is before it is not UTF-8.
 pub(super) fn split(key: &[u8]) -> Result<(&str, &[u8]), KeyError> {
     let mut parts = key.splitn(2, |byte| *byte == 0);
     let (Some(driver), Some(rest)) = (parts.next(), parts.next()) else {
@@ -76,11 +82,17 @@ pub(super) fn split(key: &[u8]) -> Result<(&str, &[u8]), KeyError> {
 }
 
 /// A key, or a part of one, as text.
+///
+/// # Errors
+/// It is not UTF-8.
 pub(super) fn text(key: &[u8]) -> Result<&str, KeyError> {
     Ok(std::str::from_utf8(key)?)
 }
 
 /// The id at the end of a key.
+///
+/// # Errors
+/// It is empty or not UTF-8, a name has no method, or the kind or the method is not known.
 pub(super) fn id(rest: &[u8]) -> Result<Id, KeyError> {
     let (kind, rest) = rest.split_first().ok_or(KeyError::Key)?;
     let text = text(rest)?;

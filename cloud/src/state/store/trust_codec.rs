@@ -95,6 +95,9 @@ pub(super) fn encode(change: &TrustChange) -> (Vec<u8>, Option<Vec<u8>>) {
 }
 
 /// The change that sets the secrets.
+///
+/// # Errors
+/// The key is another, or the value is no message with two keys of the right length.
 pub(super) fn secrets(key: &[u8], value: &[u8]) -> Result<TrustChange, TrustCodecError> {
     if key != OWN {
         return Err(KeyError::Key.into());
@@ -106,11 +109,17 @@ pub(super) fn secrets(key: &[u8], value: &[u8]) -> Result<TrustChange, TrustCode
 }
 
 /// The change that removes a token.
+///
+/// # Errors
+/// The key is no id of a token.
 pub(super) fn removed_token(id: &[u8]) -> Result<TrustChange, TrustCodecError> {
     Ok(TrustChange::Token(token_id(id)?, None))
 }
 
 /// The change that removes a revocation.
+///
+/// # Errors
+/// The key names no node and no relay.
 pub(super) fn removed_revocation(key: &[u8]) -> Result<TrustChange, TrustCodecError> {
     Ok(TrustChange::Revocation(subject_of(key)?, None))
 }
@@ -120,6 +129,9 @@ fn token_id(id: &[u8]) -> Result<TokenId, TrustCodecError> {
 }
 
 /// The change that sets a token.
+///
+/// # Errors
+/// The id or the value cannot be read, or a name, hash or serial in it is none.
 pub(super) fn token(id: &[u8], value: &[u8]) -> Result<TrustChange, TrustCodecError> {
     let id = token_id(id)?;
     let value = TokenValue::decode(value)?;
@@ -142,6 +154,9 @@ pub(super) fn token(id: &[u8], value: &[u8]) -> Result<TrustChange, TrustCodecEr
 }
 
 /// The change that sets a revocation.
+///
+/// # Errors
+/// The key names no node and no relay, or the value or a serial in it cannot be read.
 pub(super) fn revocation(key: &[u8], value: &[u8]) -> Result<TrustChange, TrustCodecError> {
     let RevocationValue { since, allowed } = RevocationValue::decode(value)?;
     let allowed = allowed.into_iter().map(serial).collect::<Result<_, _>>()?;

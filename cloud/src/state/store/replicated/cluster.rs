@@ -237,6 +237,9 @@ impl Cluster {
     }
 
     /// The key of the leader, and the orders, as etcd has them now, with their revision.
+    ///
+    /// # Errors
+    /// etcd gives no answer.
     pub(super) async fn leader_and_orders(
         &self,
     ) -> Result<(Option<KeyValue>, Orders, i64), EtcdError> {

@@ -87,6 +87,10 @@ impl Committer {
     }
 
     /// Commits no change, only the format. It proves that this replica leads.
+    ///
+    /// # Errors
+    /// [`StoreError::Refused`] if etcd refused it, and nothing was changed. Otherwise another one
+    /// may lead or have the store, and the commit may have been made.
     pub(in crate::state::store) async fn seal(&mut self) -> Result<(), StoreError> {
         self.step(&Step::default()).await
     }

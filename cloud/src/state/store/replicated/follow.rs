@@ -62,6 +62,10 @@ pub(super) struct Won {
 
 impl Follower {
     /// Reads the store into this state.
+    ///
+    /// # Errors
+    /// etcd gives no answer, or compacts the revision meanwhile; or the position or a record cannot
+    /// be read.
     pub(super) async fn warm(
         cluster: Arc<Cluster>,
         lease: Arc<Lease>,

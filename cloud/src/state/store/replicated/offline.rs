@@ -78,6 +78,10 @@ impl Blocking {
 
 impl Offline {
     /// Opens the store.
+    ///
+    /// # Errors
+    /// etcd gives no answer; or the store is damaged, of a newer format, or of an import that is
+    /// not finished.
     pub(in crate::state::store) fn open(etcd: Blocking) -> Result<Self, StoreError> {
         let position = Position::of(etcd.commit_key()?.as_ref(), &etcd.cluster.url)?;
         let at = (position, Needs::unknown());
@@ -96,6 +100,10 @@ impl Offline {
     }
 
     /// Fills an empty store, completely or so that no csi-cloud opens it.
+    ///
+    /// # Errors
+    /// The store has records already, `fill` fails, or etcd gives no answer that can be used. It
+    /// also fails if a csi-cloud leads, or the store was changed meanwhile.
     pub(in crate::state::store) fn import(
         etcd: Blocking,
         fill: impl FnOnce(&mut dyn Backend) -> anyhow::Result<()>,

@@ -58,6 +58,9 @@ enum PositionError {
 
 impl Position {
     /// The position that etcd has; `at` names the store.
+    ///
+    /// # Errors
+    /// The value cannot be read, states a newer format, or is of an import that is not finished.
     pub(super) fn of(found: Option<&KeyValue>, at: &str) -> Result<Self, StoreError> {
         Self::parse(found).map_err(|why| unusable(why, at))
     }
