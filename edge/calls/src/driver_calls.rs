@@ -100,6 +100,10 @@ impl DriverCalls {
 
     /// Passes a stream on as fast as its caller reads. It changes nothing, so it ends with its
     /// caller.
+    ///
+    /// # Errors
+    /// [`Error::Full`] if there is no room. Otherwise the call is not valid any more, or the driver
+    /// is away or breaks it off.
     pub(crate) async fn stream(
         &self,
         call: Call,
@@ -138,6 +142,10 @@ impl DriverCalls {
 
     /// Runs the call, unless the same operation is running or was answered already. A mount of a
     /// volume that the driver did not have waits before that.
+    ///
+    /// # Errors
+    /// [`Error::Pending`] if a different request for one of its subjects is running. Otherwise the
+    /// run's own, or csi-edge is stopping.
     pub(crate) async fn deduplicate(
         &self,
         operation: Operation,
@@ -169,6 +177,10 @@ impl DriverCalls {
 
     /// Runs the call to its end, even if the caller leaves. Without a ticket it is not compared
     /// with others; `tracked` is its effect on a volume of this node.
+    ///
+    /// # Errors
+    /// [`Error::Full`] if there is no room. Otherwise the call is not valid any more, its effect
+    /// fails, or the driver is away or breaks it off.
     pub(crate) async fn run(
         &self,
         call: Call,

@@ -199,6 +199,9 @@ impl Executor {
     }
 
     /// Answers a request for a driver.
+    ///
+    /// # Errors
+    /// None: a call that fails is answered with its status.
     pub async fn answer<B: Incomplete>(
         &self,
         driver: &str,
@@ -320,6 +323,10 @@ impl Executor {
     }
 
     /// Calls a driver on behalf of csi-edge itself; the call runs to its end as any other.
+    ///
+    /// # Errors
+    /// There is no such driver or method, or the request cannot be read. Otherwise the call was not
+    /// carried out, or its outcome is not known.
     pub async fn ask(&self, driver: &str, call: Call) -> CallResult {
         let calls = &*self.calls(driver)?;
         let path = call.path.path();

@@ -113,6 +113,9 @@ impl LeaseClient {
 
     /// Sends a request and waits for the answer, at most `patience`. Without a link it waits for
     /// one. The number is that of the answer's link.
+    ///
+    /// # Errors
+    /// There is no answer within `patience`; [`NoAnswer`] says why.
     pub async fn ask(
         &self,
         driver: &DriverName,

@@ -26,6 +26,9 @@ pub(super) static LOCALHOST: LazyLock<Authority> =
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Asks whether the driver is ready. A driver without that method is.
+///
+/// # Errors
+/// Its answer is late, unreadable, or an error other than UNIMPLEMENTED; or the call breaks off.
 pub(crate) async fn probe(sender: &Upstream) -> Result<bool, String> {
     let method = Method::answering(Local::Probe);
     let asked = timeout(PROBE, ask(sender, method)).await;
@@ -44,6 +47,9 @@ pub(crate) async fn probe(sender: &Upstream) -> Result<bool, String> {
 }
 
 /// Refuses a driver that calls itself otherwise than it is configured.
+///
+/// # Errors
+/// The answer cannot be decoded, or has another name.
 pub(crate) fn check_name(info: &[u8], driver: &DriverName) -> Result<(), BoxError> {
     let says = csi::GetPluginInfoResponse::decode(info)?.name;
     if says == driver.as_str() {
@@ -53,6 +59,9 @@ pub(crate) fn check_name(info: &[u8], driver: &DriverName) -> Result<(), BoxErro
 }
 
 /// Asks a driver something about itself.
+///
+/// # Errors
+/// The connection broke, or the answer is not gRPC or not whole.
 pub(crate) async fn ask(sender: &Upstream, method: Method) -> Result<Answer, BoxError> {
     let path = PathAndQuery::from_static(method.path());
     let call = Call { headers: headers(), path, body: frame::frame(&[]) };
