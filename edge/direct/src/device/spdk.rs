@@ -30,6 +30,9 @@ pub(crate) enum SpdkError {
 }
 
 /// The socket that a driver has published at a path.
+///
+/// # Errors
+/// Nothing is there, it is no socket, or its path is too long.
 pub(crate) fn socket(private: &Path) -> Result<PathBuf, SpdkError> {
     let shown = || private.display().to_string();
     let path =

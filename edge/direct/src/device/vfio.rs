@@ -82,11 +82,17 @@ pub enum Nvme {
 pub(crate) type Tell<'a> = &'a (dyn Fn(&Path, &str) -> io::Result<()> + Sync);
 
 /// Tells the kernel by a file of `/sys`.
+///
+/// # Errors
+/// The system's.
 pub(crate) fn kernel(path: &Path, text: &str) -> io::Result<()> {
     std::fs::OpenOptions::new().write(true).open(path)?.write_all(text.as_bytes())
 }
 
 /// Runs slow work with the kernel on a thread of its own.
+///
+/// # Errors
+/// The work's own, or it did not come to an end.
 pub(crate) async fn aside<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, VfioError> + Send + 'static,
 ) -> Result<T, VfioError> {
@@ -95,6 +101,10 @@ pub(crate) async fn aside<T: Send + 'static>(
 }
 
 /// The controller of a block device, if it can go alone.
+///
+/// # Errors
+/// There is no PCI controller, or it is NVMe and refused, is in no IOMMU group, or cannot go alone.
+/// It also fails if `/sys` cannot be read.
 pub(crate) fn controller(host: &Host, number: u64, nvme: Nvme) -> Result<Pci, VfioError> {
     let name = host.named(number).unwrap_or_else(|| number.to_string());
     let block = host.sys.join("class/block").join(&name);
@@ -124,6 +134,9 @@ pub(crate) fn controller(host: &Host, number: u64, nvme: Nvme) -> Result<Pci, Vf
 }
 
 /// The controller that was handed over as this device; none if its group is empty or gone.
+///
+/// # Errors
+/// The group cannot be read.
 pub(crate) fn handed_over(host: &Host, device: &Path) -> Result<Option<Pci>, VfioError> {
     let group = host.sys.join("kernel/iommu_groups").join(device.file_name().unwrap_or_default());
     let address = match names(&group.join("devices")) {
@@ -145,6 +158,9 @@ impl Pci {
     }
 
     /// Gives it to `vfio-pci`; repeating this does no harm.
+    ///
+    /// # Errors
+    /// A file of the kernel cannot be written, or the device has another driver after that.
     pub(crate) fn hand_over(&self, host: &Host, tell: Tell<'_>) -> Result<(), VfioError> {
         self.rebind(host, DRIVER, tell)?;
         match self.driver(host) {
@@ -158,6 +174,9 @@ impl Pci {
     }
 
     /// Gives it back to the kernel's own driver.
+    ///
+    /// # Errors
+    /// A file of the kernel cannot be written.
     pub(crate) fn give_back(&self, host: &Host, tell: Tell<'_>) -> Result<(), VfioError> {
         if self.driver(host).is_some_and(|driver| driver != DRIVER) {
             return Ok(());

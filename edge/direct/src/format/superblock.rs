@@ -100,6 +100,9 @@ fn uuid(bytes: &[u8]) -> Option<String> {
 }
 
 /// The size in bytes of a block device, or of a file in its place.
+///
+/// # Errors
+/// The device cannot be opened, or does not tell its size.
 pub(crate) fn device_size(device: &Path) -> io::Result<u64> {
     File::open(device)?.seek(SeekFrom::End(0))
 }

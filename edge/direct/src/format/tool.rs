@@ -46,6 +46,9 @@ pub(super) const SHORT: Duration = Duration::from_secs(60);
 pub(super) const LONG: Duration = Duration::from_secs(30 * 60);
 
 /// Runs a tool on a device to its end; the device is its last argument.
+///
+/// # Errors
+/// The tool cannot be run, or does not end in time.
 pub(super) async fn run<I>(
     tool: &'static str,
     args: I,
@@ -64,6 +67,9 @@ where
 }
 
 /// Runs a tool whose exit code must be 0.
+///
+/// # Errors
+/// As for [`run`], or the exit code is another.
 pub(super) async fn succeed<I>(
     tool: &'static str,
     args: I,

@@ -72,6 +72,10 @@ impl Leases {
 
     /// Acquires the lease of a volume before it is handed over. `recorded`: the volume has a record
     /// of publication here.
+    ///
+    /// # Errors
+    /// Another node has the volume, or it was taken from this one. It also fails if the lease is
+    /// not known or cannot be kept, there is no state directory, or the id is too long.
     pub(crate) async fn acquire(
         &self,
         driver: &DriverName,
@@ -232,6 +236,9 @@ impl Leases {
     }
 
     /// Makes the lease of a volume durable, as it stands while no operation runs on the volume.
+    ///
+    /// # Errors
+    /// A record cannot be read, or the lease cannot be kept.
     pub(crate) fn settle(
         &self,
         driver: &DriverName,

@@ -168,6 +168,9 @@ impl Root {
     }
 
     /// Reads the entry of a mount source, or the thing in its place. It never blocks.
+    ///
+    /// # Errors
+    /// [`MountInfoError::TooLong`], or the file system's.
     pub(super) fn content(&self, source: &Path) -> Result<Content, MountInfoError> {
         let path = self.entry(source)?;
         match std::fs::symlink_metadata(&path) {
@@ -252,6 +255,9 @@ impl Root {
 
     /// Writes the entry for a mount source in place of a directory, with the ids of the sandboxes
     /// in it. A runtime sees the one or the other, and nothing between.
+    ///
+    /// # Errors
+    /// [`MountInfoError::TooLong`], or the file system's; the older entry stays.
     pub(super) fn replace(&self, source: &Path, info: &MountInfo) -> Result<(), MountInfoError> {
         let path = self.entry(source)?;
         let beside = self.made_beside(info)?;
@@ -306,6 +312,9 @@ impl Root {
     }
 
     /// A new path there.
+    ///
+    /// # Errors
+    /// The directory cannot be made.
     pub(super) fn beside(&self) -> Result<PathBuf, MountInfoError> {
         let neighbour = self.neighbour();
         make_private(&neighbour)?;

@@ -134,6 +134,9 @@ impl Direct {
     }
 
     /// Answers a request that came by this node's front of a driver.
+    ///
+    /// # Errors
+    /// None: a call that fails is answered with its status.
     pub async fn answer(
         self: Arc<Self>,
         driver: DriverName,

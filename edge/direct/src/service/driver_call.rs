@@ -26,11 +26,18 @@ pub(super) struct DriverCall<'a> {
 
 impl DriverCall<'_> {
     /// Sends the driver this message of the call's own method.
+    ///
+    /// # Errors
+    /// The call was not carried out, or its outcome is not known. A failure that the driver answers
+    /// is no error.
     pub(super) async fn send(&self, message: &[u8]) -> CallResult {
         self.send_as(self.method, message).await
     }
 
     /// Has the driver unpublish the volume from its private path.
+    ///
+    /// # Errors
+    /// As for [`Self::send`].
     pub(super) async fn unpublish(&self, record: &Published) -> CallResult {
         let request = csi::NodeUnpublishVolumeRequest {
             volume_id: record.volume_id.clone(),

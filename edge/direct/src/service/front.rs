@@ -45,6 +45,9 @@ enum Direction {
 }
 
 /// Answers a request that came by this node's front of a driver.
+///
+/// # Errors
+/// None: a call that fails is answered with its status.
 pub(super) async fn answer(
     service: Arc<Service>,
     driver: DriverName,

@@ -89,6 +89,10 @@ pub(super) async fn publish(
 }
 
 /// Takes back the volumes of pods that are gone.
+///
+/// # Errors
+/// There is no state directory, the records cannot be read, a device is still in use, or a volume
+/// cannot be unpublished.
 pub(super) async fn take_back_orphans(
     node: &Node,
     call: &DriverCall<'_>,

@@ -85,6 +85,10 @@ pub(super) fn concerns(method: Method) -> bool {
 
 impl Request<'_> {
     /// The work of the call; none if its volume is not a direct one.
+    ///
+    /// # Errors
+    /// The request is malformed, or is refused for this volume as things are. It also fails if the
+    /// records cannot be read.
     pub(super) fn work(&self) -> Result<Option<Work>, Error> {
         let Some(DirectCall::Node(step)) = self.method.direct() else { return Ok(None) };
         match step {
@@ -100,6 +104,9 @@ impl Request<'_> {
 
     /// The decision about the volume that the call publishes. None for other calls, and if nothing
     /// was left open.
+    ///
+    /// # Errors
+    /// The request is malformed.
     pub(super) fn decided(&self) -> Result<Option<Decided>, Error> {
         if self.method.direct() != Some(DirectCall::Node(NodeStep::Publish)) {
             return Ok(None);
@@ -113,6 +120,9 @@ impl Request<'_> {
 
     /// The message for the driver of an ordinary volume that a decision made one; none if it passes
     /// as it is.
+    ///
+    /// # Errors
+    /// The request is malformed.
     pub(super) fn without_decision(&self) -> Result<Option<Bytes>, Error> {
         let Some(places) = self.method.places() else { return Ok(None) };
         if direct::decision(&self.settings()?) != Some(false) {
@@ -129,6 +139,9 @@ impl Request<'_> {
     }
 
     /// The target of a call that names one.
+    ///
+    /// # Errors
+    /// The request is malformed.
     pub(super) fn target(&self) -> Result<Option<PathBuf>, Error> {
         Ok(match self.method.direct() {
             Some(DirectCall::Node(NodeStep::Publish)) => self.text(TARGET)?.map(PathBuf::from),
@@ -149,6 +162,9 @@ impl Request<'_> {
     }
 
     /// The volume that the call is about.
+    ///
+    /// # Errors
+    /// The request is malformed.
     pub(super) fn volume(&self) -> Result<String, Error> {
         Ok(self.text(VOLUME_ID)?.unwrap_or_default())
     }

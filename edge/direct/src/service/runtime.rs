@@ -19,6 +19,9 @@ use crate::volume::cover;
 use crate::volume::node::Node;
 
 /// Answers with the statistics of a volume that is handed over.
+///
+/// # Errors
+/// The runtime does not tell them, or did not take the volume.
 pub(super) async fn stats(
     node: &Node,
     runtimes: &Runtimes,
@@ -44,6 +47,10 @@ pub(super) async fn stats(
 
 /// Grows the device first, if the driver has anything to do for that on a node, and then the file
 /// system.
+///
+/// # Errors
+/// The request is malformed, the call to the driver fails, or the runtime does not grow the file
+/// system.
 pub(super) async fn grow(
     runtimes: &Runtimes,
     call: &DriverCall<'_>,
@@ -61,6 +68,9 @@ pub(super) async fn grow(
 
 /// Grows the device of a volume that is staged and not published. Its file system grows when it is
 /// published: until then there is no device to look at.
+///
+/// # Errors
+/// The request is malformed, or the call to the driver fails.
 pub(super) async fn grow_staged(call: &DriverCall<'_>, message: &Bytes) -> CallResult {
     let (required, grown) = grow_device(call, message, None).await?;
     match grown.failure() {

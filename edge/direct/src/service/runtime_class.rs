@@ -33,6 +33,9 @@ pub(super) fn pod_uid(context: &HashMap<String, String>, target: &Path) -> Strin
 }
 
 /// Refuses the publication to a pod of the other kind, or of an unknown one.
+///
+/// # Errors
+/// The pod is of the other kind, or its kind is not known.
 pub(super) async fn check(metadata: &Metadata, decided: &Decided) -> Result<(), Error> {
     let Decided { volume, pod, is_direct } = decided;
     let unknown = |why: String| Error::RuntimeUnknown { volume: volume.clone(), why };

@@ -8,6 +8,9 @@ use crate::records::staged;
 use crate::volume::node::Node;
 
 /// Has the driver stage a volume; the note that it is staged comes first.
+///
+/// # Errors
+/// There is no state directory, the note cannot be kept, or the call to the driver fails.
 pub(super) async fn stage(
     node: &Node,
     call: &DriverCall<'_>,
@@ -21,6 +24,10 @@ pub(super) async fn stage(
 
 /// Has the driver unstage a volume that is not published; an unfinished publication is taken back
 /// first.
+///
+/// # Errors
+/// The volume is handed over, an unfinished publication cannot be taken back, or the call to the
+/// driver fails. It also fails if the note cannot be removed.
 pub(super) async fn unstage(
     node: &Node,
     call: &DriverCall<'_>,

@@ -25,6 +25,10 @@ use crate::runtimes::prerequisites;
 use crate::runtimes::prerequisites::CheckVerdict;
 
 /// Prepares the device that the driver has published, and gives it to the runtime.
+///
+/// # Errors
+/// There is no device that can be handed over, or its file system cannot be made ready. It also
+/// fails if there is no state directory, a record cannot be kept, or the runtime cannot be told.
 pub(crate) async fn attach(
     node: &Node,
     mut record: Published,
@@ -103,6 +107,10 @@ async fn prepare_file_system(
 
 /// Tells the runtime of a volume, and makes the directory in whose place the runtime mounts. The
 /// directory is covered first, so that nobody can ever write there.
+///
+/// # Errors
+/// The target cannot be made or covered, or the entry cannot be published. A target without a cover
+/// is no error if the runtimes passed their check.
 pub(crate) fn show(node: &Node, record: &Published) -> Result<(), Error> {
     make_target(node, record)?;
     let shown = node.root.publish(&record.target, &MountInfo::of(record));
@@ -110,6 +118,9 @@ pub(crate) fn show(node: &Node, record: &Published) -> Result<(), Error> {
 }
 
 /// Tells the runtime again of a volume that was published before: writes its damaged entry anew.
+///
+/// # Errors
+/// The target cannot be made or covered, the entry is somebody else's, or it cannot be written.
 pub(crate) fn show_again(node: &Node, record: &Published) -> Result<(), Error> {
     make_target(node, record)?;
     let shown = entry::restore(&node.root, record);

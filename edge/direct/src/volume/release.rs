@@ -37,6 +37,9 @@ pub(crate) enum Absent {
 /// Removes a volume's entry, and makes sure that nobody uses its device.
 ///
 /// In the other order a VM could start between the two.
+///
+/// # Errors
+/// The entry cannot be removed, somebody may use the device, or the host cannot get it back.
 pub(crate) async fn withdraw(node: &Node, record: &Published, absent: Absent) -> Result<(), Error> {
     let volume = &record.volume_id;
     let removed = node.root.remove(&record.target, &record.driver, volume);
@@ -46,6 +49,9 @@ pub(crate) async fn withdraw(node: &Node, record: &Published, absent: Absent) ->
 }
 
 /// Waits a moment until nobody uses the volume's device.
+///
+/// # Errors
+/// Somebody still uses it after that, or this is not known.
 pub(crate) async fn wait_released(
     node: &Node,
     record: &Published,
@@ -63,6 +69,9 @@ pub(crate) async fn wait_released(
 }
 
 /// Checks that nobody uses the volume's device now.
+///
+/// # Errors
+/// Somebody uses it, or this is not known.
 pub(crate) async fn check_released(
     node: &Node,
     record: &Published,

@@ -157,6 +157,9 @@ pub(crate) fn is_open(target: &Path) -> io::Result<()> {
 }
 
 /// Makes the target: an empty directory, which is covered next.
+///
+/// # Errors
+/// Something else is at its path, or the directory cannot be made.
 pub(crate) fn make(target: &Path) -> io::Result<()> {
     match std::fs::DirBuilder::new().mode(0o750).create(target) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => is_open(target),
@@ -187,6 +190,9 @@ pub(crate) fn remove(target: &Path, private: &Path) -> io::Result<Option<PathBuf
 }
 
 /// Removes an empty directory or file if it is there. One with content stays, and is an error.
+///
+/// # Errors
+/// It has content, or cannot be removed.
 pub(crate) fn remove_empty(path: &Path) -> io::Result<()> {
     let removed = match std::fs::symlink_metadata(path) {
         Ok(meta) if meta.is_dir() => std::fs::remove_dir(path),
