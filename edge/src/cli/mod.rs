@@ -150,6 +150,9 @@ pub struct DriverAt {
 }
 
 /// A directory of targets. An absolute one: what the kubelet names is absolute too.
+///
+/// # Errors
+/// The path is not absolute, or climbs with `..`.
 pub(crate) fn target_directory(path: &str) -> Result<PathBuf, String> {
     let directory = PathBuf::from(path);
     let plain = directory.is_absolute() && !climbs(&directory);

@@ -83,6 +83,9 @@ fn lasted(ms: u64) -> String {
 }
 
 /// Writes the status, a line for each fact.
+///
+/// # Errors
+/// The writer's.
 pub(super) fn status(out: &mut impl Write, status: &StatusView) -> io::Result<()> {
     let StatusView { node, version, runs_s, not_ready, drivers, drivers_up, calls, .. } = status;
     writeln!(out, "node {node}, csi-edge {version}, running for {}", seconds(*runs_s))?;

@@ -45,6 +45,10 @@ impl From<LinkError> for NotGreeted {
 
 /// Says hello and takes the welcome. `awaits_leader` lets a cloud that follows wait for another
 /// leader.
+///
+/// # Errors
+/// [`NotGreeted::Follows`] if the cloud follows another one, or none. Otherwise the link is lost,
+/// or the cloud refuses, is too slow, speaks another protocol, or leads no more.
 pub(super) async fn greet(
     dial: &Dial,
     cloud: &Endpoint,
