@@ -28,7 +28,7 @@ pub enum ToolError {
         /// The time it had.
         within: Duration,
     },
-    /// The tool's name.
+    /// It ended with a failure.
     #[error("{tool} ended with {code}: {text}")]
     Failed {
         /// Its name.

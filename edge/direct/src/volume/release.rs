@@ -81,7 +81,7 @@ pub(crate) async fn check_released(
     if node.host.is_other_boot(&record.boot) {
         return Ok(());
     }
-    let passed_on = other_with(node, record, record.number).is_some();
+    let passed_on = other_with(node, record, record.number)?.is_some();
     let host = node.host.clone();
     let record = record.clone();
     let path = record.private_path.display().to_string();
@@ -100,7 +100,8 @@ pub(crate) fn claim(node: &Node, record: &mut Published, device: &Device) -> Res
     let volume = record.volume_id.clone();
     let state = node.state(&volume)?;
     let _one = node.claims.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(other) = other_with(node, record, device.number) {
+    let other = other_with(node, record, device.number).map_err(not_yet(&volume, HANDED_OVER))?;
+    if let Some(other) = other {
         let path = device.path.display().to_string();
         let taken = DeviceError::Anothers { path, volume: other.volume_id };
         return Err(not_yet(&volume, HANDED_OVER)(taken));
@@ -110,15 +111,21 @@ pub(crate) fn claim(node: &Node, record: &mut Published, device: &Device) -> Res
 }
 
 /// The record of another volume that has the device with this number. A damaged record hinders its
-/// own volume only.
-fn other_with(node: &Node, record: &Published, number: u64) -> Option<Published> {
-    let records = published::each(node.state.as_deref()?).ok()?;
-    records.into_iter().flatten().find(|other| {
+/// own volume only. While the records cannot be read, any volume may have it.
+fn other_with(
+    node: &Node,
+    record: &Published,
+    number: u64,
+) -> Result<Option<Published>, DeviceError> {
+    let Some(state) = node.state.as_deref() else { return Ok(None) };
+    let unknown = |source| DeviceError::Unknown { path: state.display().to_string(), source };
+    let records = published::each(state).map_err(unknown)?;
+    Ok(records.into_iter().flatten().find(|other| {
         !other.is_of(record)
             && other.number == number
             && node.host.is_boot(&other.boot)
             && host::number(&other.private_path).is_ok_and(|there| there == number)
-    })
+    }))
 }
 
 /// Gives the host back a PCI device that a VM was given.

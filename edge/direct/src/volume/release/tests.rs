@@ -118,3 +118,22 @@ async fn what_cannot_be_found_out_is_neither_yes_nor_no() {
     std::fs::remove_dir_all(fixture.proc.path().join("sys")).unwrap();
     assert!(matches!(verify(&fixture.node, &before).await, DeviceMatch::Unknown(_)));
 }
+
+/// As without free file descriptors: the device may be another volume's.
+#[tokio::test]
+async fn no_device_is_free_while_the_records_cannot_be_read() {
+    let Some(fixture) = fixture() else { return };
+    fixture.vm_ends();
+    let volume = fixture.volume("v");
+    check_released(&fixture.node, &volume, Absent::Lost).await.unwrap();
+    let records = fixture.dir.path().join("state/direct");
+    std::fs::create_dir_all(&records).unwrap();
+    std::fs::write(records.join("published"), "").unwrap();
+    let unknown = check_released(&fixture.node, &volume, Absent::Lost).await.unwrap_err();
+    assert!(matches!(unknown, DeviceError::Unknown { .. }), "{unknown}");
+    let device = Device { path: fixture.device.clone(), number: fixture.number };
+    let mut second = Published { number: 0, ..fixture.volume("w") };
+    let refused = claim(&fixture.node, &mut second, &device).unwrap_err();
+    assert!(refused.chain().contains("it is not known who has"), "{}", refused.chain());
+    assert_eq!(second.number, 0);
+}
