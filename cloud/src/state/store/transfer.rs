@@ -71,7 +71,8 @@ pub fn import(at: &StoreAt, file: &Path) -> anyhow::Result<()> {
     }
     let reading = || format!("{} cannot be read", file.display());
     let exported = fs::File::open(file).with_context(reading)?;
-    import_from(at, &mut BufReader::new(exported)).with_context(reading)
+    let importing = || format!("{} was not imported", file.display());
+    import_from(at, &mut BufReader::new(exported)).with_context(importing)
 }
 
 pub(super) fn import_from(at: &StoreAt, lines: &mut dyn BufRead) -> anyhow::Result<()> {
