@@ -62,13 +62,13 @@ fn the_lease_with_three_replicas() {
 }
 
 #[test]
-#[ignore = "4 million states: `make model`"]
+#[ignore = "5 million states: `make model`"]
 fn a_name_with_three_leaders() {
     holds(Bounds { elections: 3, ..NAME });
 }
 
 #[test]
-#[ignore = "800,000 states: `make model`"]
+#[ignore = "2 million states: `make model`"]
 fn a_name_and_the_lease() {
     holds(Bounds { edges: 1, leases: true, ..NAME });
 }

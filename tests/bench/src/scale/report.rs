@@ -228,6 +228,17 @@ mod tests {
     }
 
     #[test]
+    fn a_link_over_quic_may_have_more_memory() {
+        let quic = |kib| Row {
+            kib_per_link: Some(kib),
+            cpu_percent: Some(2.9),
+            ..Row::new(Case::Idle, "quic", 2000, 10_000)
+        };
+        assert!(targets(&[quic(45.9)]).met);
+        assert!(!targets(&[quic(46.1)]).met);
+    }
+
+    #[test]
     fn renewals_cost_callers_little() {
         let renewals = |p99, quiet| {
             let row = Row::new(Case::Renewals, "ws", 2000, 0);
