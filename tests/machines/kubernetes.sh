@@ -64,6 +64,13 @@ node() { # containerd, the kubelet, a driver and its registrar on the machine `n
 # Kubelet and runtime make control groups below their own ones. The machine's are read-only at first.
 for group in /sys/fs/cgroup/*; do mount -o remount,rw,bind "$group"; done
 mount --make-rshared /
+# The kernel's settings are read-only here, and are this host's. The kubelet finds them as it wants them.
+for setting in vm/overcommit_memory=1 vm/panic_on_oom=0 kernel/panic=10 kernel/panic_on_oops=1 \
+    kernel/keys/root_maxkeys=1000000 kernel/keys/root_maxbytes=25000000; do
+    file=/opt/$(echo "${setting%=*}" | tr / .)
+    echo "${setting#*=}" > "$file"
+    mount --bind "$file" "/proc/sys/${setting%=*}"
+done
 # The kubelet reads there that memory is short.
 ln -s /dev/null /dev/kmsg
 mkdir -p /etc/cni/net.d /etc/containerd /var/lib/kubelet/plugins/hostdir.edge-csi.io

@@ -89,8 +89,12 @@ machine node-1
 control_plane
 node
 sidecars
+trouble() { # what both machines say
+    echo 'kubectl get nodes,events,pods,pvc,volumeattachments; journalctl --no-pager --lines 20' | at cloud
+    echo 'journalctl --no-pager --lines 30' | at node-1
+}
 ready() { echo 'kubectl wait --for=condition=Ready node/node-1 --timeout=1s' | at cloud > /dev/null 2>&1; }
-until_so 120 ready
+until_so 120 ready || { trouble >&2; exit 1; }
 
 answers() { echo 'csi-cloud nodes' | at cloud > /dev/null 2>&1; }
 begun=$(date +%s)
@@ -101,8 +105,7 @@ while read -r step machine; do
     if ! at "$machine" < "$work/step-$step" > "$work/printed-$step" 2> "$work/errors"; then
         cat "$work/step-$step" "$work/printed-$step" "$work/errors" >&2
         echo "machines: step $step failed at $machine" >&2
-        echo 'kubectl get events,pods,pvc,volumeattachments; journalctl --no-pager --lines 20' | at cloud >&2
-        echo 'journalctl --no-pager --lines 30' | at node-1 >&2
+        trouble >&2
         exit 1
     fi
     # A unit counts as started before its program serves.
