@@ -128,7 +128,7 @@ async fn no_device_is_free_while_the_records_cannot_be_read() {
     check_released(&fixture.node, &volume, Absent::Lost).await.unwrap();
     let records = fixture.dir.path().join("state/direct");
     std::fs::create_dir_all(&records).unwrap();
-    std::fs::write(records.join("published"), "").unwrap();
+    std::fs::File::create(records.join("published")).unwrap();
     let unknown = check_released(&fixture.node, &volume, Absent::Lost).await.unwrap_err();
     assert!(matches!(unknown, DeviceError::Unknown { .. }), "{unknown}");
     let device = Device { path: fixture.device.clone(), number: fixture.number };
