@@ -242,7 +242,20 @@ impl Cluster {
     /// # Errors
     /// That is not so in time.
     pub async fn leading(&self, names: &[&str]) -> anyhow::Result<Leads> {
-        within(&format!("a leader of {names:?}"), SOON, || self.leads(names)).await
+        self.leading_after(0, names).await
+    }
+
+    /// As [`Cluster::leading`], and the leader's epoch is later than this one.
+    ///
+    /// # Errors
+    /// That is not so in time.
+    pub async fn leading_after(&self, epoch: u64, names: &[&str]) -> anyhow::Result<Leads> {
+        within(&format!("a leader of {names:?} after epoch {epoch}"), SOON, || async {
+            let leader = self.leads(names).await?;
+            ensure!(leader.epoch > epoch, "the epoch is {} after {epoch}", leader.epoch);
+            Ok(leader)
+        })
+        .await
     }
 
     async fn leads(&self, names: &[&str]) -> anyhow::Result<Leads> {
