@@ -40,7 +40,7 @@ pub enum SettingsError {
         #[source]
         source: io::Error,
     },
-    /// Others may read the private key.
+    /// Others may read the private key or the password.
     #[error(transparent)]
     Private(#[from] private::PrivateError),
     /// An address or a certificate is none.
@@ -130,9 +130,10 @@ impl EtcdSettings {
     /// The user and the password, if there are any.
     ///
     /// # Errors
-    /// The file of the password cannot be read, or is not UTF-8.
+    /// The file of the password cannot be read, is not UTF-8, or can be read by others.
     pub(super) fn login(&self) -> Result<Option<Login>, SettingsError> {
         let Some((user, path)) = &self.user else { return Ok(None) };
+        private::check(path)?;
         let password = String::from_utf8(read(path)?);
         let password = password.map_err(|_| SettingsError::Password(path.clone()))?;
         Ok(Some(Login::new(user, password.trim_end_matches(['\r', '\n']))))
@@ -163,6 +164,9 @@ fn pair<A, B>(one: Option<A>, other: Option<B>) -> Option<Option<(A, B)>> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     #[test]
@@ -174,5 +178,20 @@ mod tests {
         assert_eq!(of(path(), (path(), None), (None, None)), Err(Contradiction::Identity));
         assert_eq!(of(None, (path(), path()), (None, None)), Err(Contradiction::NoCa));
         assert_eq!(of(None, (None, None), (None, path())), Err(Contradiction::User));
+    }
+
+    #[test]
+    fn a_password_that_others_can_read_is_refused() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let settings = EtcdSettings {
+            user: Some(("csi-cloud".into(), file.path().into())),
+            ..EtcdSettings::default()
+        };
+        let login = |mode| {
+            std::fs::set_permissions(file.path(), Permissions::from_mode(mode)).unwrap();
+            settings.login().map(|login| login.is_some())
+        };
+        assert!(login(0o440).unwrap());
+        assert!(matches!(login(0o644), Err(SettingsError::Private(_))));
     }
 }

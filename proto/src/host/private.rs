@@ -1,4 +1,5 @@
-//! Files with private keys: their owner and its group may read them, and nobody else.
+//! Files with secrets (private keys, tokens, passwords): their owner and its group may read them,
+//! and nobody else.
 
 use std::io;
 use std::os::unix::fs::PermissionsExt;
@@ -7,11 +8,11 @@ use std::path::{Path, PathBuf};
 /// Everybody else may read or write.
 const OTHERS: u32 = 0o006;
 
-/// The reason why a file with a private key is refused.
+/// The reason why a file with a secret is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum PrivateError {
     /// It cannot be looked at.
-    #[error("the mode of the private key {} cannot be read", path.display())]
+    #[error("the mode of {}, which has a secret, cannot be read", path.display())]
     Io {
         /// The file.
         path: PathBuf,
@@ -21,9 +22,9 @@ pub enum PrivateError {
     },
     /// Every process of the machine can read or change it.
     #[error(
-        "the private key {path} has mode {mode:04o}, so others than its owner and group can read \
-         or change it; run `chmod o-rwx {path}`, or set `defaultMode: 0440` in the Secret's \
-         volume and `fsGroup` in the pod, and make a new key if others may have read it",
+        "{path} has mode {mode:04o}, so others than its owner and group can read or change the \
+         secret in it; run `chmod o-rwx {path}`, or set `defaultMode: 0440` in the Secret's \
+         volume and `fsGroup` in the pod, and replace the secret if others may have read it",
         path = path.display()
     )]
     Open {
