@@ -6,22 +6,22 @@ use proto::admin::doctor::Finding;
 use proto::admin::doctor::certificate::clock;
 use proto::names::certificate::Validity;
 
-use super::way::Way;
+use super::endpoints::EndpointCheck;
 
 const CHECK: &str = "clock";
 const SET: &str = "set the clock by NTP (timedatectl, chronyc tracking)";
 
 /// What is said of the clock.
-pub(super) fn finding(ways: &[Way], now: SystemTime) -> Finding {
-    let told = ways.iter().find_map(|way| way.steps.time.map(|time| (&way.endpoint, time)));
+pub(super) fn finding(checks: &[EndpointCheck], now: SystemTime) -> Finding {
+    let told = checks.iter().find_map(|check| check.steps.time.map(|time| (&check.endpoint, time)));
     if let Some((endpoint, time)) = told {
         // Some seconds have passed since.
         let elapsed = SystemTime::now().duration_since(now).unwrap_or_default();
         return clock(endpoint.to_string(), now + elapsed, time);
     }
-    let shown = ways.iter().find_map(|way| {
-        let certificate = way.steps.shown.as_ref()?;
-        Some((&way.endpoint, Validity::of(certificate).ok()?))
+    let shown = checks.iter().find_map(|check| {
+        let certificate = check.steps.shown.as_ref()?;
+        Some((&check.endpoint, Validity::of(certificate).ok()?))
     });
     match shown {
         Some((endpoint, validity)) => by_certificate(endpoint.to_string(), &validity, now),

@@ -1,4 +1,4 @@
-//! The way to each endpoint of the cloud: names, the proxy, the network, TLS, and the round trip.
+//! The endpoints of the cloud: names, the proxy, the network, TLS, and the round trip.
 //!
 //! It is looked at by the link's own code, and asks for no link, so a link in use stays.
 
@@ -20,8 +20,8 @@ use tokio::time::timeout;
 
 use super::bound::PATIENCE;
 
-/// What was seen of the way to one endpoint.
-pub(super) struct Way {
+/// What was seen of one endpoint.
+pub(super) struct EndpointCheck {
     pub(super) endpoint: Endpoint,
     /// The proxy in the way.
     proxy: Option<Proxy>,
@@ -35,12 +35,12 @@ pub(super) struct Way {
     authenticates: bool,
 }
 
-/// Looks at the way to an endpoint.
+/// Looks at an endpoint.
 pub(super) async fn look(
     endpoint: &Endpoint,
     proxy: &ProxySetting,
     credentials: Option<&Credentials>,
-) -> Way {
+) -> EndpointCheck {
     let connect = proxy.connect();
     let dialing = async {
         match credentials {
@@ -51,7 +51,7 @@ pub(super) async fn look(
     let (addresses, steps) = tokio::join!(addresses(endpoint), dialing);
     let proxy = proxy.of(endpoint);
     let passes_proxy = matches!(proxy, Some((_, false)));
-    Way {
+    EndpointCheck {
         endpoint: endpoint.clone(),
         proxy: proxy.filter(|(_, is_used)| *is_used).map(|(proxy, _)| proxy),
         passes_proxy,
@@ -71,10 +71,10 @@ async fn addresses(endpoint: &Endpoint) -> Result<Vec<IpAddr>, String> {
     if found.is_empty() { Err("it has no address".into()) } else { Ok(found) }
 }
 
-/// What is said of all ways. One that works is enough, so a fault of another is a warning then.
-pub(super) fn findings(ways: &[Way], now: SystemTime) -> Vec<Finding> {
-    let works = ways.iter().any(|way| way.steps.round_trip.is_some());
-    let mut findings: Vec<_> = ways.iter().flat_map(|way| way.findings(now)).collect();
+/// What is said of all endpoints. One that works is enough, so a fault of another is a warning then.
+pub(super) fn findings(checks: &[EndpointCheck], now: SystemTime) -> Vec<Finding> {
+    let works = checks.iter().any(|check| check.steps.round_trip.is_some());
+    let mut findings: Vec<_> = checks.iter().flat_map(|check| check.findings(now)).collect();
     for finding in findings.iter_mut().filter(|finding| finding.verdict == Verdict::Fault) {
         if works {
             finding.verdict = Verdict::Warning;
@@ -83,7 +83,7 @@ pub(super) fn findings(ways: &[Way], now: SystemTime) -> Vec<Finding> {
     findings
 }
 
-impl Way {
+impl EndpointCheck {
     fn findings(&self, now: SystemTime) -> Vec<Finding> {
         let mut findings: Vec<_> = self.name().into_iter().collect();
         findings.extend(self.through_proxy());
@@ -280,9 +280,9 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    fn way(endpoint: &str, steps: Steps) -> Way {
+    fn seen(endpoint: &str, steps: Steps) -> EndpointCheck {
         let addresses = Ok(vec![IpAddr::from([192, 0, 2, 1])]);
-        Way {
+        EndpointCheck {
             endpoint: endpoint.parse().unwrap(),
             proxy: None,
             passes_proxy: false,
@@ -292,8 +292,8 @@ mod tests {
         }
     }
 
-    fn verdicts(ways: &[Way]) -> Vec<(String, Verdict)> {
-        let findings = findings(ways, SystemTime::now());
+    fn verdicts(checks: &[EndpointCheck]) -> Vec<(String, Verdict)> {
+        let findings = findings(checks, SystemTime::now());
         findings.into_iter().map(|finding| (finding.check, finding.verdict)).collect()
     }
 
@@ -318,15 +318,15 @@ mod tests {
         let ok = Verdict::Ok;
         let fault = Verdict::Fault;
         let whole = [("dns", ok), ("tcp", ok), ("tls", ok), ("link", ok)];
-        is(&verdicts(&[way("wss://c:1", works())]), &whole);
+        is(&verdicts(&[seen("wss://c:1", works())]), &whole);
         let closed = Steps { failed: unreachable(), ..Steps::default() };
-        is(&verdicts(&[way("wss://c:1", closed)]), &[("dns", ok), ("tcp", fault)]);
+        is(&verdicts(&[seen("wss://c:1", closed)]), &[("dns", ok), ("tcp", fault)]);
         let other = Some(LinkError::Tls("another CA".into()));
         let other = Steps { connected: Some(MS), failed: other, ..Steps::default() };
-        is(&verdicts(&[way("wss://c:1", other)]), &[("dns", ok), ("tcp", ok), ("tls", fault)]);
+        is(&verdicts(&[seen("wss://c:1", other)]), &[("dns", ok), ("tcp", ok), ("tls", fault)]);
         let refused = Some(LinkError::Tls("revoked".into()));
         let refused = Steps { round_trip: None, failed: refused, ..works() };
-        is(&verdicts(&[way("wss://c:1", refused)])[2..], &[("tls", ok), ("link", fault)]);
+        is(&verdicts(&[seen("wss://c:1", refused)])[2..], &[("tls", ok), ("link", fault)]);
     }
 
     #[test]
@@ -335,11 +335,11 @@ mod tests {
         let fault = Verdict::Fault;
         let silent = Some(LinkError::Unanswered(PATIENCE));
         let silent = Steps { failed: silent, ..Steps::default() };
-        is(&verdicts(&[way("quic://192.0.2.1:1", silent)]), &[("udp", fault)]);
+        is(&verdicts(&[seen("quic://192.0.2.1:1", silent)]), &[("udp", fault)]);
         let other = Some(LinkError::Tls("another CA".into()));
         let other = Steps { failed: other, ..Steps::default() };
-        is(&verdicts(&[way("quic://192.0.2.1:1", other)]), &[("udp", ok), ("tls", fault)]);
-        let mut none = way("quic://192.0.2.1:1", Steps::default());
+        is(&verdicts(&[seen("quic://192.0.2.1:1", other)]), &[("udp", ok), ("tls", fault)]);
+        let mut none = seen("quic://192.0.2.1:1", Steps::default());
         none.authenticates = false;
         is(&verdicts(&[none]), &[("udp", Verdict::Unknown)]);
     }
@@ -348,7 +348,7 @@ mod tests {
     fn one_way_that_works_makes_the_faults_of_others_warnings() {
         let silent = Some(LinkError::Unanswered(PATIENCE));
         let silent = Steps { failed: silent, ..Steps::default() };
-        let both = [way("quic://192.0.2.1:1", silent), way("wss://192.0.2.1:1", works())];
+        let both = [seen("quic://192.0.2.1:1", silent), seen("wss://192.0.2.1:1", works())];
         let found = verdicts(&both);
         assert_eq!(found[0], ("udp".into(), Verdict::Warning));
         assert!(found[1..].iter().all(|(_, verdict)| *verdict == Verdict::Ok), "{found:?}");
@@ -356,11 +356,11 @@ mod tests {
 
     #[test]
     fn a_name_may_be_left_to_the_proxy() {
-        let mut direct = way("wss://cloud.example:1", Steps::default());
+        let mut direct = seen("wss://cloud.example:1", Steps::default());
         direct.addresses = Err("no such name".into());
         is(&verdicts(&[direct]), &[("dns", Verdict::Fault)]);
         let setting: ProxySetting = "http://u:secret@p:1".parse().unwrap();
-        let mut proxied = way("wss://cloud.example:1", works());
+        let mut proxied = seen("wss://cloud.example:1", works());
         proxied.proxy = setting.of(&proxied.endpoint).map(|(proxy, _)| proxy);
         proxied.addresses = Err("no such name".into());
         let findings = findings(&[proxied], SystemTime::now());

@@ -7,12 +7,12 @@
 mod bound;
 mod clock;
 mod drivers;
+mod endpoints;
 mod host;
 mod identity;
 mod kernel;
 mod mounts;
 mod running;
-mod way;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -55,16 +55,17 @@ async fn look(flags: Serve) -> Vec<Finding> {
     let identity = identity::look(&config, now);
     let mut findings = vec![readable(file, &config)];
     findings.extend(identity.findings);
-    let ways = config.cloud.iter();
-    let ways = ways.map(|cloud| way::look(cloud, &config.proxy, identity.credentials.as_ref()));
-    let (ways, drivers, running, host) = tokio::join!(
-        join_all(ways),
+    let checks = config.cloud.iter();
+    let checks =
+        checks.map(|cloud| endpoints::look(cloud, &config.proxy, identity.credentials.as_ref()));
+    let (checks, drivers, running, host) = tokio::join!(
+        join_all(checks),
         drivers::look(&config),
         running::look(config.admin.as_deref()),
         host::look(&config),
     );
-    findings.push(clock::finding(&ways, now));
-    findings.extend(way::findings(&ways, now));
+    findings.push(clock::finding(&checks, now));
+    findings.extend(endpoints::findings(&checks, now));
     findings.extend(drivers);
     findings.extend(host);
     findings.push(running);

@@ -13,7 +13,7 @@ use tonic::{Code, Status};
 
 use super::dice::Dice;
 use super::fleet::Fleet;
-use super::keys::WAYS;
+use super::keys::ENDPOINTS;
 use super::model::KINDS;
 use super::net::Away;
 use super::trace::Trace;
@@ -84,13 +84,13 @@ impl Chaos {
         tasks: Tasks,
     ) -> Self {
         let nodes = fleet.drivers.len();
-        let ways = fleet.shape().ways;
+        let endpoints = fleet.shape().endpoints;
         let span = u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
         let kinds: Vec<_> = (0..KINDS_OF_EVENT).filter(|_| dice.chance(60)).collect();
         let mut events = Vec::new();
         for _ in 0..dice.between(3, 40) {
             let Some(kind) = kinds.get(dice.below(kinds.len())) else { break };
-            events.push((dice.time(0, span), event(*kind, (nodes, ways), dice)));
+            events.push((dice.time(0, span), event(*kind, (nodes, endpoints), dice)));
         }
         events.sort_by_key(|(at, _)| *at);
         Self { events, fleet, sidecars, trace, tasks, counted: BTreeMap::new() }
@@ -114,8 +114,8 @@ impl Chaos {
         let fleet = self.fleet.clone();
         let counted = match event {
             FleetEvent::Suffer(node, way, mishap) => return fleet.net.suffer(node, way, mishap),
-            FleetEvent::CutOff(node, ways, away, time) => {
-                return fleet.net.cut_off(node, ways, away, time);
+            FleetEvent::CutOff(node, endpoints, away, time) => {
+                return fleet.net.cut_off(node, endpoints, away, time);
             }
             FleetEvent::Cloud(down) => {
                 fleet.kill_cloud();
@@ -234,7 +234,7 @@ async fn flap(fleet: Arc<Fleet>, node: usize, number: u64) {
 
 fn event(
     kind: usize,
-    (nodes, ways): (usize, &'static [&'static str]),
+    (nodes, endpoints): (usize, &'static [&'static str]),
     dice: &mut Dice,
 ) -> FleetEvent {
     let node = dice.below(nodes);
@@ -258,8 +258,11 @@ fn event(
         1 => FleetEvent::Suffer(node, way, Mishap::Cut),
         2 => FleetEvent::CutOff(
             node,
-            // One way more than there is matters to nobody.
-            dice.pick(&[ways.get(..2.max(ways.len())).unwrap_or(&WAYS), &ways[..1]]),
+            // One endpoint more than there is matters to nobody.
+            dice.pick(&[
+                endpoints.get(..2.max(endpoints.len())).unwrap_or(&ENDPOINTS),
+                &endpoints[..1],
+            ]),
             dice.pick(&[Away::Refused, Away::Silent]),
             long,
         ),

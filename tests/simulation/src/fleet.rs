@@ -38,7 +38,7 @@ use super::trace::Trace;
 use super::wire::{Plan, boxed, wire};
 use drivers::testdriver::{Running, TestDriver};
 
-/// How soon an edge tries a preferred way again.
+/// How soon an edge tries a preferred endpoint again.
 const RETURN: Duration = Duration::from_secs(20);
 /// How long a stopping process may take to finish its calls.
 const STOP: Duration = Duration::from_secs(10);
@@ -192,7 +192,7 @@ impl Fleet {
         let crash = state.dice.chance(percent).then(|| self.crash(&mut state.dice));
         let store = Store::open(Box::new(state.disk.of(process.clone(), crash)), &process.tasks)?;
         let cloud = CloudRun::start(&self.shape, store, process.clone())?;
-        self.net.open(self.shape.ways, cloud.door(&self.keys)?, process.end.clone());
+        self.net.open(self.shape.endpoints, cloud.door(&self.keys)?, process.end.clone());
         self.trace.say("the cloud starts");
         state.cloud = Some(cloud);
         Ok(())
@@ -380,7 +380,7 @@ impl Fleet {
         let drivers = Arc::new(Drivers::new(name.clone(), connect));
         drivers.add(driver_name()?, "csi.sock", FoundBy::Configuration)?;
         drivers.keep(&process.tasks);
-        let cloud = self.shape.ways.iter().map(|way| format!("wss://{way}").parse());
+        let cloud = self.shape.endpoints.iter().map(|name| format!("wss://{name}").parse());
         let dial = Dial {
             cloud: cloud.collect::<Result<_, _>>()?,
             return_after: RETURN,

@@ -15,7 +15,7 @@ use rcgen::{
 use tempfile::TempDir;
 
 /// The two endpoints of the cloud.
-pub const WAYS: [&str; 2] = ["cloud.sim:443", "cloud.sim:444"];
+pub const ENDPOINTS: [&str; 2] = ["cloud.sim:443", "cloud.sim:444"];
 /// Where the edges reach each of several clouds.
 pub const REPLICAS: [&str; 3] = ["cloud.sim:443", "cloud.sim:444", "cloud.sim:445"];
 const CLOUD: &str = "cloud.sim";

@@ -46,7 +46,7 @@ use tokio::time::Instant;
 use self::chaos::Chaos;
 use self::dice::Dice;
 use self::fleet::Fleet;
-use self::keys::{Keys, REPLICAS, WAYS};
+use self::keys::{ENDPOINTS, Keys, REPLICAS};
 use self::liar::Liar;
 use self::liar_record::LiarRecord;
 use self::model::{Found, KINDS, Topology, World};
@@ -190,13 +190,13 @@ fn world(seed: u64, fleet: &Arc<Fleet>, dice: &mut Dice, trace: &Trace) -> World
         seed,
     };
     trace.say(format_args!(
-        "seed {seed}: {} clouds, {} nodes{}, scope {:?}, {} ways to the cloud, whose lives end at \
+        "seed {seed}: {} clouds, {} nodes{}, scope {:?}, {} endpoints of the cloud, whose lives end at \
          a commit by {} %, --timeout {:?}, retries up to {:?}, topology {:?}",
         shape.replicas,
         shape.nodes,
         shape.liar.map(|liar| format!(" and {liar:?}")).unwrap_or_default(),
         shape.scope,
-        shape.ways.len(),
+        shape.endpoints.len(),
         shape.crashes,
         world.timeout,
         world.most,
@@ -210,7 +210,7 @@ fn shape(dice: &mut Dice) -> Shape {
     Shape {
         nodes: dice.pick(&[1, 1, 2, 2, 3, 3, 4, 6, 12]),
         scope: dice.pick(&[Scope::Node, Scope::Node, Scope::Shared]),
-        ways: if dice.chance(50) { &WAYS[..] } else { &WAYS[..1] },
+        endpoints: if dice.chance(50) { &ENDPOINTS[..] } else { &ENDPOINTS[..1] },
         crashes: dice.pick(&[0, 50, 90]),
         replicas: 1,
         liar: None,
@@ -233,7 +233,7 @@ fn with_replicas(shape: Shape, seed: u64) -> Shape {
     if !has_replicas(seed) {
         return shape;
     }
-    Shape { replicas: REPLICAS.len(), ways: &REPLICAS, crashes: 0, liar: None, ..shape }
+    Shape { replicas: REPLICAS.len(), endpoints: &REPLICAS, crashes: 0, liar: None, ..shape }
 }
 
 /// Some drivers are slow, so that faults meet calls in flight.

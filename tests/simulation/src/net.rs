@@ -161,12 +161,14 @@ impl Net {
     }
 
     /// Keeps a node from dialing some addresses for a while.
-    pub fn cut_off(&self, node: usize, ways: &[&str], away: Away, time: Duration) {
-        self.trace
-            .say(format_args!("net: n{} cannot dial {ways:?} for {time:?}: {away:?}", node + 1));
+    pub fn cut_off(&self, node: usize, endpoints: &[&str], away: Away, time: Duration) {
+        self.trace.say(format_args!(
+            "net: n{} cannot dial {endpoints:?} for {time:?}: {away:?}",
+            node + 1
+        ));
         let mut inner = self.lock();
-        for way in ways {
-            inner.away.insert((node, (*way).to_owned()), (away, Instant::now() + time));
+        for endpoint in endpoints {
+            inner.away.insert((node, (*endpoint).to_owned()), (away, Instant::now() + time));
         }
         *inner.counted.entry("cut off").or_default() += 1;
     }

@@ -32,7 +32,7 @@ pub struct Shape {
     /// How far the driver's volumes reach.
     pub scope: Scope,
     /// Where edges dial the cloud, the preferred address first.
-    pub ways: &'static [&'static str],
+    pub endpoints: &'static [&'static str],
     /// How many of a hundred lives of the cloud end at one of its commits.
     pub crashes: u32,
     /// How many clouds there are, of which one leads.

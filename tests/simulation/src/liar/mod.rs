@@ -29,7 +29,7 @@ use tokio::time::sleep;
 use self::answers::Ids;
 use self::heard::HeardCall;
 use super::dice::Dice;
-use super::keys::{LIAR, LIAR_AT, NODES, WAYS};
+use super::keys::{ENDPOINTS, LIAR, LIAR_AT, NODES};
 use super::life::BEFORE;
 use super::model::World;
 use super::operator;
@@ -128,8 +128,8 @@ impl Liar {
             let longest = self.dice().pick(&[200, 2_000, 20_000]);
             let rest = self.dice().time(100, longest);
             sleep(rest).await;
-            let way = self.dice().pick(&WAYS);
-            let Ok(endpoint) = format!("wss://{way}").parse() else { return };
+            let name = self.dice().pick(&ENDPOINTS);
+            let Ok(endpoint) = format!("wss://{name}").parse() else { return };
             let dialed = dial(&endpoint, &credentials, KeepAlive::default(), &connect).await;
             if let Ok(mut link) = dialed {
                 let ended = self.talk(&mut link).await;

@@ -174,9 +174,9 @@ impl Replicas {
             let address = |of: Vec<(usize, &&'static str)>| -> Vec<&'static str> {
                 of.into_iter().map(|(_, address)| *address).collect()
             };
-            for ways in [address(was), address(others)] {
+            for endpoints in [address(was), address(others)] {
                 for node in 0..nodes {
-                    replicas.net.cut_off(node, &ways, Away::Refused, LURED);
+                    replicas.net.cut_off(node, &endpoints, Away::Refused, LURED);
                     replicas.net.suffer(node, Way::Up, Mishap::Cut);
                 }
                 tokio::time::sleep(LURED).await;
