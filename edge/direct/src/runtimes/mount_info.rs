@@ -201,7 +201,7 @@ impl Root {
     /// published there, so an entry that nobody can read is its own.
     ///
     /// # Errors
-    /// [`MountInfoError::Taken`]
+    /// [`MountInfoError::Taken`], [`MountInfoError::TooLong`], or the file system's.
     pub fn is_open(
         &self,
         source: &Path,

@@ -161,7 +161,7 @@ impl Cluster {
     /// All replicas, as etcd has them now.
     ///
     /// # Errors
-    /// etcd gives no answer.
+    /// etcd gives no answer, or the position of the last commit there cannot be read.
     pub async fn replicas(&self) -> Result<Replicas, OrderError> {
         let keys = &self.keys;
         let read = request::read([
@@ -192,7 +192,7 @@ impl Cluster {
     /// Orders that this replica leads, as soon as it has the leader's last commit.
     ///
     /// # Errors
-    /// There is no such replica, it is drained, or etcd gives no answer.
+    /// There is no such replica, it is drained, or as for [`Self::replicas`].
     pub async fn promote(&self, name: &str) -> Result<(), OrderError> {
         let replica = self.running(name).await?;
         if replica.drained {
@@ -205,7 +205,7 @@ impl Cluster {
     /// Orders that this replica does not lead, until [`Self::undrain`].
     ///
     /// # Errors
-    /// There is no such replica, or etcd gives no answer.
+    /// There is no such replica, or as for [`Self::replicas`].
     pub async fn drain(&self, name: &str) -> Result<(), OrderError> {
         self.running(name).await?;
         self.order(request::put(&self.keys.drain(name), Vec::new(), 0)).await
