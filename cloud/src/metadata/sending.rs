@@ -2,9 +2,12 @@
 //!
 //! The next part waits for the edge's answer, so a slow edge costs its position and no queue.
 
+use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use proto::control::metadata::{Part, Position};
 use proto::names::NodeName;
 use tokio::sync::watch;
@@ -18,12 +21,15 @@ const APART: Duration = Duration::from_millis(100);
 /// The wait after a transfer that the edge did not take.
 const NOT_TAKEN: Duration = Duration::from_secs(1);
 
-/// The transfers to one link.
-pub(crate) struct Sending {
+/// The transfers to one link; none to an edge that takes no metadata.
+///
+/// Boxed, as the future of an idle link holds it and most have none.
+pub(crate) struct Sending(Option<Box<Transfers>>);
+
+struct Transfers {
     metadata: Arc<Metadata>,
     node: NodeName,
-    /// None for an edge that takes no metadata.
-    changed: Option<watch::Receiver<u64>>,
+    changed: watch::Receiver<u64>,
     /// The position that the edge reported.
     position: Position,
     transfer: Option<Transfer>,
@@ -39,42 +45,62 @@ impl Sending {
         node: &NodeName,
         position: Option<Position>,
     ) -> Self {
-        let changed = position.filter(|_| metadata.is_on()).map(|_| metadata.follow(node));
-        Self {
-            metadata: metadata.clone(),
-            node: node.clone(),
-            changed,
-            position: position.unwrap_or_default(),
-            transfer: None,
-            in_flight: false,
-            not_before: Instant::now(),
-        }
+        let begin = |position| {
+            Box::new(Transfers {
+                metadata: metadata.clone(),
+                node: node.clone(),
+                changed: metadata.follow(node),
+                position,
+                transfer: None,
+                in_flight: false,
+                not_before: Instant::now(),
+            })
+        };
+        Self(position.filter(|_| metadata.is_on()).map(begin))
     }
 
     /// The next part, when there is one and the edge waits for it. May be dropped without loss.
-    pub(crate) async fn next(&mut self) -> Part {
+    pub(crate) fn next(&mut self) -> BoxFuture<'_, Part> {
+        match &mut self.0 {
+            Some(transfers) => transfers.next().boxed(),
+            None => pending().boxed(),
+        }
+    }
+
+    /// Takes the edge's answer to a part; false if there was none to answer.
+    pub(crate) fn taken(&mut self, position: Position) -> bool {
+        self.0.as_mut().is_some_and(|transfers| transfers.taken(position))
+    }
+
+    /// True if a part waits for its answer.
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.0.as_ref().is_some_and(|transfers| transfers.in_flight)
+    }
+}
+
+impl Transfers {
+    async fn next(&mut self) -> Part {
         loop {
-            let Some(changed) = self.changed.as_mut().filter(|_| !self.in_flight) else {
-                return std::future::pending().await;
-            };
+            if self.in_flight {
+                return pending().await;
+            }
             if let Some(part) = self.transfer.as_mut().and_then(Transfer::next_part) {
                 self.in_flight = true;
                 return part;
             }
             sleep_until(self.not_before).await;
             // Before the look, so that no change after it is missed.
-            changed.mark_unchanged();
+            self.changed.mark_unchanged();
             self.transfer = self.metadata.since(&self.node, self.position);
             if self.transfer.is_some() {
                 self.not_before = Instant::now() + APART;
-            } else if changed.changed().await.is_err() {
-                std::future::pending::<()>().await;
+            } else if self.changed.changed().await.is_err() {
+                pending::<()>().await;
             }
         }
     }
 
-    /// Takes the edge's answer to a part; false if there was none to answer.
-    pub(crate) fn taken(&mut self, position: Position) -> bool {
+    fn taken(&mut self, position: Position) -> bool {
         if !std::mem::take(&mut self.in_flight) {
             return false;
         }
@@ -89,11 +115,6 @@ impl Sending {
             self.transfer = None;
         }
         true
-    }
-
-    /// True if a part waits for its answer.
-    pub(crate) fn is_awaited(&self) -> bool {
-        self.in_flight
     }
 }
 

@@ -210,7 +210,7 @@ impl Acceptor {
                 if let Some(slot) = &slot {
                     slot.note_linked();
                 }
-                link_task::run(&self.links, *peer, link, Some(from)).await;
+                link_task::run(&self.links, peer, link, Some(from)).await;
                 drop(slot);
             }),
             Ok(Arrival::Asker(asker)) => join::answer(&self.links, from, *asker).await,

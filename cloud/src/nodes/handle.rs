@@ -34,7 +34,8 @@ pub(super) type Want = (StreamKind, oneshot::Sender<Result<Io, LinkError>>);
 /// A link that calls can use.
 pub struct Handle {
     calls: Mutex<Option<Upstream>>,
-    bulk: Mutex<Option<Upstream>>,
+    /// Seldom used, so an idle link has none.
+    bulk: OnceLock<Box<Mutex<Option<Upstream>>>>,
     want: mpsc::Sender<Want>,
     room: Semaphore,
     passing: Arc<Semaphore>,
@@ -83,7 +84,7 @@ impl Handle {
     pub(crate) fn new(peer: Peer, want: mpsc::Sender<Want>, tasks: Tasks) -> Self {
         Self {
             calls: Mutex::default(),
-            bulk: Mutex::default(),
+            bulk: OnceLock::new(),
             want,
             room: Semaphore::new(MAX_LINK_CALLS),
             passing: Arc::new(Semaphore::new(MAX_PASSING)),
@@ -183,7 +184,10 @@ impl Handle {
     /// # Errors
     /// The link has ended, or opens no byte stream.
     pub async fn upstream(&self, kind: StreamKind) -> Result<Upstream, LinkError> {
-        let slot = if kind == StreamKind::Calls { &self.calls } else { &self.bulk };
+        let slot = match kind {
+            StreamKind::Calls => &self.calls,
+            StreamKind::Bulk => self.bulk.get_or_init(Box::default),
+        };
         if let Some(sender) = slot.try_lock().ok().and_then(|slot| open(&slot)) {
             return Ok(sender);
         }

@@ -14,9 +14,10 @@ use tokio::sync::watch;
 use crate::state::authority::Authority;
 use crate::state::node_labels::Labels;
 
-/// The last report of an edge, if labels decide about it.
+/// The last report of an edge, if labels decide about it. Boxed, as the future of an idle link
+/// holds it and most have none.
 #[derive(Default)]
-pub(super) struct LabelledReport(Option<EdgeReport>);
+pub(super) struct LabelledReport(Option<Box<EdgeReport>>);
 
 struct EdgeReport {
     authority: Authority,
@@ -45,7 +46,7 @@ impl LabelledReport {
                 changes,
             };
             report.decide();
-            report
+            Box::new(report)
         });
         Self(report)
     }

@@ -25,9 +25,9 @@ pub(crate) enum CertificateFault {
     Shared([Option<SocketAddr>; 2]),
 }
 
-/// The links of all nodes, as they were.
+/// The links of all nodes, as they were. Boxed, since a table has up to two places for an entry.
 #[derive(Default)]
-pub(crate) struct LinkHistory(Mutex<HashMap<NodeName, NodeHistory>>);
+pub(crate) struct LinkHistory(Mutex<HashMap<NodeName, Box<NodeHistory>>>);
 
 #[derive(Default)]
 struct NodeHistory {
@@ -49,7 +49,7 @@ struct Edge {
 }
 
 impl LinkHistory {
-    fn lock(&self) -> MutexGuard<'_, HashMap<NodeName, NodeHistory>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<NodeName, Box<NodeHistory>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

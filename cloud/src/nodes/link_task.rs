@@ -36,29 +36,23 @@ use crate::state::{ingest, report};
 const STOPPING: &str = "csi-cloud is stopping; dial it elsewhere, or later";
 
 /// Runs a link of this authenticated peer, dialed from `from`, until it ends.
-pub async fn run(links: &Links, peer: Identity<NodeName>, link: Link, from: Option<SocketAddr>) {
+///
+/// The future holds what an idle link needs and no more. The peer is boxed, since an argument counts
+/// twice. What the greeting found is moved as a whole, so that it counts once.
+pub async fn run(
+    links: &Links,
+    peer: Box<Identity<NodeName>>,
+    link: Link,
+    from: Option<SocketAddr>,
+) {
     // Boxed like all rare steps, so that the future of an idle link stays small.
-    let Some(established) = Box::pin(greet(links, &peer, link, from)).await else { return };
-    let node = &peer.name;
-    let Established { link, handle, wanted, told, labelled, metadata } = established;
+    let greeted = Box::pin(greet(links, &peer, link, from)).await;
+    let Some((handle, established)) = greeted else { return };
     {
-        let mut task = LinkTask {
-            links,
-            identity: &peer,
-            node,
-            handle: &handle,
-            link,
-            wanted,
-            told,
-            labelled,
-            metadata,
-            leases: LeaseQueue::new(links, node, &handle),
-            told_to_leave: false,
-            leaving: false,
-        };
+        let mut task = established.task(links, &peer, &handle);
         let end = task.drive().await;
         // No call begins on a link that is being closed.
-        links.remove(node, &handle);
+        links.remove(task.node, &handle);
         if let End::Close(reason) = end {
             task.link.close(&reason).await;
         }
@@ -70,11 +64,36 @@ pub async fn run(links: &Links, peer: Identity<NodeName>, link: Link, from: Opti
 /// A link after its welcome.
 struct Established {
     link: Link,
-    handle: Arc<Handle>,
     wanted: mpsc::Receiver<Want>,
     told: watch::Receiver<Broadcast>,
     labelled: LabelledReport,
     metadata: Sending,
+}
+
+impl Established {
+    fn task<'a>(
+        self,
+        links: &'a Links,
+        identity: &'a Identity<NodeName>,
+        handle: &'a Arc<Handle>,
+    ) -> LinkTask<'a> {
+        let Self { link, wanted, told, labelled, metadata } = self;
+        let node = &identity.name;
+        LinkTask {
+            links,
+            identity,
+            node,
+            handle,
+            link,
+            wanted,
+            told,
+            labelled,
+            metadata,
+            leases: LeaseQueue::new(links, node, handle),
+            told_to_leave: false,
+            leaving: false,
+        }
+    }
 }
 
 /// Hello and welcome; none if the link is refused or lost, or loses its place meanwhile.
@@ -83,10 +102,10 @@ async fn greet(
     identity: &Identity<NodeName>,
     link: Link,
     from: Option<SocketAddr>,
-) -> Option<Established> {
+) -> Option<(Arc<Handle>, Established)> {
     let node = &identity.name;
     let greeting = links.greetings.begin(node);
-    let established = tokio::select! {
+    let (handle, established) = tokio::select! {
         biased;
         () = greeting.ended() => {
             info!(%node, "a link lost its place before its welcome, to a newer one or a removal");
@@ -96,9 +115,9 @@ async fn greet(
     };
     // A removal or revocation is durable before it ends greetings and links, so none is missed.
     if let Some(why) = excluded(links, identity) {
-        established.handle.end(why);
+        handle.end(why);
     }
-    Some(established)
+    Some((handle, established))
 }
 
 async fn establish(
@@ -107,7 +126,7 @@ async fn establish(
     mut link: Link,
     from: Option<SocketAddr>,
     greeting: &Greeting,
-) -> Option<Established> {
+) -> Option<(Arc<Handle>, Established)> {
     let node = &identity.name;
     if let Some(reason) = refusal(links, identity) {
         refuse(node, link, &reason).await;
@@ -161,7 +180,7 @@ async fn establish(
         handle.news.notify_one();
     }
     let metadata = Sending::new(links.metadata(), node, position);
-    Some(Established { link, handle, wanted, told, labelled, metadata })
+    Some((handle, Established { link, wanted, told, labelled, metadata }))
 }
 
 /// The peer, from its hello and from the connection itself.

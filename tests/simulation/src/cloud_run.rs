@@ -65,7 +65,7 @@ impl CloudRun {
                 let Ok(greeted) = acceptor.greet(io).await else { return };
                 let Ok(accepted) = acceptor.accept(greeted).await else { return };
                 if let Some((peer, link)) = accepted.link() {
-                    link_task::run(&links, peer, link.into(), None).await;
+                    link_task::run(&links, Box::new(peer), link.into(), None).await;
                 }
             });
         }))

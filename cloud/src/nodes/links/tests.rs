@@ -1,9 +1,12 @@
 //! Links that replace each other, end, and are set apart.
 
 use futures_channel::mpsc;
+use proto::link::Link;
+use proto::names::certificate::Identity;
 
 use super::*;
 use crate::nodes::handle::Peer;
+use crate::nodes::link_task;
 use crate::state::record::Node;
 use crate::state::store::memory::Memory;
 
@@ -110,4 +113,14 @@ async fn no_call_waits_for_the_next_link_of_a_removed_node() {
     assert!(matches!(tokio::time::timeout(minute, waiting).await, Ok(None)));
     let later = tokio::time::timeout(minute, links.next(&node, &lost));
     assert!(matches!(later.await, Ok(None)), "nor does one that comes later");
+}
+
+/// With what runs it, the task of an idle link is one allocation of 1,280 bytes.
+#[test]
+fn the_future_of_an_idle_link_stays_small() {
+    fn size<T>(_: impl FnOnce(&'static Links, Box<Identity<NodeName>>, Link) -> T) -> usize {
+        size_of::<T>()
+    }
+    let size = size(|links, peer, link| link_task::run(links, peer, link, None));
+    assert!(size <= 1_100, "it has {size} bytes");
 }

@@ -212,7 +212,7 @@ async fn accept(stand: &Stand, links: &Arc<Links>, tasks: &Tasks) -> anyhow::Res
                 let Ok(greeted) = acceptor.greet(Box::new(tcp)).await else { return };
                 let Ok(accepted) = acceptor.accept(greeted).await else { return };
                 if let Some((peer, link)) = accepted.link() {
-                    link_task::run(&links, peer, link.into(), None).await;
+                    link_task::run(&links, Box::new(peer), link.into(), None).await;
                 }
             });
         }
