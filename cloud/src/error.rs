@@ -154,8 +154,8 @@ pub enum Error {
     CreatesHeld(DriverName),
     /// What may not be forgotten could not be kept.
     #[error(
-        "it could not be made durable, so it was not answered; send it again when the store can \
-         be written"
+        "a record of this call could not be made durable, so its outcome is not reported; send it \
+         again when the store can be written"
     )]
     NotDurable {
         /// The failure of the store.
@@ -164,8 +164,8 @@ pub enum Error {
     },
     /// Two nodes say that they have the same thing.
     #[error(
-        "{node} made {id:?}, and that is the id of what {home} has; {home} keeps it. Delete the \
-         one on {node} by hand, and give the drivers ids that differ"
+        "node {node} made {id:?}, an id that already belongs to node {home}, which keeps it. \
+         Delete {node}'s by hand; give the drivers distinct ids"
     )]
     Claimed {
         /// The id.

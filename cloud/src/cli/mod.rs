@@ -1,7 +1,7 @@
 //! The commands of csi-cloud beside `serve`: tables for people, JSON for scripts.
 //!
 //! Each command is one arm in `run`, and one file if it prints more than a sentence.
-//! May use: all rooms below.
+//! May use: all rooms to its left in docs/architecture.md.
 
 pub mod ca;
 pub mod calls;

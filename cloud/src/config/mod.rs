@@ -1,7 +1,8 @@
 //! The command line and the configuration file of csi-cloud.
 //!
 //! Each room has its own settings. This room reads the file, puts the flags over it and reports
-//! every mistake at once. Only here are clap's structs. May use: all rooms below.
+//! every mistake at once. Only here are clap's structs. May use: all rooms to its left in
+//! docs/architecture.md.
 
 pub mod admin_arguments;
 pub mod arguments;

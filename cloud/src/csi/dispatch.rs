@@ -1,4 +1,4 @@
-//! Carries out a call: gathers what routing needs, and meets each plan in one `match`.
+//! Gathers the facts for routing and carries out the resulting plan.
 //!
 //! A shared driver's node is elected here, before its call is routed.
 

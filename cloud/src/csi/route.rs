@@ -69,8 +69,8 @@ pub enum Unclear {
     Yet(String),
     /// The node is certain, has no link, and was sent nothing.
     Away(NodeName),
-    /// The node is certain and was sent nothing, and its driver has been down for the grace. Only
-    /// with `reschedule`, so that the scheduler chooses another node.
+    /// The node is certain and was sent nothing, and its driver has been down for `failover_s`.
+    /// Only with `reschedule`, so that the scheduler chooses another node.
     Down(NodeName),
     /// The node is certain, and it is set apart, so it creates nothing.
     Apart {
@@ -106,7 +106,7 @@ pub struct RoutingFacts<'a> {
     pub linked: &'a dyn Fn(&NodeName) -> bool,
     /// Whether a node has a link, and says that its driver is up.
     pub up: &'a dyn Fn(&NodeName) -> bool,
-    /// Whether the driver at a node has been down for the grace, by the node's word.
+    /// Whether the driver at a node has been down for `failover_s`, by the node's word.
     pub down: &'a dyn Fn(&NodeName) -> bool,
     /// Whether a node lost its link so lately that it is waited for.
     pub just_left: &'a dyn Fn(&NodeName) -> bool,

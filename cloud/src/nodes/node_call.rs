@@ -53,7 +53,7 @@ pub struct NodeCall<'a> {
     pub deadline: Option<Instant>,
     /// The call in flight, which records the progress; none for queries of csi-cloud itself.
     pub call: Option<Arc<Running>>,
-    /// The ids that are in doubt until the call is answered; none of most drivers.
+    /// The ids in doubt until the call is answered; empty unless the driver is shared.
     pub(crate) about: Vec<Id>,
 }
 

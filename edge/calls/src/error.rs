@@ -176,8 +176,8 @@ pub enum Error {
     },
     /// Another operation on the same subject is running.
     #[error(
-        "another operation is running for what this {method} is about, with a different request; \
-         send it again when that has ended"
+        "a different request for the same subject is running, so this {method} was refused; send \
+         it again when that has ended"
     )]
     Pending {
         /// The RPC's method name.

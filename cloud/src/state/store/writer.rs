@@ -1,7 +1,8 @@
 //! The store: durable records of homes, intents, nodes, drivers and leases.
 //!
 //! Nothing acts on a change before it is durable: [`Store::read`] shows committed changes only. One
-//! task makes the changes in order, see `write_loop`; of several replicas, that of the leader.
+//! task makes the changes in order, see `write_loop`. With several replicas, only the leader's task
+//! makes changes.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -109,7 +110,7 @@ impl Store {
         &self.leadership
     }
 
-    /// The same store, which this one of several csi-clouds has.
+    /// This store, with this replica's leadership.
     #[must_use]
     pub fn with_leadership(self, leadership: Leadership) -> Self {
         Self { leadership, ..self }

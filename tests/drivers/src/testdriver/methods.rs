@@ -42,3 +42,20 @@ pub const METHODS: [(&str, &str); 36] = [
     ("Node", "NodeGetCapabilities"),
     ("Node", "NodeGetInfo"),
 ];
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proto::csi::Method;
+
+    use super::METHODS;
+
+    #[test]
+    fn they_are_the_methods_of_the_table() {
+        let paths = METHODS.iter().map(|(service, method)| format!("/csi.v1.{service}/{method}"));
+        let listed: BTreeSet<String> = paths.collect();
+        let table = Method::ALL.iter().map(|method| method.path().to_owned());
+        assert_eq!(listed, table.collect::<BTreeSet<String>>());
+    }
+}

@@ -437,7 +437,7 @@ async fn an_answer_that_breaks_csi_makes_no_wrong_home() -> anyhow::Result<()> {
     let status = nodes.call("CreateVolume", &create_at("claim", &["n3"])?).await?.status();
     assert_eq!(status.code(), Code::Unavailable, "{status}");
     assert!(
-        status.message().contains("n3 made \"small\", and that is the id of what n2 has"),
+        status.message().contains("n3 made \"small\", an id that already belongs to node n2"),
         "{status}"
     );
     nodes.who_got("CreateVolume");
