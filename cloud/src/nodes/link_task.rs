@@ -37,8 +37,8 @@ const STOPPING: &str = "csi-cloud is stopping; dial it elsewhere, or later";
 
 /// Runs a link of this authenticated peer, dialed from `from`, until it ends.
 ///
-/// The future holds what an idle link needs and no more. The peer is boxed, since an argument counts
-/// twice. What the greeting found is moved as a whole, so that it counts once.
+/// The future holds what an idle link needs and no more. The peer is boxed, since an argument
+/// counts twice. What the greeting found is moved as a whole, so that it counts once.
 pub async fn run(
     links: &Links,
     peer: Box<Identity<NodeName>>,

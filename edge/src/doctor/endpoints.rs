@@ -71,7 +71,8 @@ async fn addresses(endpoint: &Endpoint) -> Result<Vec<IpAddr>, String> {
     if found.is_empty() { Err("it has no address".into()) } else { Ok(found) }
 }
 
-/// What is said of all endpoints. One that works is enough, so a fault of another is a warning then.
+/// What is said of all endpoints. One that works is enough, so a fault of another is a warning
+/// then.
 pub(super) fn findings(checks: &[EndpointCheck], now: SystemTime) -> Vec<Finding> {
     let works = checks.iter().any(|check| check.steps.round_trip.is_some());
     let mut findings: Vec<_> = checks.iter().flat_map(|check| check.findings(now)).collect();

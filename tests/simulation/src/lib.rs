@@ -190,8 +190,8 @@ fn world(seed: u64, fleet: &Arc<Fleet>, dice: &mut Dice, trace: &Trace) -> World
         seed,
     };
     trace.say(format_args!(
-        "seed {seed}: {} clouds, {} nodes{}, scope {:?}, {} endpoints of the cloud, whose lives end at \
-         a commit by {} %, --timeout {:?}, retries up to {:?}, topology {:?}",
+        "seed {seed}: {} clouds, {} nodes{}, scope {:?}, {} endpoints of the cloud, whose lives \
+         end at a commit by {} %, --timeout {:?}, retries up to {:?}, topology {:?}",
         shape.replicas,
         shape.nodes,
         shape.liar.map(|liar| format!(" and {liar:?}")).unwrap_or_default(),
