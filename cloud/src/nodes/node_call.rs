@@ -73,6 +73,13 @@ enum Failed {
     Final(Error),
 }
 
+/// Whether the driver may have got a call that was sent so often, when the edge refused the last one
+/// before dispatch. What was sent twice may have arrived the first time, whatever is said of the
+/// second.
+fn maybe_dispatched(sends: usize, last_is_refused: bool) -> bool {
+    sends > 1 || (sends == 1 && !last_is_refused)
+}
+
 impl NodeCall<'_> {
     /// Sends a call with a single answer, and sends it again on the next link when one is lost. It
     /// gets an id first.
@@ -92,8 +99,7 @@ impl NodeCall<'_> {
         let mut sends = 0_usize;
         let mut answer = self.answer(call, &mut sends).await;
         let is_refused = answer.as_mut().is_ok_and(Answer::take_not_dispatched);
-        // What was sent twice may have arrived the first time, whatever the second answer says.
-        let maybe_dispatched = sends > 1 || (sends == 1 && !is_refused);
+        let maybe_dispatched = maybe_dispatched(sends, is_refused);
         if let Some(sent) = in_doubt
             && (answer.is_ok() || !maybe_dispatched)
         {
@@ -214,5 +220,20 @@ impl NodeCall<'_> {
 
     fn lost(&self, source: BoxError) -> Error {
         Error::LinkLost { node: self.node.clone(), source }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A name is freed only if no driver can have got it.
+    #[test]
+    fn a_refusal_counts_for_the_copy_that_was_refused() {
+        assert!(!maybe_dispatched(0, false), "it never left csi-cloud");
+        assert!(!maybe_dispatched(1, true), "the only copy was refused");
+        assert!(maybe_dispatched(1, false));
+        assert!(maybe_dispatched(2, true), "the first copy may have arrived");
+        assert!(maybe_dispatched(2, false));
     }
 }
