@@ -73,9 +73,9 @@ enum Failed {
     Final(Error),
 }
 
-/// Whether the driver may have got a call that was sent so often, when the edge refused the last one
-/// before dispatch. What was sent twice may have arrived the first time, whatever is said of the
-/// second.
+/// Whether the driver may have got a call that was sent so often, when the edge refused the last
+/// one before dispatch. What was sent twice may have arrived the first time, whatever is said of
+/// the second.
 fn maybe_dispatched(sends: usize, last_is_refused: bool) -> bool {
     sends > 1 || (sends == 1 && !last_is_refused)
 }
