@@ -147,7 +147,7 @@ artifacts: tools ## What is installed from, in target/artifacts: static programs
 machines: build ## Debian packages of target/artifacts on two booted machines, by the steps of docs/operations.md, to a running pod (root)
 	sh tests/machines/run.sh target/artifacts
 
-# Without what a debugger wants, and with what several have in common built once: it is half of the time.
+# Without what a debugger wants, and with what several have in common built once.
 INSTALL = CARGO_PROFILE_DEV_DEBUG=false CARGO_TARGET_DIR=target/tools/build $(CARGO) install --quiet --locked --debug --root target/tools
 
 tools: ## Install what `make check` and `make artifacts` need and the machine lacks
