@@ -435,8 +435,13 @@ mod tests {
         let told = Health { state: HealthState::Gone, seconds: 9, why: "no socket".into() };
         let health = DriverHealth::told(&told);
         let of_node = drivers_down(&node("n1"), "u1", &[(&driver, health)]);
-        let (node, lasts, state) = (node("n1"), Duration::from_secs(300), "gone");
-        let down = Reason::Down { node, driver, lasts, state, why: "no socket".into() };
+        let down = Reason::Down {
+            node: node("n1"),
+            driver,
+            lasts: Duration::from_secs(300),
+            state: "gone",
+            why: "no socket".into(),
+        };
         for notice in [of_node, waiting("shop/data", "u2", &down)] {
             assert_eq!(notice.reason, "DriverDown");
             assert!(notice.note.starts_with("node n1: "), "{}", notice.note);

@@ -242,8 +242,12 @@ impl Discovery {
             return Err(refused);
         }
         let TwoSockets { driver: name, used, other } = two;
-        let (used, other) = (used.display(), other.display());
-        info!(driver = %name, %used, %other, "a driver that was gone has another socket");
+        info!(
+            driver = %name,
+            used = %used.display(),
+            other = %other.display(),
+            "a driver that was gone has another socket"
+        );
         Ok(driver)
     }
 
