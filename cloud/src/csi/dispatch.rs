@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use http::Response;
 use proto::csi::frame;
-use proto::csi::{DirectCall, Id, Key, Method};
+use proto::csi::{DirectCall, Id, Key};
 use proto::http2::body::Body;
 use proto::http2::forward::Answer;
 use proto::names::{DriverName, NodeName};
@@ -20,7 +20,7 @@ use super::create::Creates;
 use super::identity::FrontIdentity;
 use super::lists::merged::Lists;
 use super::request::IncomingCall;
-use super::route::{Plan, RoutingFacts, Unclear, route};
+use super::route::{Plan, RoutingFacts, route};
 use super::volume_call::VolumeCalls;
 use crate::error::Error;
 use crate::lease::attach;
@@ -32,7 +32,6 @@ use crate::state::clock::now;
 use crate::state::create_journal::{CreateJournal, Target};
 use crate::state::election::{Availability, elect};
 use crate::state::known::State;
-use crate::state::node_names::names;
 use crate::state::policy::{Policy, Scope};
 use crate::state::store::writer::Store;
 use crate::telemetry::calls::outcome;
@@ -195,38 +194,9 @@ impl Dispatcher {
             };
             route(call.method, &call.key, &facts)
         });
-        decided.map_err(|unclear| self.unclear(call.method, unclear))
-    }
-
-    fn unclear(&self, method: Method, unclear: Unclear) -> Error {
-        let driver = self.driver().clone();
-        match unclear {
-            Unclear::Yet(why) => Error::NoRoute { driver, why },
-            Unclear::Nowhere(why) => Error::Nowhere { driver, why },
-            Unclear::NotBesideSource { node, made_from, topology } => {
-                Error::NotBesideSource { driver, node, made_from, topology }
-            }
-            Unclear::Removed(node) => Error::Removed { node },
-            Unclear::Away(node)
-                if self.policy.reschedule && method.direct() == Some(DirectCall::Create) =>
-            {
-                Error::Reschedule { node }
-            }
-            Unclear::Away(node) => Error::NotLinked { node, driver },
-            Unclear::Apart { node, why, was_sent: false }
-                if self.policy.reschedule && method.direct() == Some(DirectCall::Create) =>
-            {
-                Error::RescheduleUnfit { node, why: format!("is set apart ({why})") }
-            }
-            Unclear::Apart { node, why, .. } => Error::SetApart { node, driver, why },
-            Unclear::Down(node) => {
-                let why = format!("has driver {driver} down for longer than `failover_s`");
-                Error::RescheduleUnfit { node, why }
-            }
-            Unclear::SeveralHomes(nodes) => {
-                Error::SeveralHomes { method: method.name(), nodes: names(&nodes) }
-            }
-        }
+        // An earlier attempt with a shared driver may still be carried out.
+        let may_reschedule = self.policy.reschedule && scope == Scope::Node;
+        decided.map_err(|unclear| unclear.error(self.driver(), call.method, may_reschedule))
     }
 
     /// Elects another node after the elected one had no link, or its driver was down, for the

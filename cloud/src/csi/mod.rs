@@ -16,4 +16,5 @@ pub mod request;
 pub mod route;
 pub mod single_flight;
 mod source_text;
+mod unclear;
 pub mod volume_call;

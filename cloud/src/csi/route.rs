@@ -9,6 +9,7 @@ use proto::names::NodeName;
 use crate::csi::source_text::{
     UNNAMED, no_controller, no_link, no_such_topology, source_text, topology_text,
 };
+use crate::csi::unclear::Unclear;
 use crate::state::driver_state::DriverState;
 use crate::state::policy::{Placement, Policy, Scope};
 use crate::state::record::Intent;
@@ -60,42 +61,6 @@ impl Plan {
             | Self::NodeOnly => self,
         }
     }
-}
-
-/// Why no node is certain.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Unclear {
-    /// An edge may still link and make it certain; the reason is for an operator.
-    Yet(String),
-    /// The node is certain, has no link, and was sent nothing.
-    Away(NodeName),
-    /// The node is certain and was sent nothing, and its driver has been down for `failover_s`.
-    /// Only with `reschedule`, so that the scheduler chooses another node.
-    Down(NodeName),
-    /// The node is certain, and it is set apart, so it creates nothing.
-    Apart {
-        /// The node.
-        node: NodeName,
-        /// The reason why it is set apart.
-        why: String,
-        /// True if the create was sent to it before, so that no other node may get it.
-        was_sent: bool,
-    },
-    /// No node is at the topology. CSI: "Unable to provision in accessible_topology".
-    Nowhere(String),
-    /// The requested topology excludes the node of the source, and the policy refuses that.
-    NotBesideSource {
-        /// The source's node.
-        node: NodeName,
-        /// The kind and id of the source.
-        made_from: String,
-        /// The requested topology.
-        topology: String,
-    },
-    /// An operator removed the node.
-    Removed(NodeName),
-    /// The ids live on several nodes, so no node can serve the call.
-    SeveralHomes(Vec<NodeName>),
 }
 
 /// The facts about one driver.

@@ -29,6 +29,7 @@ mod restart;
 mod rotation;
 mod routing;
 mod secrets;
+mod shared_creates;
 mod silent_node;
 mod socket_relay;
 mod start;
