@@ -94,6 +94,11 @@ impl Authority {
     /// which nodes the operator names, whether or not they ever linked.
     pub fn apply(&self, store: &Store) {
         for (driver, policy) in self.policies.iter().flat_map(|policies| policies.iter()) {
+            // Asked first: labels that become known meanwhile are applied again.
+            let awaits = policy.awaits_all_labels();
+            if awaits {
+                store.set_awaits_labels(driver, true);
+            }
             let named = policy.nodes.as_ref().map(NodeSet::named).unwrap_or_default();
             store.set_named(driver.clone(), named);
             let nodes: BTreeSet<_> = store.read(|state| {
@@ -109,6 +114,8 @@ impl Authority {
             }
             profile::check(store, driver);
             lost_segments::judge_recorded(store, driver, policy);
+            // Not before each node counts that has a label.
+            store.set_awaits_labels(driver, awaits);
         }
     }
 }
@@ -135,11 +142,14 @@ mod tests {
         let driver: DriverName = "d.example".parse().unwrap();
         let node: NodeName = "n1".parse().unwrap();
         let authority = Authority::new([(driver.clone(), policy)].into());
+        authority.apply(&store);
+        assert!(store.read(|state| state.awaits_labels(&driver)));
         assert!(!authority.check(&store, &driver, &node));
         assert_eq!(store.why_apart(&node, &driver), Some(Reason::LabelsUnknown));
         labels.set(Labels::new());
         authority.apply(&store);
         assert_eq!(store.why_apart(&node, &driver), Some(Reason::NotAllowed));
+        assert!(!store.read(|state| state.awaits_labels(&driver)));
         let label = ("node-restriction.kubernetes.io/storage".to_owned(), "yes".to_owned());
         labels.set([(node.clone(), [label].into())].into());
         authority.apply(&store);

@@ -26,6 +26,8 @@ pub struct State {
     apart: ApartNodes,
     /// The nodes that the operator names for each driver; in memory only.
     named: BTreeMap<DriverName, BTreeSet<NodeName>>,
+    /// The drivers whose nodes are selected by labels that are not known yet; in memory only.
+    unlabelled: BTreeSet<DriverName>,
     /// The last lease epoch.
     epoch: u64,
     leader_epoch: Option<LeaderEpoch>,
@@ -90,6 +92,12 @@ impl State {
     /// ones.
     pub fn candidates(&self, driver: &DriverName) -> impl Iterator<Item = &NodeName> {
         self.members(driver).map(|(node, _)| node).chain(self.awaited(driver))
+    }
+
+    /// True if labels select nodes of a driver, and the API server has not named them yet. Any node
+    /// may have ids without a home then, so that no answer about one of them is final.
+    pub fn awaits_labels(&self, driver: &DriverName) -> bool {
+        self.unlabelled.contains(driver)
     }
 
     /// The nodes that are set apart.
@@ -198,7 +206,8 @@ impl State {
     pub(super) fn take_records(&mut self, fresh: Self) {
         let apart = std::mem::take(&mut self.apart);
         let named = std::mem::take(&mut self.named);
-        *self = Self { apart, named, ..fresh };
+        let unlabelled = std::mem::take(&mut self.unlabelled);
+        *self = Self { apart, named, unlabelled, ..fresh };
         for node in &self.removed {
             self.apart.forget(node);
         }
@@ -220,6 +229,15 @@ impl State {
     /// Keeps which nodes the operator names for a driver.
     pub(super) fn set_named(&mut self, driver: DriverName, nodes: BTreeSet<NodeName>) {
         self.named.insert(driver, nodes);
+    }
+
+    /// Keeps whether the labels that select a driver's nodes are still unknown.
+    pub(super) fn set_awaits_labels(&mut self, driver: &DriverName, awaits: bool) {
+        if awaits {
+            self.unlabelled.insert(driver.clone());
+        } else {
+            self.unlabelled.remove(driver);
+        }
     }
 
     /// Sets a node apart; returns whether that is news. See [`ApartNodes`].

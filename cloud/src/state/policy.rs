@@ -125,10 +125,15 @@ impl Policy {
         self.nodes.as_ref().and_then(NodeSet::labels).or(controllers)
     }
 
+    /// True if labels select nodes for the driver, and none are known yet.
+    pub(crate) fn awaits_all_labels(&self) -> bool {
+        let labels = self.nodes.as_ref().and_then(NodeSet::labels);
+        labels.is_some_and(|labels| !labels.is_known())
+    }
+
     /// True if a node may not have the driver because no labels are known yet.
     pub(crate) fn awaits_labels(&self, node: &NodeName) -> bool {
-        let labels = self.nodes.as_ref().and_then(NodeSet::labels);
-        labels.is_some_and(|labels| !labels.is_known()) && !self.allows(node)
+        self.awaits_all_labels() && !self.allows(node)
     }
 
     /// Reads a driver's section. Contradictions are reported as problems of the section.

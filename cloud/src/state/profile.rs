@@ -119,7 +119,12 @@ fn agreed(state: &State, driver: &DriverName) -> Option<Profile> {
     }
     let most = groups.values().map(Vec::len).max()?;
     let mut largest = groups.into_values().filter(|group| group.len() == most);
-    let known = members.len() + state.awaited(driver).take(AGREEING).count();
+    // Nodes that labels select may be more than are known.
+    let awaited = match state.awaits_labels(driver) {
+        true => AGREEING,
+        false => state.awaited(driver).take(AGREEING).count(),
+    };
+    let known = members.len() + awaited;
     let group = largest.next().filter(|_| most >= AGREEING.min(known))?;
     // Two groups of one size do not agree.
     if largest.next().is_some() {

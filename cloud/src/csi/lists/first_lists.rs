@@ -45,6 +45,8 @@ pub(super) enum Held {
     Unknown(Vec<NodeName>),
     /// These nodes list the id too.
     Disputed(Vec<NodeName>),
+    /// Labels select nodes, and are not known yet.
+    Unlabelled,
 }
 
 impl FirstLists {
@@ -280,6 +282,18 @@ mod tests {
         assert!(world.is_listed("n1") && world.is_listed("n3"));
         // Later the list of each is known.
         assert_eq!(world.list("n2", &["b"]).await, None);
+    }
+
+    #[tokio::test]
+    async fn before_labels_are_known_no_listed_id_gets_a_home() {
+        let world = world(&["n1", "n2"]).await;
+        world.store.set_awaits_labels(&driver(), true);
+        assert_eq!(world.list("n1", &[]).await, None);
+        assert_eq!(world.list("n2", &["a"]).await, Some(Held::Unlabelled));
+        assert!(world.homes().is_empty());
+        world.store.set_awaits_labels(&driver(), false);
+        assert_eq!(world.list("n2", &["a"]).await, None);
+        assert_eq!(world.homes(), at(&[("a", "n2")]));
     }
 
     #[tokio::test]

@@ -245,6 +245,10 @@ impl Refresher {
             Held::Unknown(others) => {
                 Error::Unconfirmed { driver, id, node: node.clone(), nodes: names(others) }
             }
+            Held::Unlabelled => {
+                let nodes = "those that labels select, which Kubernetes has not named yet".into();
+                Error::Unconfirmed { driver, id, node: node.clone(), nodes }
+            }
             Held::Disputed(others) => {
                 let mut nodes = [std::slice::from_ref(node), others].concat();
                 nodes.sort();

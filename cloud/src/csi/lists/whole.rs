@@ -218,7 +218,9 @@ impl Recorder<'_, '_> {
         let state = txn.state();
         let unknown =
             self.unknown.get_or_insert_with(|| first_lists.unknown(state, driver, node, *kind));
-        let why = if unknown.is_empty() {
+        let why = if state.awaits_labels(driver) {
+            Held::Unlabelled
+        } else if unknown.is_empty() {
             match first_lists.claimants(state, driver, node, id) {
                 others if others.is_empty() => return Ok(false),
                 others => Held::Disputed(others),

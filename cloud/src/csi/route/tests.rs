@@ -70,6 +70,7 @@ struct World {
     only: Option<NodeName>,
     /// Whether the operator names a node that never reported the driver.
     awaits: bool,
+    awaits_labels: bool,
     now: u64,
 }
 
@@ -97,6 +98,7 @@ impl Default for World {
             reschedule: false,
             only: None,
             awaits: false,
+            awaits_labels: false,
             now: 1_000,
         }
     }
@@ -134,6 +136,7 @@ impl World {
             scope: self.scope,
             policy: &policy,
             awaits: &|| self.awaits,
+            awaits_labels: self.awaits_labels,
             now: self.now,
         };
         route(method, key, &facts)

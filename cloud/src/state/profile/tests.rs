@@ -154,6 +154,18 @@ fn most_of_three_or_more_agree() {
 }
 
 #[tokio::test]
+async fn before_labels_are_known_three_nodes_must_agree() {
+    let fleet = Fleet::new();
+    fleet.store.set_awaits_labels(&fleet.driver, true);
+    let pinned =
+        || fleet.store.read(|state| state.driver(&fleet.driver).unwrap().profile().is_some());
+    for (node, is_pinned) in [("n1", false), ("n2", false), ("n3", true)] {
+        fleet.says(node, "d.example", &ALL).await;
+        assert_eq!(pinned(), is_pinned, "{node}");
+    }
+}
+
+#[tokio::test]
 async fn nodes_that_the_operator_names_are_waited_for() {
     let fleet = Fleet::new();
     let named = ["n1", "n2", "n3"].map(|node| node.parse().unwrap());

@@ -175,6 +175,13 @@ impl Store {
         state.set_named(driver, nodes);
     }
 
+    /// Keeps whether the labels that select a driver's nodes are still unknown. Never called from
+    /// within [`Self::read`].
+    pub(crate) fn set_awaits_labels(&self, driver: &DriverName, awaits: bool) {
+        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        state.set_awaits_labels(driver, awaits);
+    }
+
     /// Sets a node apart for a driver, or for all; it is logged once. Never called from within
     /// [`Self::read`]. See [`crate::state::set_apart`].
     pub fn set_apart(&self, node: &NodeName, driver: Option<&DriverName>, reason: Reason) {

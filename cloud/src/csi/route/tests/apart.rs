@@ -57,6 +57,24 @@ fn a_node_that_is_set_apart_gets_nothing_new_and_serves_what_it_has() {
 }
 
 #[test]
+fn before_labels_are_known_only_what_has_a_home_has_a_node() {
+    let world = World { awaits_labels: true, ..World::default() };
+    let of = |key: &Key| world.route(Method::DeleteVolume, key);
+    assert_eq!(of(&Key::Delete(volume("v3"))), to("n3"));
+    let keys = [Key::Delete(volume("?")), Key::Home(volume("?")), Key::All, Key::Capacity(None)];
+    for key in &keys {
+        assert!(reason(of(key)).contains("Kubernetes has not named the nodes yet"), "{key:?}");
+    }
+    assert!(reason(world.place(Some(volume("?")), vec![])).contains("select by label"));
+    assert!(matches!(world.place(None, vec![]), Ok(Plan::Create(..))), "allowed by name");
+    // The only node that is known may not be the only one.
+    let changes = vec![at("n1", "a")];
+    let alone = World { changes, awaits_labels: true, ..World::default() };
+    let deleted = alone.route(Method::DeleteVolume, &Key::Delete(volume("?")));
+    assert!(reason(deleted).contains("select by label"));
+}
+
+#[test]
 fn only_controllers_carry_out_a_shared_drivers_calls() {
     let controllers = |names: &[&str]| {
         let names = names.iter().map(|name| name.parse().unwrap()).collect();
