@@ -218,7 +218,11 @@ fn remove(txn: &mut Txn<'_>, driver: &DriverName, id: &Id) {
             .unwrap_or_default()
             .group_snapshot;
         for snapshot in group.into_iter().flat_map(|group| group.snapshots) {
-            txn.set_home(driver, &Id::Snapshot(snapshot.snapshot_id), None);
+            let snapshot = Id::Snapshot(snapshot.snapshot_id);
+            // The entry is the word of the group's node, which counts for its own snapshots only.
+            if txn.home(driver, &snapshot).is_none_or(|of| of.node == home.node) {
+                txn.set_home(driver, &snapshot, None);
+            }
         }
     }
     txn.set_home(driver, id, None);
@@ -362,124 +366,4 @@ fn claimed(txn: &Txn<'_>, driver: &DriverName, id: &Id, node: &NodeName, entry: 
 }
 
 #[cfg(test)]
-mod tests {
-    use proto::host::tasks::Tasks;
-
-    use super::*;
-    use crate::state::node_set::NodeSet;
-    use crate::state::policy::Policy;
-    use crate::state::quotas::Quotas;
-    use crate::state::store::memory::Memory;
-
-    fn hello(names: &[&str]) -> Vec<Driver> {
-        let driver = |name: &&str| Driver {
-            name: name.parse().unwrap(),
-            answers: BTreeMap::new(),
-            health: None,
-        };
-        names.iter().map(driver).collect()
-    }
-
-    #[tokio::test]
-    async fn a_driver_that_is_not_named_any_more_is_kept_and_marked_until_it_is_back() {
-        let store = Store::open(Box::new(Memory::default()), &Tasks::default()).unwrap();
-        let node = "n1".parse().unwrap();
-        let gone = |name: &str| {
-            let name = name.parse().unwrap();
-            store.read(|state| state.driver(&name).unwrap().at(&node).unwrap().gone.is_some())
-        };
-        drivers(&store, &Authority::default(), &node, hello(&["a.example", "b.example"]))
-            .await
-            .unwrap();
-        drivers(&store, &Authority::default(), &node, hello(&["b.example"])).await.unwrap();
-        assert!(gone("a.example") && !gone("b.example"));
-        drivers(&store, &Authority::default(), &node, hello(&["a.example", "b.example"]))
-            .await
-            .unwrap();
-        assert!(!gone("a.example"));
-    }
-
-    #[tokio::test]
-    async fn nothing_is_kept_of_drivers_that_have_no_front_or_that_the_node_may_not_have() {
-        let store = Store::open(Box::new(Memory::default()), &Tasks::default()).unwrap();
-        let driver: DriverName = "a.example".parse().unwrap();
-        let nodes = vec!["n1".parse().unwrap()];
-        let policy = Policy { nodes: Some(NodeSet::new(nodes)), ..Policy::new(None) };
-        let authority = Authority::new([(driver.clone(), policy)].into());
-        let [n1, thief]: [NodeName; 2] = ["n1", "thief"].map(|name| name.parse().unwrap());
-        let mut names = vec!["a.example".to_owned()];
-        names.extend((0..200).map(|number| format!("invented-{number}.example")));
-        let names: Vec<_> = names.iter().map(String::as_str).collect();
-        for node in [&n1, &thief] {
-            let unserved = drivers(&store, &authority, node, hello(&names)).await.unwrap();
-            let first = &unserved[0].name;
-            assert_eq!((unserved.len(), first.as_str()), (64, "invented-0.example"));
-        }
-        store.read(|state| {
-            assert_eq!(state.drivers().len(), 1);
-            let of = state.driver(&driver).unwrap();
-            assert_eq!(of.nodes().keys().collect::<Vec<_>>(), [&n1]);
-        });
-        assert_eq!(store.why_apart(&thief, &driver), Some(Reason::NotAllowed));
-        assert_eq!(store.why_apart(&n1, &driver), None);
-    }
-
-    #[tokio::test]
-    async fn a_node_that_may_not_have_a_driver_any_more_keeps_its_record_and_counts_for_nothing() {
-        let store = Store::open(Box::new(Memory::default()), &Tasks::default()).unwrap();
-        let driver: DriverName = "a.example".parse().unwrap();
-        let n1: NodeName = "n1".parse().unwrap();
-        drivers(&store, &Authority::default(), &n1, hello(&["a.example"])).await.unwrap();
-        let members = |driver: &DriverName| {
-            store.read(|state| state.driver(driver).map(|of| of.members().count()))
-        };
-        let policy = |patterns: &[&str]| {
-            let nodes = patterns.iter().map(|pattern| pattern.parse().unwrap()).collect();
-            Policy { nodes: Some(NodeSet::new(nodes)), ..Policy::new(None) }
-        };
-        Authority::new([(driver.clone(), policy(&["n2"]))].into()).apply(&store);
-        assert_eq!(members(&driver), Some(0));
-        assert_eq!(store.read(|state| state.driver(&driver).map(|of| of.nodes().len())), Some(1));
-        assert_eq!(store.why_apart(&n1, &driver), Some(Reason::NotAllowed));
-        Authority::new([(driver.clone(), policy(&["n*"]))].into()).apply(&store);
-        assert_eq!((members(&driver), store.why_apart(&n1, &driver)), (Some(1), None));
-    }
-
-    #[tokio::test]
-    async fn what_was_found_by_its_id_has_that_id_in_lists_when_it_is_attached() {
-        let store = Store::open(Box::new(Memory::default()), &Tasks::default()).unwrap();
-        let driver = "test.edge-csi.io".parse().unwrap();
-        let node = "n1".parse().unwrap();
-        let id = Id::Volume("v".into());
-        discovered(&store, &driver, &id, &node, Bytes::new()).await.unwrap();
-        update(&store, &driver, &id, |entry| crate::state::list_entry::attach(entry, "n1"))
-            .await
-            .unwrap();
-        let entry =
-            store.read(|state| state.driver(&driver)?.home(&id).map(|home| home.entry.clone()));
-        let entry = csi::list_volumes_response::Entry::decode(entry.unwrap()).unwrap();
-        assert_eq!(entry.volume.unwrap().volume_id, "v");
-        assert_eq!(entry.status.unwrap().published_node_ids, ["n1"]);
-    }
-
-    #[tokio::test]
-    async fn a_node_that_is_full_cannot_claim_more_and_is_set_apart() {
-        let store = Store::open(Box::new(Memory::default()), &Tasks::default()).unwrap();
-        let store = store.with_quotas(Quotas { volumes: 1, ..Quotas::default() });
-        let driver = "test.edge-csi.io".parse().unwrap();
-        let node = "n1".parse().unwrap();
-        let claim = async |id: &str| {
-            let id = Id::Volume(id.into());
-            found(&store, &driver, &id, &node, Bytes::new()).await.unwrap()
-        };
-        assert!(claim("a").await && claim("a").await);
-        assert_eq!(store.why_apart(&node, &driver), None);
-        assert!(!claim("b").await);
-        assert!(store.why_apart(&node, &driver).is_some());
-        let homes = store.read(|state| state.driver(&driver).map(|of| of.homes().len()));
-        assert_eq!(homes, Some(1));
-        // An operator's word is not bounded.
-        discovered(&store, &driver, &Id::Volume("c".into()), &node, Bytes::new()).await.unwrap();
-        assert_eq!(store.read(|state| state.usage(&node).things), 2);
-    }
-}
+mod tests;
