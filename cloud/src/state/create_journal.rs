@@ -60,8 +60,10 @@ impl Target {
 pub struct Attempt {
     /// The node.
     pub node: NodeName,
-    /// The time of the intent that it is counted in; none if it is not counted.
-    counted: Option<u64>,
+    /// The time of its intent.
+    since: u64,
+    /// The attempts of its intent, with this one; none if it is not counted.
+    attempts: Option<u32>,
 }
 
 /// The journal of one driver's creates.
@@ -163,7 +165,9 @@ impl PendingCreate<'_> {
             };
             let intent = match before {
                 // Its outcome is known, so it is not counted any more.
-                Some(Intent { made: Some(_), .. }) => return Ok(Attempt { node, counted: None }),
+                Some(Intent { made: Some(_), since, .. }) => {
+                    return Ok(Attempt { node, since, attempts: None });
+                }
                 Some(before) => Intent {
                     node: node.clone(),
                     until: until.max(before.until),
@@ -181,9 +185,9 @@ impl PendingCreate<'_> {
                     direct,
                 },
             };
-            let counted = intent.attempts.map(|_| intent.since);
+            let attempt = Attempt { node, since: intent.since, attempts: intent.attempts };
             txn.set_intent(&driver, &name, Some(intent));
-            Ok::<_, NotSent>(Attempt { node, counted })
+            Ok::<_, NotSent>(attempt)
         });
         let attempt =
             intended.await.map_err(|source| Error::NotDurable { source: source.into() })?;
@@ -214,13 +218,15 @@ impl PendingCreate<'_> {
     /// An attempt of unknown outcome is never taken back. So a crash at any moment leaves the count
     /// too high, and never too low.
     pub async fn not_dispatched(&self, attempt: Attempt) {
-        let Some(since) = attempt.counted else { return };
+        if attempt.attempts.is_none() {
+            return;
+        }
         let driver = self.journal.driver.clone();
         let name = self.name.clone();
         let freed = self.journal.store.write(move |txn| {
             let Some(intent) = txn.intent(&driver, &name).cloned() else { return };
             // The name may have been deleted and sent again meanwhile.
-            if intent.since != since || intent.made.is_some() {
+            if intent.since != attempt.since || intent.made.is_some() {
                 return;
             }
             // The intent is removed, and not kept with a zero: an older csi-cloud would count none
@@ -297,15 +303,23 @@ impl PendingCreate<'_> {
 
     /// Handles a driver's refusal. If nothing was created, the intent is removed and the next
     /// attempt may go to another node.
-    pub async fn refused(&self, code: Code) {
+    pub async fn refused(&self, code: Code, attempt: Attempt) {
         let alone = self.journal.running().get(self.name) == Some(&1);
         if !alone || !is_nothing_done(code) {
             return;
         }
+        self.free(attempt).await;
+    }
+
+    /// Removes the intent of an attempt, unless another attempt has begun meanwhile.
+    async fn free(&self, attempt: Attempt) {
         let driver = self.journal.driver.clone();
         let name = self.name.clone();
         let removed = self.journal.store.write(move |txn| {
-            if txn.intent(&driver, &name).is_some_and(|intent| intent.made.is_none()) {
+            let is_last = |intent: &Intent| {
+                (intent.since, intent.attempts) == (attempt.since, attempt.attempts)
+            };
+            if txn.intent(&driver, &name).is_some_and(|of| of.made.is_none() && is_last(of)) {
                 txn.set_intent(&driver, &name, None);
             }
         });

@@ -184,6 +184,24 @@ async fn a_name_is_free_when_every_attempt_was_refused_before_the_driver_got_it(
 }
 
 #[tokio::test]
+async fn a_refusal_frees_no_name_of_which_another_attempt_has_begun() {
+    let store = open_store();
+    let journal = journal(&store);
+    let name = pvc();
+    let first = journal.begin(&name);
+    let refused = intend(&first, one_of(&["n1"])).await;
+    // The other one begins after the refusal was found to be the only call.
+    let second = journal.begin(&name);
+    drop(intend(&second, one_of(&["n1"])).await);
+    first.free(refused).await;
+    assert_eq!(kept(&store), Some(("n1".into(), Some(2))));
+    drop(first);
+    let last = intend(&second, one_of(&["n1"])).await;
+    second.refused(Code::ResourceExhausted, last).await;
+    assert_eq!(kept(&store), None);
+}
+
+#[tokio::test]
 async fn an_attempt_of_unknown_outcome_keeps_the_name_at_its_node() {
     let store = open_store();
     let journal = journal(&store);
