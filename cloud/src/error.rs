@@ -378,11 +378,8 @@ pub enum Error {
         /// The reason and advice.
         why: String,
     },
-    /// The RuntimeClass of the pods is to decide, and cannot yet.
-    #[error(
-        "volume {name} of driver {driver} is not created yet: edge-csi.io/direct is auto in its \
-         class, and {why}; nothing was sent"
-    )]
+    /// Whether a volume is direct is not decided yet, or was decided otherwise before.
+    #[error("volume {name} of driver {driver} is not created yet: {why}")]
     DirectNotYet {
         /// The driver that the call is for.
         driver: DriverName,

@@ -8,6 +8,7 @@ use tracing::info;
 use super::request::IncomingCall;
 use crate::error::Error;
 use crate::nodes::node_call::Sender;
+use crate::state::create_journal::decided_otherwise;
 use crate::state::store::writer::Store;
 
 /// The decision, which the call then carries; none if the class leaves nothing open.
@@ -23,9 +24,10 @@ pub(super) fn decide(
     if !direct::is_auto(&call.extracted.parameters) {
         return Ok(None);
     }
-    let kept = store.read(|state| state.driver(sender.driver)?.intent(name)?.direct);
-    let is_direct = match kept {
-        Some(is_direct) => is_direct,
+    let before = store.read(|state| state.driver(sender.driver)?.intent(name).cloned());
+    let is_direct = match before.map(|intent| (intent.direct, intent.node)) {
+        Some((Some(is_direct), _)) => is_direct,
+        Some((None, node)) => return Err(decided_otherwise(sender.driver, name, &node)),
         None => ask_pods(sender, name, call)?,
     };
     call.decide(is_direct)?;
@@ -42,6 +44,8 @@ fn ask_pods(sender: Sender<'_>, name: &Id, call: &IncomingCall) -> Result<bool, 
         let name = name.text().to_owned();
         let why = undecided.to_string();
         if undecided.passes() {
+            let why =
+                format!("edge-csi.io/direct is auto in its class, and {why}; nothing was sent");
             Error::DirectNotYet { driver, name, why }
         } else {
             Error::DirectUndecided { driver, name, why }

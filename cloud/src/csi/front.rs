@@ -227,7 +227,10 @@ impl Front {
             let body = frame::collect(body).await;
             let body = body.map_err(|error| bad_request(method, error.into()))?;
             let raw = RawRequest { method, parts, body, deadline, running };
-            let mut call = prepare(raw, |id| self.parameters(id), |name| self.was_sent(name))?;
+            let parameters_of = |id: &_| self.parameters(id);
+            let was_sent = |name: &_| self.was_sent(name);
+            let driver = &self.dispatcher.queries.driver;
+            let mut call = prepare(driver, raw, parameters_of, was_sent)?;
             match origin {
                 Origin::Socket => self.dispatcher.dispatch(&mut call).await,
                 // Boxed to keep the future of other calls small.

@@ -9,8 +9,9 @@ use proto::csi::frame;
 use proto::csi::status::BadRequest;
 use proto::csi::wire::Malformed;
 use proto::csi::{DirectCall, Id, Key, Learn, Method};
+use proto::host::chain;
 use proto::http2::forward::Call;
-use proto::names::NodeName;
+use proto::names::{DriverName, NodeName};
 use tokio::time::Instant;
 
 use crate::error::Error;
@@ -61,6 +62,7 @@ pub(crate) struct RawRequest {
 /// The request is malformed, a class has an unknown `edge-csi.io/` parameter, or the request is
 /// impossible for a direct volume.
 pub(crate) fn prepare(
+    driver: &DriverName,
     raw: RawRequest,
     parameters_of: impl FnOnce(&Id) -> BTreeMap<String, String>,
     was_sent: impl Fn(&Id) -> bool,
@@ -75,13 +77,14 @@ pub(crate) fn prepare(
         running.is_for(&claim.namespace, &claim.name);
     }
     // An older version may have sent it, so a final code could lose a volume.
-    class::check(method, &message)
-        .or_else(|error| method.subjects(&key).iter().any(was_sent).then_some(()).ok_or(error))?;
+    let is_sent = || method.subjects(&key).iter().any(&was_sent);
+    class::check(method, &message).or_else(|error| is_sent().then_some(()).ok_or(error))?;
     let mut is_direct = false;
     let mut range = None;
     if method.direct() == Some(DirectCall::Create) {
-        direct::check_class(&extracted.parameters)?;
-        direct::check_create(&message, &extracted.parameters)?;
+        direct::check_class(&extracted.parameters)
+            .and_then(|()| direct::check_create(&message, &extracted.parameters))
+            .map_err(|error| if is_sent() { class_changed(driver, &key, &error) } else { error })?;
         range = created::range(&message).map_err(|error| malformed(method, error))?;
     } else if let Key::Home(id) = &key
         && let Some(request) = direct::of_volume(method, &message, || parameters_of(id))?
@@ -151,6 +154,22 @@ impl IncomingCall {
     pub(crate) fn malformed(&self, source: Malformed) -> Error {
         malformed(self.method, source)
     }
+}
+
+/// A create that would be refused now was sent before: a final code could lose its volume.
+fn class_changed(driver: &DriverName, key: &Key, refusal: &Error) -> Error {
+    let name = match key {
+        Key::Create { name, .. } | Key::Snapshot { name, .. } => name.clone(),
+        Key::Local | Key::Node(_) | Key::Home(_) | Key::Delete(_) | Key::All | Key::Capacity(_) => {
+            String::new()
+        }
+    };
+    let why = format!(
+        "it was sent before, and its class or claim has changed since ({}); give it a class with \
+         the former parameters, so that the outcome gets known",
+        chain(refusal)
+    );
+    Error::DirectNotYet { driver: driver.clone(), name, why }
 }
 
 /// The error of a request that cannot be read.

@@ -204,11 +204,9 @@ impl PendingCreate<'_> {
             NotSent::Full(None) => {
                 Error::NotDurable { source: "no node was left to choose from".into() }
             }
-            NotSent::DecidedOtherwise(node) => Error::DirectNotYet {
-                driver: self.journal.driver.clone(),
-                name: self.name.text().into(),
-                why: format!("an attempt at node {node} was made by another decision"),
-            },
+            NotSent::DecidedOtherwise(node) => {
+                decided_otherwise(&self.journal.driver, self.name, &node)
+            }
         }
     }
 
@@ -329,6 +327,15 @@ impl PendingCreate<'_> {
             warn!(%driver, error = chain(&error), "the intent of a refused create is not removed");
         }
     }
+}
+
+/// An attempt at this node was made by another decision whether the volume is direct.
+pub(crate) fn decided_otherwise(driver: &DriverName, name: &Id, node: &NodeName) -> Error {
+    let why = format!(
+        "an attempt at node {node} was made by another decision, or by a class without \
+         edge-csi.io/direct, and its volume may exist"
+    );
+    Error::DirectNotYet { driver: driver.clone(), name: name.text().into(), why }
 }
 
 /// The node with the fewest volumes among those that are not full.

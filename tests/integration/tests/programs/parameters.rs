@@ -11,6 +11,8 @@ use harness::wait::until;
 use harness::world::{DRIVER, NODE, TRANSPORTS, World, section};
 use prost::Message;
 use proto::csi;
+use proto::csi::volume_capability::AccessMode;
+use proto::csi::volume_capability::access_mode::Mode;
 use proto::host::publish::{Existing, publish};
 use tonic::Code;
 
@@ -157,5 +159,39 @@ async fn a_create_that_was_sent_before_is_not_refused_for_a_misspelt_parameter()
     let received = world.driver.calls_of("CreateVolume");
     let received = csi::CreateVolumeRequest::decode(received[1].message.clone())?;
     assert!(received.parameters.is_empty(), "{:?}", received.parameters);
+    world.stop().await
+}
+
+/// The class was made anew as one of direct volumes, and the claim asks for what these cannot have.
+#[tokio::test]
+async fn a_create_that_was_sent_before_is_not_refused_as_impossible_for_a_direct_volume()
+-> anyhow::Result<()> {
+    let world = World::new(TRANSPORTS[0]).await?;
+    let front = world.front().await?;
+    let path = controller("CreateVolume");
+    let shared = csi::VolumeCapability {
+        access_mode: Some(AccessMode { mode: Mode::MultiNodeMultiWriter.into() }),
+        ..capability()
+    };
+    let request = |class: &[(&str, &str)]| {
+        let parameters = class.iter().map(|(key, value)| ((*key).into(), (*value).into()));
+        csi::CreateVolumeRequest {
+            name: "v".into(),
+            volume_capabilities: vec![shared.clone()],
+            parameters: parameters.collect(),
+            ..Default::default()
+        }
+        .encode_to_vec()
+    };
+    let direct = request(&[("edge-csi.io/direct", "kata")]);
+    let refused = front.call(&path, &direct).await?.status();
+    assert_eq!(refused.code(), Code::InvalidArgument, "{refused}");
+    world.driver.inject("CreateVolume", Fault::error(Code::Unavailable, "later"), Times::Next(1));
+    assert_eq!(front.call(&path, &request(&[])).await?.code(), Code::Unavailable);
+    for class in [direct, request(&[("edge-csi.io/direct", "auto")])] {
+        let refused = front.call(&path, &class).await?.status();
+        assert_eq!(refused.code(), Code::Unavailable, "{refused}");
+        assert!(refused.message().contains("is not created yet"), "{refused}");
+    }
     world.stop().await
 }
