@@ -21,6 +21,7 @@ use crate::state::clock;
 use crate::state::colocated::Colocated;
 use crate::state::create_journal::{Attempt, CreateFacts, CreateJournal, Target};
 use crate::state::election::HOLD;
+use crate::state::list_entry;
 use crate::state::record::NodeDriver;
 use crate::state::store::writer::Store;
 use crate::telemetry::calls::Running;
@@ -82,6 +83,9 @@ impl Creates<'_> {
         let made = made.ok_or_else(|| self.bad_answer(&node, method, UNREADABLE))?;
         if made.first().is_none_or(|made| made.id.text().is_empty()) {
             return Err(self.bad_answer(&node, method, NO_ID));
+        }
+        if let Some(why) = made.iter().find_map(list_entry::why_too_large) {
+            return Err(self.bad_answer(&node, method, why));
         }
         self.warn_of_other_size(&node, call, &message);
         // 4. Record: the home is durable before the caller is answered.

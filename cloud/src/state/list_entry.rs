@@ -2,7 +2,9 @@
 //!
 //! Entries are edited as bytes: fields of other versions stay.
 
+use proto::control::lease::MAX_ID;
 use proto::csi;
+use proto::csi::Made;
 use proto::csi::wire;
 use proto::csi::wire::{Edit, Malformed};
 
@@ -13,6 +15,18 @@ use prost::Message;
 const VOLUME: u32 = 1;
 const STATUS: u32 = 2;
 const PUBLISHED: u32 = 1;
+/// The most bytes of an entry. A page must hold the entry, our topology and a token within the
+/// 4 MiB of a gRPC message, and etcd takes 1.5 MiB at once. CSI has at most 4 KiB for each map.
+const MAX_ENTRY: usize = 1 << 20;
+
+/// The reason why something that a node names cannot be kept: it is too large.
+pub(crate) fn why_too_large(made: &Made) -> Option<&'static str> {
+    // CSI: a string has at most 128 bytes unless it says otherwise. Drivers exceed that.
+    if made.id.text().len() > MAX_ID {
+        return Some("with an id of more than 4 KiB");
+    }
+    (made.entry.len() > MAX_ENTRY).then_some("with an entry of more than 1 MiB")
+}
 
 /// Adds a node to the published nodes, by its id at the driver.
 ///
@@ -77,6 +91,17 @@ mod tests {
 
     fn has_odd(entry: &[u8]) -> bool {
         entry.windows(3).any(|bytes| bytes == b"odd")
+    }
+
+    #[test]
+    fn an_id_or_an_entry_that_fits_in_no_page_is_too_large() {
+        let made = |id: usize, entry: usize| {
+            let id = csi::Id::Volume("x".repeat(id));
+            why_too_large(&Made { id, entry: vec![0; entry].into(), source: None })
+        };
+        assert_eq!(made(MAX_ID, MAX_ENTRY), None);
+        assert_eq!(made(MAX_ID + 1, 0), Some("with an id of more than 4 KiB"));
+        assert_eq!(made(1, MAX_ENTRY + 1), Some("with an entry of more than 1 MiB"));
     }
 
     #[test]

@@ -33,6 +33,8 @@ const LONGEST: Duration = Duration::from_secs(5);
 const MAX_ENTRIES: usize = 1000;
 /// The most bytes of a page's entries, unless those of one node have more.
 const MAX_BYTES: usize = 3 * 1024 * 1024;
+/// The most bytes of a node's token, which the token of a merged page contains.
+const MAX_TOKEN: usize = 64 * 1024;
 
 fn method() -> Method {
     Method::listing(List::Health)
@@ -167,6 +169,11 @@ impl HealthList<'_> {
     ) -> Result<Page, Error> {
         let driver = &self.queries.driver;
         match page {
+            Ok(page) if page.next.len() > MAX_TOKEN => {
+                let bytes = page.next.len();
+                warn!(%node, %driver, bytes, "a node's token is too long; its list is left out");
+                Ok(Page { entries: Vec::new(), next: String::new(), bytes: 0 })
+            }
             Ok(page) => {
                 merged.answered += 1;
                 Ok(page)

@@ -21,6 +21,7 @@ use super::unlisted::Unlisted;
 use super::whole::{HeldBack, ListEnd, ListPage, Recorded, WholeList, missing};
 use crate::error::Error;
 use crate::nodes::query::{NodeQueries, QueryError};
+use crate::state::list_entry;
 use crate::state::node_names::names;
 use crate::state::quotas::OverQuota;
 use crate::state::record::NodeDriver;
@@ -412,7 +413,7 @@ impl Refresher {
     /// Reads entries of a list, without those that have no id.
     ///
     /// # Errors
-    /// An entry cannot be decoded.
+    /// An entry cannot be decoded, or is too large.
     pub(super) fn read_entries(
         &self,
         node: &NodeName,
@@ -424,6 +425,9 @@ impl Refresher {
             let made = kind
                 .read(entry)
                 .map_err(|_| self.bad_answer(node, kind, "with an entry that is none"))?;
+            if let Some(why) = made.as_ref().and_then(list_entry::why_too_large) {
+                return Err(self.bad_answer(node, kind, why).into());
+            }
             entries.extend(made);
         }
         Ok(entries)

@@ -407,7 +407,11 @@ async fn an_answer_that_breaks_csi_makes_no_wrong_home() -> anyhow::Result<()> {
     let at =
         |node: usize, answer| nodes.nodes[node].0.inject("CreateVolume", answer, Times::Next(1));
     let without = csi::CreateVolumeResponse::default().encode_to_vec();
-    for (answer, why) in [(Fault::raw(without), "without an id"), (made("", 1), "without an id")] {
+    for (answer, why) in [
+        (Fault::raw(without), "without an id"),
+        (made("", 1), "without an id"),
+        (made(&"x".repeat(4097), 1), "with an id of more than 4 KiB"),
+    ] {
         at(0, answer);
         let status = nodes.call("CreateVolume", &create_at("odd", &["n1"])?).await?.status();
         assert_eq!(status.code(), Code::Unavailable, "{status}");
