@@ -6,6 +6,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use proto::control::leader::LeaderEpoch;
@@ -27,9 +28,10 @@ pub struct Fence {
     /// The greatest one.
     told: AtomicU64,
     /// The greatest one in the file.
-    durable: AtomicU64,
+    durable: Arc<AtomicU64>,
     file: Option<PathBuf>,
-    writing: tokio::sync::Mutex<()>,
+    /// Held until a write has ended, even if its caller has gone.
+    writing: Arc<tokio::sync::Mutex<()>>,
 }
 
 /// The content of the file.
@@ -92,8 +94,8 @@ impl Fence {
             );
             NONE
         });
-        let writing = tokio::sync::Mutex::default();
-        Self { node, told: kept.into(), durable: kept.into(), file, writing }
+        let durable = Arc::new(kept.into());
+        Self { node, told: kept.into(), durable, file, writing: Arc::default() }
     }
 
     /// Takes the epoch of a csi-cloud. From now on those before it are refused.
@@ -154,21 +156,28 @@ impl Fence {
     }
 
     async fn keep(&self, epoch: LeaderEpoch) -> Result<(), FenceError> {
-        let _one_at_a_time = self.writing.lock().await;
+        let one_at_a_time = self.writing.clone().lock_owned().await;
         if self.durable.load(Ordering::SeqCst) >= epoch.0 {
             return Ok(());
         }
-        if let Some(file) = self.file.clone() {
-            let writing = move || publish_record(&file, &FenceRecord { epoch });
-            let written = tokio::task::spawn_blocking(writing).await;
-            written.map_err(io::Error::from).flatten().map_err(|error| FenceError::NotNoted {
-                node: self.node.clone(),
-                epoch,
-                why: error.to_string(),
-            })?;
-        }
-        self.durable.fetch_max(epoch.0, Ordering::SeqCst);
-        Ok(())
+        let Some(file) = self.file.clone() else {
+            self.durable.fetch_max(epoch.0, Ordering::SeqCst);
+            return Ok(());
+        };
+        let durable = self.durable.clone();
+        let write = move || {
+            // A caller that goes leaves the write running, and a later one must not overtake it.
+            let _until_written = one_at_a_time;
+            publish_record(&file, &FenceRecord { epoch })?;
+            durable.fetch_max(epoch.0, Ordering::SeqCst);
+            Ok(())
+        };
+        let written = tokio::task::spawn_blocking(write).await;
+        written.map_err(io::Error::from).flatten().map_err(|error| FenceError::NotNoted {
+            node: self.node.clone(),
+            epoch,
+            why: error.to_string(),
+        })
     }
 
     fn old_leader(&self, epoch: Option<LeaderEpoch>, told: u64) -> FenceError {
@@ -187,8 +196,8 @@ fn read(file: &Path) -> io::Result<u64> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
     use std::sync::atomic::AtomicUsize;
+    use std::time::Duration;
 
     use proto::host::publish::{Existing, publish};
     use tracing::{Event, Level, Metadata, Subscriber, span};
@@ -277,6 +286,23 @@ mod tests {
         again.settle(NEW).await.unwrap();
         assert!(open(Some(&state)).check(OLD).is_err());
         assert_eq!(std::fs::read_dir(&state).unwrap().count(), 1, "something was left behind");
+    }
+
+    #[tokio::test]
+    async fn a_write_whose_caller_has_gone_counts_when_it_ends() {
+        let dir = tempfile::tempdir().unwrap();
+        let fence = open(Some(dir.path()));
+        let mut settling = Box::pin(fence.settle(OLD));
+        let _begun = futures_util::poll!(settling.as_mut());
+        drop(settling);
+        let is_written = async {
+            while !fence.is_settled(OLD) {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(10), is_written).await.unwrap();
+        fence.settle(NEW).await.unwrap();
+        assert!(open(Some(dir.path())).is_settled(NEW));
     }
 
     #[tokio::test]
