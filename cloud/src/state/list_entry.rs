@@ -15,8 +15,8 @@ use prost::Message;
 const VOLUME: u32 = 1;
 const STATUS: u32 = 2;
 const PUBLISHED: u32 = 1;
-/// The most bytes of an entry. A page must hold the entry, our topology and a token within the
-/// 4 MiB of a gRPC message, and etcd takes 1.5 MiB at once. CSI has at most 4 KiB for each map.
+/// The most bytes of an entry. A page holds it, our topology and a token within the 4 MiB of a gRPC
+/// message. etcd takes 1.5 MiB at once. CSI has at most 4 KiB for each map.
 const MAX_ENTRY: usize = 1 << 20;
 
 /// The reason why something that a node names cannot be kept: it is too large.
