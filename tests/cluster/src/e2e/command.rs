@@ -1,5 +1,6 @@
 //! `make e2e`: starts a whole Kubernetes and goes through what must work in it, a row each.
 
+use super::part::Part;
 use super::{Outcome, chosen, deployed, run};
 use crate::stand::Cluster;
 use crate::stand::layout::{Layout, Tool};
@@ -11,6 +12,9 @@ pub struct Args {
     /// Only this row; may be given several times.
     #[arg(long)]
     row: Vec<String>,
+    /// Only one of several equal parts of the rows, as 1/2: several stands can run at once.
+    #[arg(long)]
+    part: Option<Part>,
     /// Apply deploy/ with this tool, as pods, instead of starting our programs as processes.
     #[arg(long)]
     deployed: Option<Tool>,
@@ -38,6 +42,10 @@ pub async fn main(args: Args) -> anyhow::Result<()> {
     let is_ci = std::env::var_os("CI").is_some();
     let rows = chosen(&args.row, is_ci)?;
     let rows = deployed::fitting(rows, args.deployed, !args.row.is_empty())?;
+    let rows = match args.part {
+        Some(part) => part.of(rows),
+        None => rows,
+    };
     if args.list {
         rows.iter().for_each(|row| println!("{}", row.name));
         return Ok(());

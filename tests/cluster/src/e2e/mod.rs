@@ -20,6 +20,7 @@ mod kubeedge;
 mod look;
 mod manifests;
 mod outages;
+pub mod part;
 mod places;
 mod pods;
 mod power;
