@@ -9,7 +9,7 @@ export PATH := $(CURDIR)/target/tools/bin:$(PATH)
 
 DIRECT := $(CARGO) test --workspace --test direct --locked --quiet -- --ignored --test-threads 2
 
-.PHONY: figures fuzz help build demo direct guest test check sanity sim mutants chaos powercut release bench badnet scale hostile hop size sbom artifacts machines tools stand stand-down e2e conformance skew page model
+.PHONY: figures fuzz help build demo direct guest test test-units test-waiting test-tiers check sanity sim mutants chaos powercut release bench badnet scale hostile hop size sbom artifacts machines tools stand stand-down e2e conformance skew page model
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -22,8 +22,17 @@ demo: ## Three edges, one over QUIC, and a volume's whole life
 	target/debug/conformance demo
 
 test: $(GO_BIN)/.done build ## All tests; tiers whose tools are missing are named
+	$(CARGO) test --workspace --lib --test '*' --locked --quiet --no-run
+	@$(MAKE) --no-print-directory --jobs 3 --output-sync=line test-units test-waiting test-tiers
+
+# The three parts of `make test`, which mostly wait and so run at once. Each line's output is shown when it has ended.
+test-units:
 	$(CARGO) test --workspace --lib --test '*' --locked --quiet -- --skip waiting::
+
+test-waiting:
 	$(CARGO) test --workspace --test programs --locked --quiet -- --test-threads 4 waiting::
+
+test-tiers:
 	target/debug/conformance chaos --seconds 15 --quiet
 	@if [ "$$(id -u)" = 0 ]; then $(CARGO) test --workspace --lib --locked --quiet -- --ignored hostdir:: leftovers:: && $(DIRECT); else \
 	  echo "tier skipped: mounts of hostdir, direct volumes: they need root"; [ "$$CI" != true ]; fi
