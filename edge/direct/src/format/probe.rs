@@ -1,26 +1,29 @@
 //! Probes what is on a device: a signature, zeroes, or other bytes. Read-only.
 //!
-//! blkid also answers "nothing found" for what it cannot read. So the start and the end are read
-//! here first, and an unreadable device is an error, never blank.
+//! blkid also answers "nothing found" for what it cannot read or open. So all that it looks at is
+//! read here too, and it is asked twice. An unreadable device is an error, never blank.
 
 use std::fs::File;
 use std::io;
 use std::io::{Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::process::Output;
 
 use super::tool;
 use super::tool::{SHORT, ToolError};
 use crate::records::journal::is_mark;
 
-/// The bytes read at the start and at the end; all known signatures lie there.
+/// The bytes at the start and at the end that must be zeroes in a blank device.
 const EDGE: u64 = 1024 * 1024;
+/// The bytes at the start in which signatures lie: LUKS has copies of its header up to 4 MiB.
+const HEAD: u64 = 5 * EDGE;
 
 /// The reason why the content is not known.
 #[derive(Debug, thiserror::Error)]
 pub enum ProbeError {
     /// The device cannot be read.
-    #[error("its start and end cannot be read, so it is not taken for blank")]
+    #[error("it cannot be read where signatures lie, so it is not taken for blank")]
     Unreadable(#[source] io::Error),
     /// It has no content at all.
     #[error("the device has a size of 0")]
@@ -40,7 +43,7 @@ pub enum ProbeError {
 }
 
 /// A signature on a device.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Signature {
     /// For example `ext4`, `LVM2_member`, or the type of a partition table.
     pub kind: String,
@@ -66,26 +69,60 @@ pub struct Seen {
 /// # Errors
 /// The content is not known, so it must not be taken for blank.
 pub async fn probe(device: &Path) -> Result<Seen, ProbeError> {
-    let path = device.to_owned();
-    // A device may be slow, and other calls must not wait for it.
-    let edges = tokio::task::spawn_blocking(move || edges(&path)).await.map_err(io::Error::other);
-    let Edges { size, zero, begins } =
-        edges.and_then(|edges| edges).map_err(ProbeError::Unreadable)?;
+    let Edges { size, zero, begins } = aside(device, edges).await?;
     if size == 0 {
         return Err(ProbeError::Empty);
     }
-    let output = tool::run("blkid", ["-p", "-o", "export", "--"], device, SHORT).await?;
-    let signature = match output.status.code() {
-        Some(0) => Some(signature(&String::from_utf8_lossy(&output.stdout))),
-        Some(2) => match begins {
-            Some((kind, label)) if !is_mark(&label) => return Err(ProbeError::Torn(kind)),
-            // The remains of an mkfs of ours, or nothing.
-            _ => None,
-        },
-        Some(8) => return Err(ProbeError::Ambivalent),
-        _ => return Err(tool::failed("blkid", &output).into()),
-    };
-    Ok(Seen { size, zero, signature })
+    let head = aside(device, move |device| head(&File::open(device)?, size));
+    let signature = surely(|| ask(device), head).await?;
+    match begins {
+        // What is no mark is not the remains of an mkfs of ours.
+        Some((kind, label)) if signature.is_none() && !is_mark(&label) => {
+            Err(ProbeError::Torn(kind))
+        }
+        _ => Ok(Seen { size, zero, signature }),
+    }
+}
+
+/// Reads a device on a thread of its own: it may be slow, and other calls must not wait for it.
+async fn aside<T: Send + 'static>(
+    device: &Path,
+    read: impl FnOnce(&Path) -> io::Result<T> + Send + 'static,
+) -> Result<T, ProbeError> {
+    let path = device.to_owned();
+    let read = tokio::task::spawn_blocking(move || read(&path)).await.map_err(io::Error::other);
+    read.and_then(|read| read).map_err(ProbeError::Unreadable)
+}
+
+/// The signature, or none if blkid finds none twice and the head can be read in between. A read may
+/// have failed for blkid alone, for a moment.
+async fn surely<F>(
+    ask: impl Fn() -> F,
+    head: impl Future<Output = Result<(), ProbeError>>,
+) -> Result<Option<Signature>, ProbeError>
+where
+    F: Future<Output = Result<Option<Signature>, ProbeError>>,
+{
+    if let Some(found) = ask().await? {
+        return Ok(Some(found));
+    }
+    head.await?;
+    ask().await
+}
+
+/// Asks blkid for the signature. None is its word alone: a failed read has the same exit code.
+async fn ask(device: &Path) -> Result<Option<Signature>, ProbeError> {
+    answer(&tool::run("blkid", ["-p", "-o", "export", "--"], device, SHORT).await?)
+}
+
+/// Evaluates blkid's answer. "Nothing" has no text; some failures have the same code and a text.
+fn answer(output: &Output) -> Result<Option<Signature>, ProbeError> {
+    match output.status.code() {
+        Some(0) => Ok(Some(signature(&String::from_utf8_lossy(&output.stdout)))),
+        Some(2) if output.stdout.is_empty() && output.stderr.is_empty() => Ok(None),
+        Some(8) => Err(ProbeError::Ambivalent),
+        _ => Err(tool::failed("blkid", output).into()),
+    }
 }
 
 /// The result of the first reads.
@@ -108,6 +145,20 @@ fn edges(device: &Path) -> io::Result<Edges> {
     file.read_exact_at(&mut buffer, size.saturating_sub(EDGE))?;
     zero &= buffer.iter().all(|byte| *byte == 0);
     Ok(Edges { size, zero, begins })
+}
+
+/// Reads the head of a device, in which blkid looks for signatures.
+fn head(device: &impl FileExt, size: u64) -> io::Result<()> {
+    let mut buffer = vec![0; usize::try_from(EDGE).unwrap_or(0)];
+    let end = HEAD.min(size);
+    let mut at = 0;
+    while at < end {
+        let part = usize::try_from(EDGE.min(end - at)).unwrap_or(0);
+        let Some(part) = buffer.get_mut(..part) else { break };
+        device.read_exact_at(part, at)?;
+        at += EDGE;
+    }
+    Ok(())
 }
 
 /// The file system whose magic number is in place, intact or not, and its label.
@@ -140,6 +191,11 @@ fn signature(text: &str) -> Signature {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::cell::RefCell;
+    use std::collections::VecDeque;
+    use std::future::ready;
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::ExitStatus;
 
     fn image(size: u64) -> tempfile::NamedTempFile {
         let file = tempfile::NamedTempFile::new().unwrap();
@@ -191,6 +247,70 @@ mod tests {
         assert!(matches!(probe(&path).await, Err(ProbeError::Unreadable(_))));
         let dir = tempfile::tempdir().unwrap();
         assert!(matches!(probe(dir.path()).await, Err(ProbeError::Unreadable(_))));
+    }
+
+    /// A device with a bad sector.
+    struct BadAt(u64);
+
+    impl FileExt for BadAt {
+        fn read_at(&self, buffer: &mut [u8], at: u64) -> io::Result<usize> {
+            let end = at + u64::try_from(buffer.len()).unwrap();
+            if (at..end).contains(&self.0) {
+                return Err(io::Error::other("a bad sector"));
+            }
+            Ok(buffer.len())
+        }
+
+        fn write_at(&self, _: &[u8], _: u64) -> io::Result<usize> {
+            panic!("it is written to")
+        }
+    }
+
+    #[test]
+    fn wherever_blkid_looks_a_bad_sector_is_an_error() {
+        for mib in [0, 1, 2, 4] {
+            assert!(head(&BadAt(mib * EDGE), 64 * EDGE).is_err(), "{mib}");
+        }
+        head(&BadAt(6 * EDGE), 64 * EDGE).unwrap();
+        // Beyond its end nothing can be read.
+        head(&BadAt(4096), 4096).unwrap();
+        assert!(head(&BadAt(4095), 4096).is_err());
+    }
+
+    #[tokio::test]
+    async fn nothing_is_asked_twice_and_read_in_between() {
+        let luks = Signature { kind: "crypto_LUKS".into(), ..Signature::default() };
+        for second in [None, Some(luks)] {
+            let answers = RefCell::new(VecDeque::from([None, second.clone()]));
+            let ask = || ready(Ok(answers.borrow_mut().pop_front().unwrap()));
+            assert_eq!(surely(ask, ready(Ok(()))).await.unwrap(), second);
+            assert!(answers.borrow().is_empty());
+        }
+        let bad = ready(Err(ProbeError::Unreadable(io::Error::other("a bad sector"))));
+        let seen = surely(|| ready(Ok(None)), bad).await;
+        assert!(matches!(seen, Err(ProbeError::Unreadable(_))));
+    }
+
+    #[test]
+    fn only_blkids_plain_word_is_nothing() {
+        let ended = |code: i32, stdout: &str, stderr: &str| Output {
+            status: ExitStatus::from_raw(code << 8),
+            stdout: stdout.into(),
+            stderr: stderr.into(),
+        };
+        assert_eq!(answer(&ended(2, "", "")).unwrap(), None);
+        let failed = |output: Output| {
+            let error = answer(&output).unwrap_err();
+            assert!(matches!(error, ProbeError::Blkid(ToolError::Failed { .. })), "{error}");
+        };
+        failed(ended(2, "", "blkid: error: /dev/x: Input/output error\n"));
+        failed(ended(2, "DEVNAME=/dev/x\n", ""));
+        failed(ended(4, "", ""));
+        // A signal ended it.
+        failed(Output { status: ExitStatus::from_raw(9), ..ended(0, "", "") });
+        assert!(matches!(answer(&ended(8, "", "")), Err(ProbeError::Ambivalent)));
+        let found = answer(&ended(0, "DEVNAME=/dev/x\nTYPE=crypto_LUKS\n", "")).unwrap();
+        assert_eq!(found.unwrap().kind, "crypto_LUKS");
     }
 
     #[test]
