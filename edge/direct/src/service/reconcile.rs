@@ -4,7 +4,9 @@
 //! Nothing is formatted and no driver is called: the kubelet's next call does that.
 
 use std::path::Path;
+use std::time::Duration;
 
+use futures_util::{StreamExt, stream};
 use proto::csi::status::ToStatus;
 use proto::host::chain;
 use tracing::{info, warn};
@@ -16,7 +18,13 @@ use crate::volume::attach;
 use crate::volume::node::Node;
 use crate::volume::verify::{DeviceMatch, verify};
 
-/// Looks at each record once.
+/// The time limit for a look at one device, which may hang and never answer. csi-edge serves
+/// nothing until all looks have ended.
+const LOOK: Duration = Duration::from_secs(10);
+/// The number of devices looked at at the same time.
+const AT_ONCE: usize = 16;
+
+/// Looks at each record once. What cannot be found out in time is left as it is.
 pub(crate) async fn reconcile(node: &Node, leases: &Leases) {
     let Some(state) = &node.state else { return };
     tidy(&state.join("direct"));
@@ -29,14 +37,15 @@ pub(crate) async fn reconcile(node: &Node, leases: &Leases) {
             return;
         }
     };
-    for record in records {
+    let looked = stream::iter(records).for_each_concurrent(AT_ONCE, |record| async {
         match record {
             Ok(record) => reconcile_volume(node, leases, &record).await,
             Err(error) => {
                 warn!(error = chain(&error), "a volume that is handed over is not known");
             }
         }
-    }
+    });
+    looked.await;
 }
 
 async fn reconcile_volume(node: &Node, leases: &Leases, record: &Published) {
@@ -44,7 +53,10 @@ async fn reconcile_volume(node: &Node, leases: &Leases, record: &Published) {
     let volume = &record.volume_id;
     // An unfinished publication belongs to nobody, whatever its runtime was told before.
     let device = match record.state {
-        PublicationState::Published => verify(node, record).await,
+        PublicationState::Published => {
+            let late = |_| DeviceMatch::Unknown("its device does not answer".into());
+            tokio::time::timeout(LOOK, verify(node, record)).await.unwrap_or_else(late)
+        }
         PublicationState::Begun => DeviceMatch::Another,
     };
     match device {
@@ -107,7 +119,52 @@ mod tests {
     use super::*;
     use crate::records::journal::{Content, Journal};
     use crate::records::published::tests::record;
+    use crate::runtimes::Roots;
+    use crate::runtimes::mount_info::MountInfo;
+    use crate::service::direct::tests::service_of;
+    use crate::service::direct::{Cloud, Settings};
+    use futures_util::FutureExt;
     use proto::host::publish::{Existing, publish};
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+    use std::fs::File;
+    use std::path::PathBuf;
+
+    /// A FIFO in place of a device: an open hangs, until this goes.
+    struct Hanging(PathBuf);
+
+    impl Drop for Hanging {
+        fn drop(&mut self) {
+            // It stays open, because a thread may open the FIFO only now.
+            std::mem::forget(File::options().read(true).write(true).open(&self.0));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn devices_that_hang_are_left_as_they_are_and_keep_nobody_waiting() {
+        let dir = tempfile::tempdir().unwrap();
+        let device = dir.path().join("device");
+        mknodat(CWD, &device, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        let _hanging = Hanging(device.clone());
+        let settings = Settings { state: Some(dir.path().join("state")), ..Settings::default() };
+        let roots = Roots { entries: dir.path().join("entries"), ..Roots::default() };
+        let service = service_of(Settings { roots, ..settings }, Cloud::default());
+        let node = &service.node;
+        let names = ["v", "w", "x"];
+        for name in names {
+            let boot = node.host.boot();
+            let device = device.clone();
+            let target = dir.path().join(name);
+            let volume = Published { boot, device, target, ..record(name) };
+            volume.keep(node.state.as_deref().unwrap()).unwrap();
+            node.root.publish(&volume.target, &MountInfo::of(&volume)).unwrap();
+        }
+        let mut reconciled = std::pin::pin!(reconcile(node, &service.leases));
+        assert!(reconciled.as_mut().now_or_never().is_none());
+        tokio::time::advance(LOOK).await;
+        assert!(reconciled.as_mut().now_or_never().is_some(), "all at the same time");
+        let entries = std::fs::read_dir(dir.path().join("entries")).unwrap().count();
+        assert_eq!(entries, names.len());
+    }
 
     #[test]
     fn only_what_was_never_whole_is_removed() {
