@@ -62,6 +62,9 @@ pub struct Published {
     /// The pod that it was published for, if the kubelet told. No runtime is told.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<Pod>,
+    /// The driver was asked to take it back, or is about to be: nobody had the device before that.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unpublishing: bool,
 }
 
 /// The directory of the records below a state directory.
@@ -216,6 +219,7 @@ pub(crate) mod tests {
             kind: DeviceKind::Block,
             state: PublicationState::Published,
             pod: None,
+            unpublishing: false,
         }
     }
 
@@ -235,6 +239,17 @@ pub(crate) mod tests {
         b.forget(dir.path()).unwrap();
         b.forget(dir.path()).unwrap();
         assert_eq!(all(dir.path()).unwrap(), [a]);
+    }
+
+    #[test]
+    fn a_record_of_an_older_version_is_one_whose_driver_was_not_asked() {
+        let mut here = record("v");
+        let text = serde_json::to_string(&here).unwrap();
+        assert!(!text.contains("unpublishing"), "older versions know the rest: {text}");
+        assert_eq!(serde_json::from_str::<Published>(&text).unwrap(), here);
+        here.unpublishing = true;
+        let text = serde_json::to_string(&here).unwrap();
+        assert_eq!(serde_json::from_str::<Published>(&text).unwrap(), here);
     }
 
     #[test]

@@ -150,6 +150,7 @@ fn planned(node: &Node, call: &DriverCall<'_>, publish: &Publish) -> Result<Publ
         kind: publish.direct.kind,
         state: PublicationState::Begun,
         pod: publish.pod.clone(),
+        unpublishing: false,
     })
 }
 

@@ -120,8 +120,15 @@ pub(crate) fn show(node: &Node, record: &Published) -> Result<(), Error> {
 /// Tells the runtime again of a volume that was published before: writes its damaged entry anew.
 ///
 /// # Errors
-/// The target cannot be made or covered, the entry is somebody else's, or it cannot be written.
+/// The target cannot be made or covered, the entry is somebody else's, or it cannot be written. It
+/// also fails if the record cannot be kept.
 pub(crate) fn show_again(node: &Node, record: &Published) -> Result<(), Error> {
+    if record.unpublishing {
+        // A guest may have the device from now on.
+        let shown = Published { unpublishing: false, ..record.clone() };
+        let kept = shown.keep(node.state(&record.volume_id)?);
+        kept.map_err(not_yet(&record.volume_id, HANDED_OVER))?;
+    }
     make_target(node, record)?;
     let shown = entry::restore(&node.root, record);
     shown.map_err(not_yet(&record.volume_id, HANDED_OVER))

@@ -34,6 +34,13 @@ pub(crate) enum Absent {
     Lost,
 }
 
+impl Absent {
+    /// What it means when a volume is unpublished.
+    pub(crate) fn of(record: &Published) -> Self {
+        if record.unpublishing { Self::TakenBack } else { Self::Lost }
+    }
+}
+
 /// Removes a volume's entry, and makes sure that nobody uses its device.
 ///
 /// In the other order a VM could start between the two.

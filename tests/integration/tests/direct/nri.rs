@@ -137,6 +137,7 @@ impl Node {
             kind,
             state: PublicationState::Published,
             pod: None,
+            unpublishing: false,
         }
     }
 

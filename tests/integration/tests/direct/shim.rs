@@ -102,6 +102,7 @@ fn volume(device: PathBuf) -> Published {
         kind: DeviceKind::Block,
         state: PublicationState::Published,
         pod: None,
+        unpublishing: false,
     }
 }
 
