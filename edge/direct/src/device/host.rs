@@ -298,6 +298,8 @@ pub(crate) mod tests {
     use super::*;
     use proto::host::publish::{Existing, publish};
     use std::os::unix::fs::symlink;
+    use std::sync::LazyLock;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     /// A `/proc` of a host with one process, 12, that has this file open.
     pub(crate) fn with_open(path: &Path) -> (tempfile::TempDir, Host) {
@@ -309,13 +311,18 @@ pub(crate) mod tests {
         (dir, host)
     }
 
-    /// Some block devices of this host; the tests only look at them.
-    pub(crate) fn block_devices() -> Vec<PathBuf> {
-        let names = std::fs::read_dir("/sys/class/block").into_iter().flatten().flatten();
-        let paths = names.map(|entry| Path::new("/dev").join(entry.file_name()));
-        paths
-            .filter(|path| number(path).is_ok() && is_claimed(path).is_ok_and(|claimed| !claimed))
-            .collect()
+    /// A block device of this host that tests only look at; none if there is none. Each call has
+    /// another while there are enough, because a look at one claims it for a moment.
+    pub(crate) fn block_device() -> Option<PathBuf> {
+        static DEVICES: LazyLock<Vec<PathBuf>> = LazyLock::new(|| {
+            let names = std::fs::read_dir("/sys/class/block").into_iter().flatten().flatten();
+            let paths = names.map(|entry| Path::new("/dev").join(entry.file_name()));
+            let is_free = |path: &Path| is_claimed(path).is_ok_and(|claimed| !claimed);
+            paths.filter(|path| number(path).is_ok() && is_free(path)).collect()
+        });
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        let next = NEXT.fetch_add(1, Ordering::Relaxed);
+        DEVICES.get(next.checked_rem(DEVICES.len())?).cloned()
     }
 
     /// A `/proc` with one process, in this PID namespace.

@@ -15,7 +15,7 @@ use tonic::Code;
 use super::*;
 use crate::device::host;
 use crate::device::host::Host;
-use crate::device::host::tests::{block_devices, with_open};
+use crate::device::host::tests::{block_device, with_open};
 use crate::error::Error;
 use crate::lease::exclusive::REPORT;
 use crate::lease::record::{Lease, LeaseEntry};
@@ -291,7 +291,7 @@ async fn an_id_that_the_cloud_cannot_keep_is_refused_before_anything_is_written(
 
 #[tokio::test(start_paused = true)]
 async fn a_fenced_volume_is_hidden_as_soon_as_its_guest_has_ended() {
-    let Some(device) = block_devices().into_iter().next() else { return };
+    let Some(device) = block_device() else { return };
     let (proc, host) = with_open(&device);
     let node = on(Some(Scope::Shared), host).await;
     let private_path = node.dir.path().join("private");

@@ -2,7 +2,7 @@
 
 use super::super::verify::{DeviceMatch, verify};
 use super::*;
-use crate::device::host::tests::{block_devices, with_open};
+use crate::device::host::tests::{block_device, with_open};
 use crate::records::published::PublicationState;
 use crate::records::published::tests::record;
 use crate::runtimes::mount_info::{MountInfo, Root};
@@ -19,7 +19,7 @@ struct Fixture {
 
 /// A node with a process that has a block device open; none on a host without block devices.
 fn fixture() -> Option<Fixture> {
-    let device = block_devices().into_iter().next()?;
+    let device = block_device()?;
     let number = host::number(&device).unwrap();
     let dir = tempfile::tempdir().unwrap();
     let (proc, host) = with_open(&device);
