@@ -2,7 +2,7 @@
 //!
 //! A device that anybody else has open is not touched. The kernel knows mounts and stacked devices
 //! of every mount namespace; `/proc` shows processes, such as a VM or an mkfs that outlived
-//! csi-edge.
+//! csi-edge. Loop devices upon a device are in neither.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -12,6 +12,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, FileType, OFlags, StatxFlags, major, makedev, minor, statx};
 use rustix::io::Errno;
+
+use super::loops;
 
 /// The kernel's name of the initial PID namespace; the number is compiled in.
 const ALL_PROCESSES: &str = "pid:[4026531836]";
@@ -57,6 +59,14 @@ pub enum DeviceError {
          over"
     )]
     InUse(String),
+    /// A loop device reads and writes it.
+    #[error("{path} is in use on this host: {device} is set up upon it; it is not handed over")]
+    Looped {
+        /// Its path.
+        path: String,
+        /// The loop device's name.
+        device: String,
+    },
     /// A process has it open.
     #[error("{path} is open in process {process}; it is handed over when that has ended")]
     Held {
@@ -163,11 +173,17 @@ impl Host {
         self.is_closed(FileType::BlockDevice, number, path)
     }
 
-    /// Refuses a device that a process has open.
+    /// Refuses a device that a process or a loop device has open.
     ///
     /// # Errors
-    /// A process has it open, or this is not known.
+    /// A process or a loop device has it open, or this is not known.
     pub fn is_closed(&self, kind: FileType, number: u64, path: &Path) -> Result<(), DeviceError> {
+        if kind == FileType::BlockDevice {
+            let device = loops::upon(&self.sys, &self.proc, number).map_err(unknown(&self.sys))?;
+            if let Some(device) = device {
+                return Err(DeviceError::Looped { path: path.display().to_string(), device });
+            }
+        }
         match self.holder(kind, number)? {
             Some(process) => Err(DeviceError::Held { path: path.display().to_string(), process }),
             None => Ok(()),
@@ -364,6 +380,38 @@ pub(crate) mod tests {
         closed(&node).unwrap();
         let nowhere = Host { proc: "/does/not/exist".into(), ..Host::default() };
         assert!(matches!(closed(&nowhere), Err(DeviceError::Unknown { .. })));
+    }
+
+    #[test]
+    fn a_loop_device_upon_a_device_uses_it() {
+        let Some(device) = block_device() else { return };
+        let (dir, host) = processes(ALL_PROCESSES);
+        let sys = dir.path().join("sys");
+        let host = Host { sys: sys.clone(), ..host };
+        let number = number(&device).unwrap();
+        let unknown = host.is_free(&device, number).unwrap_err();
+        assert!(matches!(unknown, DeviceError::Unknown { .. }), "{unknown}");
+        for name in ["loop0/queue", "loop1/loop", "loop2/loop", "sda"] {
+            std::fs::create_dir_all(sys.join("block").join(name)).unwrap();
+        }
+        let backed = |path: &Path| {
+            let text = format!("{}\n", path.display());
+            let file = sys.join("block/loop2/loop/backing_file");
+            publish(&file, text.as_bytes(), 0o600, Existing::Replace).unwrap();
+        };
+        // An image, as that of a device which is itself a loop device.
+        backed(&dir.path().join("12/comm"));
+        host.is_free(&device, number).unwrap();
+        backed(&device);
+        for used in [host.is_free(&device, number), host.is_let_go(&device, number)] {
+            let used = used.unwrap_err().to_string();
+            assert!(used.contains("loop2 is set up upon it"), "{used}");
+        }
+        // The path is that of the host, which has the device under another name.
+        std::fs::create_dir_all(dir.path().join("1/root/hosts")).unwrap();
+        symlink(&device, dir.path().join("1/root/hosts/disk")).unwrap();
+        backed(Path::new("/hosts/disk"));
+        assert!(host.is_free(&device, number).is_err());
     }
 
     #[test]

@@ -5,5 +5,6 @@
 
 pub(crate) mod block;
 pub mod host;
+mod loops;
 pub(crate) mod spdk;
 pub(crate) mod vfio;

@@ -67,7 +67,9 @@ pub(crate) async fn wait_released(
     let end = Instant::now() + PATIENCE;
     loop {
         match check_released(node, record, absent).await {
-            Err(DeviceError::Held { .. } | DeviceError::InUse(_)) if Instant::now() < end => {
+            Err(DeviceError::Held { .. } | DeviceError::InUse(_) | DeviceError::Looped { .. })
+                if Instant::now() < end =>
+            {
                 tokio::time::sleep(BETWEEN).await;
             }
             checked => return checked,

@@ -379,6 +379,11 @@ async fn a_device_that_somebody_uses_is_not_handed_over() -> anyhow::Result<()> 
     let held = File::open(&device)?;
     assert_refused(at.publish(&target).await, Code::Unavailable, &["is open in process"]);
     drop(held);
+    // A loop device, whose losetup has ended.
+    let upon = run("losetup", &["--find", "--show", &device])?;
+    let refused = at.publish(&target).await;
+    run("losetup", &["-d", upon.trim()])?;
+    assert_refused(refused, Code::Unavailable, &["is set up upon it"]);
     // A mount that should not exist.
     let mounted = at.scene.stand.at("mounted");
     std::fs::create_dir(&mounted)?;

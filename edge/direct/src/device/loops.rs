@@ -1,0 +1,57 @@
+//! Finds loop devices that are set up upon a block device.
+//!
+//! The kernel keeps the backing file open itself, without a claim. So neither an exclusive open nor
+//! `/proc` shows it once losetup has ended.
+
+use std::io;
+use std::io::ErrorKind;
+use std::path::Path;
+
+use rustix::fs::{AtFlags, CWD, FileType, StatxFlags, makedev, statx};
+use rustix::io::Errno;
+
+/// The name of a loop device whose backing file is the block device with this number.
+///
+/// # Errors
+/// The kernel's files cannot be read.
+pub(super) fn upon(sys: &Path, proc: &Path, number: u64) -> io::Result<Option<String>> {
+    for entry in std::fs::read_dir(sys.join("block"))? {
+        let entry = entry?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if !name.starts_with("loop") {
+            continue;
+        }
+        let Some(backing) = backing(&entry.path().join("loop/backing_file"))? else { continue };
+        // Its path may be that of the host, and this a container.
+        let hosts = proc.join("1/root").join(backing.trim_start_matches('/'));
+        if [Path::new(&backing), &hosts].into_iter().any(|path| is_device(path, number)) {
+            return Ok(Some(name));
+        }
+    }
+    Ok(None)
+}
+
+/// The path in a loop device's file; none for a loop device that has no backing file.
+fn backing(file: &Path) -> io::Result<Option<String>> {
+    match std::fs::read(file) {
+        Ok(path) => Ok(Some(String::from_utf8_lossy(&path).trim_end_matches('\n').to_owned())),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        // It is taken down just now.
+        Err(error)
+            if [Some(Errno::NODEV), Some(Errno::NXIO)].contains(&Errno::from_io_error(&error)) =>
+        {
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// True if the path leads to this block device. No file server is asked, because it might never
+/// answer, and it has no devices.
+fn is_device(path: &Path, number: u64) -> bool {
+    let meta = statx(CWD, path, AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE);
+    meta.is_ok_and(|meta| {
+        let is_block = FileType::from_raw_mode(meta.stx_mode.into()) == FileType::BlockDevice;
+        is_block && makedev(meta.stx_rdev_major, meta.stx_rdev_minor) == number
+    })
+}
