@@ -19,7 +19,7 @@ use crate::device::host::{Device, DeviceError, Host};
 use crate::device::vfio;
 use crate::error::{Error, HANDED_OVER, TAKEN_BACK, not_yet};
 use crate::records::published;
-use crate::records::published::Published;
+use crate::records::published::{PublicationState, Published};
 
 /// The time to wait for a VM that is just ending, or for udev to close the device.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -119,7 +119,8 @@ pub(crate) fn claim(node: &Node, record: &mut Published, device: &Device) -> Res
     record.keep(state).map_err(not_yet(&volume, HANDED_OVER))
 }
 
-/// The record of another volume that has the device with this number. A damaged record hinders its
+/// The record of another volume that has the block device with this number. A controller that was
+/// handed over has none any more, and its number may be any device's. A damaged record hinders its
 /// own volume only. While the records cannot be read, any volume may have it.
 fn other_with(
     node: &Node,
@@ -130,8 +131,10 @@ fn other_with(
     let unknown = |source| DeviceError::Unknown { path: state.display().to_string(), source };
     let records = published::each(state).map_err(unknown)?;
     Ok(records.into_iter().flatten().find(|other| {
+        let is_gone = other.kind == DeviceKind::Vfio && other.state == PublicationState::Published;
         !other.is_of(record)
             && other.number == number
+            && !is_gone
             && node.host.is_boot(&other.boot)
             && host::number(&other.private_path).is_ok_and(|there| there == number)
     }))

@@ -3,7 +3,6 @@
 use super::super::verify::{DeviceMatch, verify};
 use super::*;
 use crate::device::host::tests::{block_device, with_open};
-use crate::records::published::PublicationState;
 use crate::records::published::tests::record;
 use crate::runtimes::mount_info::{MountInfo, Root};
 use proto::csi::status::ToStatus;
@@ -99,6 +98,19 @@ fn a_device_is_one_volumes() {
     let refused = claim(&fixture.node, &mut second, &device).unwrap_err();
     assert!(refused.chain().contains("is the device of volume v too"), "{}", refused.chain());
     assert_eq!((refused.code(), second.number), (tonic::Code::Unavailable, 0));
+    // A controller that is being handed over may have it still; one that was has it no more.
+    let records = fixture.dir.path().join("state");
+    let vfio = |state| {
+        let device = "/dev/vfio/9".into();
+        Published { kind: DeviceKind::Vfio, device, state, ..first.clone() }
+    };
+    vfio(PublicationState::Begun).keep(&records).unwrap();
+    claim(&fixture.node, &mut second, &device).unwrap_err();
+    vfio(PublicationState::Published).keep(&records).unwrap();
+    claim(&fixture.node, &mut second, &device).unwrap();
+    second.forget(&records).unwrap();
+    first.keep(&records).unwrap();
+    claim(&fixture.node, &mut second, &device).unwrap_err();
     // The driver has given the number to another since.
     std::fs::remove_file(&first.private_path).unwrap();
     claim(&fixture.node, &mut second, &device).unwrap();
