@@ -19,11 +19,26 @@ const BETWEEN: Duration = Duration::from_millis(50);
 /// # Errors
 /// There is none, or somebody uses it.
 pub(crate) async fn device(host: &Host, private: &Path) -> Result<Device, DeviceError> {
+    let look = || look(host.clone(), private.to_owned());
+    while_held(look, |error| matches!(error, DeviceError::Held { .. })).await
+}
+
+/// Looks again for a moment while a process has the device open.
+///
+/// # Errors
+/// The last look's.
+pub(crate) async fn while_held<T, E, F>(
+    look: impl Fn() -> F,
+    is_held: impl Fn(&E) -> bool,
+) -> Result<T, E>
+where
+    F: Future<Output = Result<T, E>>,
+{
     let end = Instant::now() + PATIENCE;
     loop {
-        match look(host.clone(), private.to_owned()).await {
-            Err(DeviceError::Held { .. }) if Instant::now() < end => {
-                tokio::time::sleep(BETWEEN).await
+        match look().await {
+            Err(error) if is_held(&error) && Instant::now() < end => {
+                tokio::time::sleep(BETWEEN).await;
             }
             looked => return looked,
         }

@@ -15,6 +15,7 @@ use tracing::info;
 use super::superblock::{Superblock, device_size};
 use super::tool;
 use super::tool::{LONG, ToolError};
+use crate::device::block;
 use crate::device::host::{DeviceError, Host};
 
 /// The reason why a file system was not grown.
@@ -168,8 +169,14 @@ pub async fn fill(
     }
 }
 
-/// The device's size and its file system, if nobody uses it.
+/// The device's size and its file system, if nobody uses it. A process that opens it for a moment,
+/// such as udev after a tool has written to it, is waited for.
 async fn looked(host: &Host, device: &Path) -> Result<(u64, Option<Superblock>), GrowError> {
+    let is_held = |error: &GrowError| matches!(error, GrowError::InUse(DeviceError::Held { .. }));
+    block::while_held(|| look(host, device), is_held).await
+}
+
+async fn look(host: &Host, device: &Path) -> Result<(u64, Option<Superblock>), GrowError> {
     let host = host.clone();
     let device = device.to_owned();
     // Opening a device may wait for it.

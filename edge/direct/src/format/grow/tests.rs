@@ -1,6 +1,7 @@
 //! Growth of file system images with the real tools and without root, interrupted growth included.
 
 use super::*;
+use crate::device::host::tests::{block_device, with_open};
 use std::os::unix::fs::MetadataExt;
 use std::process::{Command, Stdio};
 use tempfile::{NamedTempFile, TempDir};
@@ -154,4 +155,21 @@ async fn a_blank_or_short_device_is_no_file_system() {
         let error = Place::new(bytes).grow("ext4", UUID).await.unwrap_err();
         assert!(matches!(error, GrowError::AnotherFileSystem { .. }), "{error}");
     }
+}
+
+/// As udev has it, after a tool has written to it.
+#[tokio::test(start_paused = true)]
+async fn who_opens_the_device_for_a_moment_is_waited_for() {
+    let Some(device) = block_device() else { return };
+    let (proc, host) = with_open(&device);
+    let state = tempfile::tempdir().unwrap();
+    let growing = Growing::of(state.path());
+    let held = mend(&host, &growing, &device).await.unwrap_err();
+    assert!(matches!(held, GrowError::InUse(DeviceError::Held { .. })), "{held}");
+    let closes = async {
+        tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+        std::fs::remove_file(proc.path().join("12/fd/3")).unwrap();
+    };
+    let (mended, ()) = tokio::join!(mend(&host, &growing, &device), closes);
+    mended.unwrap();
 }
