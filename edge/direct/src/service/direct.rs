@@ -69,7 +69,6 @@ pub struct Cloud {
 /// The node's calls: those about direct volumes are carried out here, all others are passed on.
 pub struct Direct {
     service: Arc<Service>,
-    _lock: Option<StateLock>,
 }
 
 impl Direct {
@@ -92,7 +91,7 @@ impl Direct {
 
     /// Takes the direct volumes of a node over; operations run in `tasks`.
     ///
-    /// A state directory that cannot be locked is one in which nothing can be kept either.
+    /// While the state directory cannot be locked, no volume is handed over.
     ///
     /// # Errors
     /// Another csi-edge works on the state directory.
@@ -112,7 +111,8 @@ impl Direct {
             Some(Err(another @ NotLocked::Another { .. })) => return Err(another),
             None => None,
         };
-        Ok(Self { service: Arc::new(service(settings, executor, cloud, tasks)), _lock: lock })
+        let service = Arc::new(service(settings, lock, executor, cloud, tasks));
+        Ok(Self { service })
     }
 
     /// Reconciles entries and leases with the records, before any call comes, and looks after them
@@ -147,12 +147,17 @@ impl Direct {
     }
 }
 
-fn service(settings: Settings, executor: Arc<Executor>, cloud: Cloud, tasks: Tasks) -> Service {
+fn service(
+    settings: Settings,
+    lock: Option<StateLock>,
+    executor: Arc<Executor>,
+    cloud: Cloud,
+    tasks: Tasks,
+) -> Service {
     let Settings { state, host, roots, checks, nvme, targets } = settings;
     let root = Root::new(roots.entries.clone());
-    let node =
-        Node::new(state, host, root).with_checks(checks).with_nvme(nvme).with_targets(targets);
-    let node = Arc::new(node);
+    let node = Node::new(state, host, root).with_lock(lock).with_checks(checks);
+    let node = Arc::new(node.with_nvme(nvme).with_targets(targets));
     let leases = Leases::new(node.clone(), cloud.leases, cloud.scopes);
     let metadata = cloud.metadata;
     let runtimes = Runtimes::new(roots, PATIENCE);
@@ -173,7 +178,7 @@ pub(super) mod tests {
         let tasks = Tasks::default();
         let drivers = Drivers::new("n1".parse().unwrap(), drivers::unix());
         let executor = Arc::new(Executor::new(Arc::new(drivers), tasks.clone()));
-        Arc::new(super::service(settings, executor, cloud, tasks))
+        Arc::new(super::service(settings, None, executor, cloud, tasks))
     }
 
     /// The same with this state directory.

@@ -36,6 +36,7 @@ pub(super) async fn publish(
     publish: Publish,
 ) -> CallResult {
     let volume = &publish.volume_id;
+    node.lock(volume)?;
     take_back_orphans(node, call, volume).await?;
     let state = node.state(volume)?;
     let there = published::of(state, call.driver.as_str(), volume);
@@ -228,37 +229,64 @@ fn is_final(code: Code) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use proto::csi::direct;
+    use http::HeaderMap;
+    use proto::csi::{Method, direct};
 
     use super::*;
     use crate::records::published::tests::record;
+    use crate::service::direct::tests::service;
 
-    #[test]
-    fn what_was_begun_is_not_refused_for_good() {
-        let refused = || Error::DirectRefused { volume: "v".into(), why: "files".into() };
+    fn published_at(target: &str) -> Publish {
         let direct = direct::Direct::read(&[(direct::KEY.to_owned(), "kata".to_owned())].into());
-        let direct = direct.unwrap().unwrap();
-        let publish = |target: &str| Publish {
+        Publish {
             volume_id: "v".into(),
             target: target.into(),
             staging: PathBuf::new(),
             pod: None,
-            direct: direct.clone(),
+            direct: direct.unwrap().unwrap(),
             mount: direct::Mount { file_system: None, flags: Vec::new(), group: String::new() },
             options: Vec::new(),
             metadata: Default::default(),
             message: Vec::new(),
-        };
+        }
+    }
+
+    #[test]
+    fn what_was_begun_is_not_refused_for_good() {
+        let refused = || Error::DirectRefused { volume: "v".into(), why: "files".into() };
         for (target, code) in [
             ("/pods/p/mount", Code::Unavailable),
             ("/link/p/mount", Code::Unavailable),
             ("/pods/other/mount", Code::FailedPrecondition),
         ] {
-            let error = unless_begun(refused(), &publish(target), &[record("v")]);
+            let error = unless_begun(refused(), &published_at(target), &[record("v")]);
             assert_eq!(error.code(), code, "{target}");
             assert!(error.chain().contains("files"));
         }
-        let other = unless_begun(refused(), &publish("/pods/p/mount"), &[]);
+        let other = unless_begun(refused(), &published_at("/pods/p/mount"), &[]);
         assert_eq!(other.code(), Code::FailedPrecondition);
+    }
+
+    #[tokio::test]
+    async fn without_the_lock_no_volume_is_handed_over() {
+        let dir = tempfile::tempdir().unwrap();
+        let service = service(&dir);
+        let lock = dir.path().join("direct/lock");
+        std::fs::create_dir_all(&lock).unwrap();
+        let headers = HeaderMap::new();
+        let driver = "d.example".parse().unwrap();
+        let method = Method::NodePublishVolume;
+        let executor = &service.executor;
+        let call = DriverCall { executor, driver: &driver, method, headers: &headers };
+        let refused = async || {
+            let asked = published_at("/does/not/exist/mount");
+            publish(&service.node, &service.leases, &call, asked).await.err().unwrap()
+        };
+        let error = refused().await;
+        assert_eq!(error.code(), Code::Unavailable);
+        assert!(error.chain().contains("cannot be locked"), "{}", error.chain());
+        std::fs::remove_dir(&lock).unwrap();
+        let error = refused().await;
+        assert_eq!(error.code(), Code::FailedPrecondition, "{}", error.chain());
     }
 }

@@ -8,7 +8,8 @@ use proto::names::DriverName;
 
 use crate::device::host::Host;
 use crate::device::vfio::Nvme;
-use crate::error::Error;
+use crate::error::{Error, HANDED_OVER, not_yet};
+use crate::records::lock::StateLock;
 use crate::runtimes::mount_info::Root;
 use crate::runtimes::prerequisites::Checks;
 
@@ -16,6 +17,8 @@ use crate::runtimes::prerequisites::Checks;
 pub(crate) struct Node {
     /// Without one no volume is handed over.
     pub(crate) state: Option<PathBuf>,
+    /// The lock of the state directory; none until it can be taken.
+    lock: Mutex<Option<StateLock>>,
     pub(crate) host: Host,
     pub(crate) root: Root,
     /// The check of the installed runtimes.
@@ -45,6 +48,7 @@ impl Node {
     pub(crate) fn new(state: Option<PathBuf>, host: Host, root: Root) -> Self {
         Self {
             state,
+            lock: Mutex::default(),
             host,
             root,
             checks: Checks::default(),
@@ -53,6 +57,11 @@ impl Node {
             claims: Mutex::default(),
             without_pod: Logged::default(),
         }
+    }
+
+    /// The same node with the lock of its state directory.
+    pub(crate) fn with_lock(self, lock: Option<StateLock>) -> Self {
+        Self { lock: Mutex::new(lock), ..self }
     }
 
     /// The same node with other checks of the installed runtimes.
@@ -81,11 +90,49 @@ impl Node {
         };
         self.state.as_deref().ok_or_else(missing)
     }
+
+    /// Makes sure that no other csi-edge works on the state directory, before this volume is handed
+    /// over.
+    ///
+    /// # Errors
+    /// There is no state directory, or it is not locked and cannot be locked now.
+    pub(crate) fn lock(&self, volume: &str) -> Result<(), Error> {
+        let state = self.state(volume)?;
+        let mut lock = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        if lock.is_none() {
+            *lock = Some(StateLock::take(state).map_err(not_yet(volume, HANDED_OVER))?);
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proto::csi::status::ToStatus;
+
+    #[test]
+    fn no_volume_is_handed_over_without_the_lock() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = dir.path().join("state");
+        let lock = state.join("direct/lock");
+        let root = || Root::new(dir.path().join("entries"));
+        let node = Node::new(Some(state.clone()), Host::default(), root());
+        std::fs::create_dir_all(&lock).unwrap();
+        let refused = node.lock("v").unwrap_err();
+        assert_eq!(refused.code(), tonic::Code::Unavailable);
+        assert!(refused.chain().contains("cannot be locked"), "{}", refused.chain());
+        // The directory is mended.
+        std::fs::remove_dir(&lock).unwrap();
+        node.lock("v").unwrap();
+        node.lock("v").unwrap();
+        let other = Node::new(Some(state), Host::default(), root());
+        let refused = other.lock("v").unwrap_err();
+        assert_eq!(refused.code(), tonic::Code::Unavailable);
+        assert!(refused.chain().contains("works on"), "{}", refused.chain());
+        let without = Node::new(None, Host::default(), root()).lock("v").unwrap_err();
+        assert_eq!(without.code(), tonic::Code::FailedPrecondition);
+    }
 
     #[test]
     fn each_driver_is_logged_once() {
