@@ -155,14 +155,23 @@ fn find_work(
 ) -> Result<Option<(VolumeLock, Work)>, Error> {
     let driver = request.driver;
     let volume = request.volume()?;
-    // A running operation may be about to write the volume's first record.
-    if request.work()?.is_none() && !service.locks.is_locked(driver, &volume) {
+    let is_locked = || service.locks.is_locked(driver, &volume);
+    if !is_ours(is_locked, || Ok(request.work()?.is_some()))? {
         return Ok(None);
     }
     let pending = Error::Pending { method: request.method.name() };
     let lock = service.locks.try_lock(driver, &volume).ok_or(pending)?;
     // Again, since an operation that has ended meanwhile may have changed the records.
     Ok(request.work()?.map(|work| (lock, work)))
+}
+
+/// False if a call is for the driver alone. The lock is looked at before the records: an operation
+/// that ends in between has written its volume's first record by then.
+fn is_ours(
+    is_locked: impl FnOnce() -> bool,
+    has_work: impl FnOnce() -> Result<bool, Error>,
+) -> Result<bool, Error> {
+    Ok(is_locked() || has_work()?)
 }
 
 /// Does the work in a task of its own, which goes on when the caller leaves.
@@ -218,6 +227,8 @@ async fn carry_out(service: &Service, call: &DriverCall<'_>, work: Work) -> Call
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
     use crate::records::published::tests::record;
     use crate::service::direct::tests::service;
@@ -251,6 +262,16 @@ mod tests {
         let (_lock, _) = waiting.await.unwrap().unwrap();
         // Another call has it now.
         assert_eq!(wait().await.err().unwrap().code(), Code::Aborted);
+    }
+
+    #[test]
+    fn an_operation_that_ends_between_two_looks_is_not_overlooked() {
+        // It is locked and has no record until the first look, and the other way round after it.
+        let ended = Cell::new(false);
+        let is_locked = || !ended.replace(true);
+        assert!(is_ours(is_locked, || Ok(ended.replace(true))).unwrap());
+        let idle = || false;
+        assert!(is_ours(idle, || Ok(true)).unwrap() && !is_ours(idle, || Ok(false)).unwrap());
     }
 
     #[test]
