@@ -1,6 +1,7 @@
 //! The csi-edge program: reads its configuration and serves.
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Parser;
 use edge::cli::{Cli, Command};
@@ -11,13 +12,20 @@ use proto::host::program;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
+/// The time that work on devices has to end after the program.
+const END: Duration = Duration::from_secs(5);
+
 fn main() -> ExitCode {
     program::run(|| {
         program::forbid_core_dumps();
         match Cli::parse().command {
             Command::Serve(flags) => {
                 let config = Config::load(*flags)?;
-                program::runtime(config.common.workers)?.block_on(edge::serve(config))
+                let runtime = program::runtime(config.common.workers)?;
+                let served = runtime.block_on(edge::serve(config));
+                // A device that does not answer would hold the end.
+                runtime.shutdown_timeout(END);
+                served
             }
             Command::Ask(command) => {
                 let mut out = std::io::stdout();
@@ -37,7 +45,10 @@ fn main() -> ExitCode {
             }
             Command::Direct(command) => {
                 let mut out = std::io::stdout();
-                program::runtime(1)?.block_on(edge::cli::direct::run(command, &mut out))
+                let runtime = program::runtime(1)?;
+                let done = runtime.block_on(edge::cli::direct::run(command, &mut out));
+                runtime.shutdown_timeout(END);
+                done
             }
         }
     })

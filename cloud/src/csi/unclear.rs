@@ -43,8 +43,8 @@ pub enum Unclear {
 }
 
 impl Unclear {
-    /// The error for a caller of this driver. With `may_reschedule`, a create that was certainly not
-    /// sent is given back, so that the scheduler chooses another node.
+    /// The error for a caller of this driver. With `may_reschedule`, a create that was certainly
+    /// not sent is given back: the scheduler may choose another node.
     pub(super) fn error(self, driver: &DriverName, method: Method, may_reschedule: bool) -> Error {
         let may_reschedule = may_reschedule && method.direct() == Some(DirectCall::Create);
         let driver = driver.clone();
