@@ -3,7 +3,7 @@
 //! Each command is one file with its path, its JSON and its work, and one line in `server`'s table.
 //! Field names are a promise to scripts (`docs/operations.md`): they do not change.
 //! `health` serves `/livez`, `/readyz` and `/metrics`.
-//! May use: telemetry, state, pki, nodes, lease, csi, kubernetes, explain.
+//! May use: error, telemetry, state, pki, nodes, lease, csi, kubernetes, explain.
 
 pub mod admin_state;
 pub mod adopt_volume;

@@ -1,8 +1,8 @@
 //! Volumes that a node hands to VM runtimes as devices instead of mounting them:
 //! `docs/direct-volumes.md`.
 //!
-//! Promises: [`Direct`] is all that the rest of csi-edge knows of it. It may use `proto` and
-//! `edge-calls`.
+//! Promises: `edge-calls` knows direct volumes through two closures only, `DeleteGuard` and
+//! `IsDirect`, which [`Direct`] makes. It may use `proto` and `edge-calls`.
 
 pub mod admin;
 pub mod cdi;

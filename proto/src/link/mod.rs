@@ -1,9 +1,9 @@
 //! A link: one authenticated connection, dialed by the edge, on which the cloud calls.
 //!
 //! A transport carries control messages and two kinds of byte streams, which the cloud opens when
-//! it has a first call for them. Only csi-cloud's listener (`nodes/accept.rs`) knows the transports
-//! above this room. A new one is a file here, its lines in `endpoint.rs`, and its arms in
-//! `transport.rs` and there. May use: names, host, control.
+//! it has a first call for them. Above this room, three files of csi-cloud know the transports:
+//! `accept.rs`, `join.rs` and `udp_buffer.rs`. A new one is a file here, its lines in `endpoint.rs`,
+//! and its arms in `transport.rs` and `accept.rs`. May use: names, host, control.
 
 pub mod budget;
 pub mod check;

@@ -1,4 +1,4 @@
-//! Names of nodes, drivers and fronts, checked where they come in, and names in certificates.
+//! Names of nodes, drivers and relays, checked where they come in, and names in certificates.
 //!
 //! The node of a link decides whose storage a call reaches. So its name comes only from the
 //! certificate that TLS has verified. May use: no other room.
@@ -66,7 +66,8 @@ pub enum IdentityError {
 #[serde(try_from = "String", into = "String")]
 pub struct NodeName(Arc<str>);
 
-/// The name of a front in its certificate, for the log: a DNS-1123 subdomain of at most 253 bytes.
+/// The name of a socket relay in its certificate, for the log: a DNS-1123 subdomain of at most 253
+/// bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct FrontName(Arc<str>);
