@@ -44,7 +44,7 @@ async fn reply(
 #[cfg(test)]
 mod tests {
     use futures_channel::mpsc;
-    use proto::control::lease::{Outcome, Step};
+    use proto::control::lease::{LeaseAction, Outcome};
     use proto::csi::Id;
     use proto::host::tasks::Tasks;
 
@@ -93,12 +93,12 @@ mod tests {
         }
     }
 
-    fn saying(id: u64, step: Step) -> Request {
+    fn saying(id: u64, step: LeaseAction) -> Request {
         Request { id, driver: "d.example".parse().unwrap(), volume: "v".into(), step }
     }
 
-    fn ask() -> Step {
-        Step::Ask { pod: "p".into() }
+    fn ask() -> LeaseAction {
+        LeaseAction::Ask { pod: "p".into() }
     }
 
     #[tokio::test]
@@ -106,7 +106,7 @@ mod tests {
         let world = World::new().await;
         let older = world.link();
         let mut late = LeaseQueue::new(&world.links, &world.node, &older);
-        late.push(saying(1, Step::Release)).unwrap();
+        late.push(saying(1, LeaseAction::Release)).unwrap();
         let newer = world.link();
         let mut asking = LeaseQueue::new(&world.links, &world.node, &newer);
         asking.push(saying(1, ask())).unwrap();
@@ -128,7 +128,7 @@ mod tests {
         let mut asking = LeaseQueue::new(&world.links, &world.node, &link);
         asking.push(saying(1, ask())).unwrap();
         assert!(matches!(asking.next().await.outcome, Outcome::Held { .. }));
-        asking.push(saying(2, Step::Release)).unwrap();
+        asking.push(saying(2, LeaseAction::Release)).unwrap();
         world.links.remove(&world.node, &link);
         // Queued later in the store, because the request is polled first.
         let behind = async { world.links.store().write(|_| ()).await };

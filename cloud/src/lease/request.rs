@@ -3,7 +3,7 @@
 //! A request is decided in a transaction of the store, so its outcome is durable when it is sent.
 
 use prost::Message;
-use proto::control::lease::{MAX_ID, Outcome, Request, Step as Asked};
+use proto::control::lease::{LeaseAction, MAX_ID, Outcome, Request};
 use proto::csi;
 use proto::csi::{Id, Segments};
 use proto::host::chain;
@@ -71,7 +71,7 @@ pub(crate) async fn handle(
         links.store().refuse_over_quota(node, None, &over);
         return Some(Outcome::NotNow { why: chain(&over) });
     }
-    if matches!(request.step, Asked::Ask { .. }) && !links.gives_new_leases() {
+    if matches!(request.step, LeaseAction::Ask { .. }) && !links.gives_new_leases() {
         let why = "csi-cloud gives no new leases, as new_leases = false in its configuration says; \
                    volumes that nodes hold are confirmed";
         return Some(Outcome::NotNow { why: why.into() });
@@ -85,7 +85,7 @@ pub(crate) async fn handle(
             return Err(LeaseRefusal::Late);
         }
         let (driver, id) = &volume;
-        if asked != Asked::Release {
+        if asked != LeaseAction::Release {
             may_hold(txn, scope, (driver, id), &at, &asked)?;
         }
         Ok(apply(txn, (driver, id), &at, &asked))
@@ -99,11 +99,13 @@ pub(crate) async fn handle(
             let why = format!("node {node} has {MOST} volumes, and no more can be its own");
             Some(Outcome::NotNow { why })
         }
-        Ok(Err(LeaseRefusal::Elsewhere(why))) if !matches!(request.step, Asked::Hold { .. }) => {
+        Ok(Err(LeaseRefusal::Elsewhere(why)))
+            if !matches!(request.step, LeaseAction::Hold { .. }) =>
+        {
             Some(Outcome::HeldElsewhere { why })
         }
         Ok(Err(LeaseRefusal::Never(why) | LeaseRefusal::Elsewhere(why))) => {
-            if matches!(request.step, Asked::Hold { .. }) {
+            if matches!(request.step, LeaseAction::Hold { .. }) {
                 let volume = id.text();
                 warn!(
                     %node, %driver, volume, why,
@@ -116,12 +118,12 @@ pub(crate) async fn handle(
 }
 
 /// A pod's UID is stored with the lease, so its size is bounded like that of all strings.
-fn check_pod(quotas: &Quotas, step: &Asked) -> Result<(), OverQuota> {
+fn check_pod(quotas: &Quotas, step: &LeaseAction) -> Result<(), OverQuota> {
     match step {
-        Asked::Ask { pod } | Asked::Hold { pod, .. } => {
+        LeaseAction::Ask { pod } | LeaseAction::Hold { pod, .. } => {
             quotas.check(Quota::StringBytes, pod.len(), || "bytes in the UID of a pod".into())
         }
-        Asked::Release => Ok(()),
+        LeaseAction::Release => Ok(()),
     }
 }
 
@@ -129,16 +131,18 @@ fn apply(
     txn: &mut Txn<'_>,
     (driver, id): (&DriverName, &Id),
     node: &NodeName,
-    asked: &Asked,
+    asked: &LeaseAction,
 ) -> Applied {
     // A store that csi-cloud serves has its keys.
     let key = txn.secrets().map(|secrets| secrets.leases.clone());
     let granted = |epoch| Granted { node, driver, id, epoch };
     let proven = is_proven(txn, (driver, id), node, asked);
     let asked = match asked {
-        Asked::Ask { pod } => Step::Ask(pod),
-        Asked::Hold { epoch, pod, .. } => Step::Hold(LeaseReport { epoch: *epoch, pod, proven }),
-        Asked::Release => Step::Release,
+        LeaseAction::Ask { pod } => Step::Ask(pod),
+        LeaseAction::Hold { epoch, pod, .. } => {
+            Step::Hold(LeaseReport { epoch: *epoch, pod, proven })
+        }
+        LeaseAction::Release => Step::Release,
     };
     let before = txn.lease(driver, id).cloned();
     // A holder is confirmed by the one that leads only, although nothing changes.
@@ -162,9 +166,9 @@ fn is_proven(
     txn: &Txn<'_>,
     (driver, id): (&DriverName, &Id),
     node: &NodeName,
-    asked: &Asked,
+    asked: &LeaseAction,
 ) -> bool {
-    let Asked::Hold { epoch, mac: Some(mac), .. } = asked else { return false };
+    let LeaseAction::Hold { epoch, mac: Some(mac), .. } = asked else { return false };
     let key = txn.secrets().map(|secrets| secrets.leases.clone());
     let granted = Granted { node, driver, id, epoch: *epoch };
     key.is_some_and(|key| granted.is_proven_by(mac, &key))
@@ -176,25 +180,26 @@ fn may_hold(
     scope: Option<Scope>,
     (driver, id): (&DriverName, &Id),
     node: &NodeName,
-    asked: &Asked,
+    asked: &LeaseAction,
 ) -> Result<(), LeaseRefusal> {
     let Some(at) = txn.at(driver, node) else {
         return Err(LeaseRefusal::Never(format!("node {node} never had driver {driver}")));
     };
-    if let Asked::Hold { epoch, .. } = asked
+    if let LeaseAction::Hold { epoch, .. } = asked
         && *epoch > txn.epoch().max(LAST)
     {
         return Err(LeaseRefusal::Never(format!("{epoch} was never given to anybody")));
     }
     // A granted lease stays valid, whatever was learned since. Everybody may ask for the holder.
     let holder = txn.lease(driver, id).and_then(|record| record.holder.as_ref());
-    if holder.is_some_and(|holder| holder.node == *node || matches!(asked, Asked::Ask { .. })) {
+    if holder.is_some_and(|holder| holder.node == *node || matches!(asked, LeaseAction::Ask { .. }))
+    {
         return Ok(());
     }
     if let Some(home) = txn.home(driver, id).filter(|home| !home.lost) {
         fits_home(home, at, scope, driver, node)?;
         // What a node says of its own topology does not make its word count for another's volume.
-        let is_word = matches!(asked, Asked::Hold { .. });
+        let is_word = matches!(asked, LeaseAction::Hold { .. });
         let is_others = scope == Some(Scope::Node) && home.node != *node;
         if is_word && is_others && !is_proven(txn, (driver, id), node, asked) {
             return Err(elsewhere(home, driver));

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 
 use prost::Message;
-use proto::control::lease::{Outcome, Request, Step as Asked};
+use proto::control::lease::{LeaseAction, Outcome, Request};
 use proto::csi;
 use proto::csi::Id;
 use proto::csi::status::ToStatus;
@@ -102,26 +102,26 @@ impl World {
         detached(&self.store, &driver(), &volume(), node_id.into()).await.unwrap();
     }
 
-    async fn say_of(&self, at: &str, volume: &str, step: Asked) -> Outcome {
+    async fn say_of(&self, at: &str, volume: &str, step: LeaseAction) -> Outcome {
         let request = Request { id: 1, driver: driver(), volume: volume.into(), step };
         handle(&self.links, &node(at), request, || true, || {}).await.unwrap()
     }
 
-    async fn say(&self, at: &str, step: Asked) -> Outcome {
+    async fn say(&self, at: &str, step: LeaseAction) -> Outcome {
         self.say_of(at, "v", step).await
     }
 
     async fn ask(&self, at: &str) -> Outcome {
-        self.say(at, Asked::Ask { pod: "p".into() }).await
+        self.say(at, LeaseAction::Ask { pod: "p".into() }).await
     }
 
     /// Without a MAC.
     async fn hold(&self, at: &str, epoch: u64) -> Outcome {
-        self.say(at, Asked::Hold { epoch, pod: "p".into(), mac: None }).await
+        self.say(at, LeaseAction::Hold { epoch, pod: "p".into(), mac: None }).await
     }
 
     async fn hold_with(&self, at: &str, epoch: u64, mac: &str) -> Outcome {
-        self.say(at, Asked::Hold { epoch, pod: "p".into(), mac: Some(mac.into()) }).await
+        self.say(at, LeaseAction::Hold { epoch, pod: "p".into(), mac: Some(mac.into()) }).await
     }
 
     fn mac(&self, of: &str, epoch: u64) -> String {
@@ -210,7 +210,7 @@ async fn a_node_whose_name_has_changed_or_is_not_known_is_detached_all_the_same(
         if now.is_none() {
             world.attach(before).await.unwrap();
         }
-        world.say("n1", Asked::Release).await;
+        world.say("n1", LeaseAction::Release).await;
         world.detach("").await;
         assert_eq!(world.record(), None, "{now:?} {by}");
     }
@@ -275,7 +275,7 @@ async fn an_epoch_is_given_once_also_when_the_clock_goes_back_and_nothing_is_own
     let far = now() + 1_000_000_000;
     world.store.write(move |txn| txn.set_epoch(far)).await.unwrap();
     assert_eq!(world.ask("n1").await, world.granted("n1", far + 1));
-    world.say("n1", Asked::Release).await;
+    world.say("n1", LeaseAction::Release).await;
     world.tasks.stop();
     let world = World::new(memory).await;
     let Outcome::Held { epoch, .. } = world.ask("n2").await else { panic!("refused") };
@@ -302,11 +302,11 @@ async fn a_cloud_that_is_killed_between_a_write_and_its_answer_is_asked_again() 
         world.tasks.stop();
 
         let world = World::new(memory.crashing(crash)).await;
-        not_now(world.say(asker, Asked::Release).await);
+        not_now(world.say(asker, LeaseAction::Release).await);
         world.tasks.stop();
         let world = World::new(memory).await;
         assert_eq!(world.holder().is_none(), durable, "{crash:?}");
-        assert_eq!(world.say(asker, Asked::Release).await, Outcome::Released);
+        assert_eq!(world.say(asker, LeaseAction::Release).await, Outcome::Released);
         assert!(matches!(world.ask("n2").await, Outcome::Held { .. }));
         world.tasks.stop();
     }
@@ -316,12 +316,12 @@ async fn a_cloud_that_is_killed_between_a_write_and_its_answer_is_asked_again() 
 async fn nobody_speaks_of_what_it_cannot_have_or_on_a_link_that_is_gone() {
     let world = World::new(Memory::default()).await;
     assert!(not_now(world.ask("n7").await).contains("never had"));
-    not_now(world.say_of("n1", &"v".repeat(5000), Asked::Release).await);
+    not_now(world.say_of("n1", &"v".repeat(5000), LeaseAction::Release).await);
     let late = Request {
         id: 1,
         driver: driver(),
         volume: "v".into(),
-        step: Asked::Ask { pod: String::new() },
+        step: LeaseAction::Ask { pod: String::new() },
     };
     assert_eq!(handle(&world.links, &node("n1"), late, || false, || {}).await, None);
     assert_eq!(world.record(), None);
@@ -332,15 +332,16 @@ async fn nobody_claims_what_lives_elsewhere_or_is_an_ordinary_volume() {
     for (scope, elsewhere) in [(Scope::Node, true), (Scope::Shared, false)] {
         let world = World::of_scope(Memory::default(), Some(scope)).await;
         world.home("n1", None, &[]).await;
-        for said in
-            [Asked::Ask { pod: "p".into() }, Asked::Hold { epoch: 0, pod: "p".into(), mac: None }]
-        {
+        for said in [
+            LeaseAction::Ask { pod: "p".into() },
+            LeaseAction::Hold { epoch: 0, pod: "p".into(), mac: None },
+        ] {
             let answer = world.say("n2", said).await;
             assert_eq!(matches!(answer, Outcome::Held { .. }), !elsewhere, "{answer:?}");
             if let Outcome::HeldElsewhere { why } | Outcome::NotNow { why } = answer {
                 assert!(why.contains("lives at node n1") && why.contains("\"shared\""), "{why}");
             }
-            world.say("n2", Asked::Release).await;
+            world.say("n2", LeaseAction::Release).await;
         }
         assert!(matches!(world.ask("n1").await, Outcome::Held { .. }));
         let refused = world.ask("n2").await;
@@ -384,7 +385,7 @@ async fn nobody_claims_what_lives_elsewhere_or_is_an_ordinary_volume() {
             world.home("n1", name, keys).await;
             let answer = world.ask("n1").await;
             assert_eq!(matches!(answer, Outcome::Held { .. }), can, "{answer:?}");
-            world.say("n1", Asked::Release).await;
+            world.say("n1", LeaseAction::Release).await;
         }
     }
 }
@@ -402,9 +403,10 @@ async fn a_node_has_only_so_many_volumes() {
     });
     fill.await.unwrap();
     let told = Cell::new(0);
-    for step in
-        [Asked::Ask { pod: "p".into() }, Asked::Hold { epoch: 0, pod: "p".into(), mac: None }]
-    {
+    for step in [
+        LeaseAction::Ask { pod: "p".into() },
+        LeaseAction::Hold { epoch: 0, pod: "p".into(), mac: None },
+    ] {
         let request = Request { id: 1, driver: driver(), volume: "v".into(), step };
         let full = || told.set(told.get() + 1);
         let answer = handle(&world.links, &node("n1"), request, || true, full).await.unwrap();
@@ -412,12 +414,12 @@ async fn a_node_has_only_so_many_volumes() {
     }
     assert_eq!(told.get(), 2);
     assert!(matches!(
-        world.say_of("n1", "7", Asked::Hold { epoch: 1, pod: "p".into(), mac: None }).await,
+        world.say_of("n1", "7", LeaseAction::Hold { epoch: 1, pod: "p".into(), mac: None }).await,
         Outcome::Held { .. }
     ));
-    assert_eq!(world.say_of("n1", "7", Asked::Release).await, Outcome::Released);
+    assert_eq!(world.say_of("n1", "7", LeaseAction::Release).await, Outcome::Released);
     assert!(matches!(world.ask("n1").await, Outcome::Held { .. }));
-    assert!(matches!(world.say_of("n2", "8", Asked::Release).await, Outcome::Released));
+    assert!(matches!(world.say_of("n2", "8", LeaseAction::Release).await, Outcome::Released));
     assert_eq!(world.store.read(|state| state.held_by(&node("n1"))), MOST);
 }
 
@@ -441,7 +443,9 @@ async fn an_operator_is_told_what_to_do_about_each_kind_of_owner() {
 async fn a_pod_with_a_long_uid_gets_no_lease_and_its_node_is_set_apart() {
     let world = World::new(Memory::default()).await;
     let pod = "x".repeat(129);
-    for step in [Asked::Ask { pod: pod.clone() }, Asked::Hold { epoch: 0, pod, mac: None }] {
+    for step in
+        [LeaseAction::Ask { pod: pod.clone() }, LeaseAction::Hold { epoch: 0, pod, mac: None }]
+    {
         let Outcome::NotNow { why } = world.say("n1", step).await else { panic!("granted") };
         assert!(why.contains("129 bytes in the UID of a pod, and 128 is the quota"), "{why}");
     }

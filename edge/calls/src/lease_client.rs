@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use proto::control::lease::{Outcome, Request, Step};
+use proto::control::lease::{LeaseAction, Outcome, Request};
 use proto::names::DriverName;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
@@ -120,7 +120,7 @@ impl LeaseClient {
         &self,
         driver: &DriverName,
         volume: &str,
-        step: Step,
+        step: LeaseAction,
         patience: Duration,
     ) -> Result<(Outcome, u64), NoAnswer> {
         let mut to = self.to.subscribe();
@@ -150,7 +150,7 @@ impl LeaseClient {
         to: &To,
         driver: &DriverName,
         volume: &str,
-        step: Step,
+        step: LeaseAction,
     ) -> Option<(Outcome, u64)> {
         let To::Link(number, link) = to else { return None };
         let (answer, answered) = oneshot::channel();
@@ -176,7 +176,8 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(5);
 
     async fn release(client: &LeaseClient) -> Result<Outcome, NoAnswer> {
-        let answer = client.ask(&"d.example".parse().unwrap(), "v", Step::Release, PATIENCE).await;
+        let answer =
+            client.ask(&"d.example".parse().unwrap(), "v", LeaseAction::Release, PATIENCE).await;
         answer.map(|(answer, _)| answer)
     }
 

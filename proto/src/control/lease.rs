@@ -22,13 +22,13 @@ pub struct Request {
     /// The volume's id.
     pub volume: String,
     /// The request or report.
-    pub step: Step,
+    pub step: LeaseAction,
 }
 
-/// A request or report of an edge.
+/// What an edge asks or reports about a lease.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Step {
+pub enum LeaseAction {
     /// A pod needs the volume, and the edge has no lease of it.
     Ask {
         /// The pod's UID; empty if it is unknown.
@@ -110,18 +110,18 @@ mod tests {
         let reply = |outcome| Message::LeaseReply(Reply { id: 7, outcome });
         for (message, text) in [
             (
-                request(Step::Ask { pod: "p".into() }),
+                request(LeaseAction::Ask { pod: "p".into() }),
                 r#"{"own":{"id":7,"driver":"d.example","volume":"v","step":{"ask":{"pod":"p"}}}}"#,
             ),
             (
-                request(Step::Hold { epoch: 5, pod: String::new(), mac: None }),
+                request(LeaseAction::Hold { epoch: 5, pod: String::new(), mac: None }),
                 concat!(
                     r#"{"own":{"id":7,"driver":"d.example","volume":"v","#,
                     r#""step":{"hold":{"epoch":5,"pod":""}}}}"#
                 ),
             ),
             (
-                request(Step::Hold { epoch: 5, pod: "p".into(), mac: Some("bWFj".into()) }),
+                request(LeaseAction::Hold { epoch: 5, pod: "p".into(), mac: Some("bWFj".into()) }),
                 concat!(
                     r#"{"own":{"id":7,"driver":"d.example","volume":"v","#,
                     r#""step":{"hold":{"epoch":5,"pod":"p","mac":"bWFj"}}}}"#
@@ -132,7 +132,7 @@ mod tests {
                 r#"{"owner":{"id":7,"answer":{"held":{"epoch":9,"mac":"bWFj"}}}}"#,
             ),
             (
-                request(Step::Release),
+                request(LeaseAction::Release),
                 r#"{"own":{"id":7,"driver":"d.example","volume":"v","step":"release"}}"#,
             ),
             (

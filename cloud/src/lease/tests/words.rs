@@ -44,7 +44,7 @@ async fn without_new_leases_nodes_keep_what_they_hold_and_get_no_more() {
     let later = now() + 1_000_000;
     let mac = world.mac("n2", later);
     assert_eq!(world.hold_with("n2", later, &mac).await, world.granted("n2", later));
-    assert_eq!(world.say("n2", Asked::Release).await, Outcome::Released);
+    assert_eq!(world.say("n2", LeaseAction::Release).await, Outcome::Released);
     not_now(world.ask("n2").await);
 }
 
@@ -73,6 +73,6 @@ async fn what_two_nodes_only_say_is_nobodys_and_an_operator_is_told() {
     assert_eq!(world.hold("n1", 7).await, Outcome::Held { epoch: 7, mac: None });
     assert!(matches!(world.hold("n2", LAST).await, Outcome::Fenced { .. }));
     // Its next lease is a grant.
-    assert_eq!(world.say("n1", Asked::Release).await, Outcome::Released);
+    assert_eq!(world.say("n1", LeaseAction::Release).await, Outcome::Released);
     assert!(matches!(world.ask("n1").await, Outcome::Held { mac: Some(_), .. }));
 }

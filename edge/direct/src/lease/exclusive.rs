@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use edge_calls::lease_client::{LeaseClient, NoAnswer};
 use edge_calls::scopes::Scopes;
-use proto::control::lease::{MAX_ID, Outcome, Step};
+use proto::control::lease::{LeaseAction, MAX_ID, Outcome};
 use proto::csi::topology::Scope;
 use proto::host::chain;
 use proto::names::DriverName;
@@ -121,8 +121,10 @@ impl Leases {
         let pod = entry.pod.clone();
         let (step, held) = match entry.lease {
             // An operator may have taken it since the last link.
-            Lease::Held { epoch, ref mac } => (Step::Hold { epoch, pod, mac: mac.clone() }, true),
-            _ => (Step::Ask { pod }, false),
+            Lease::Held { epoch, ref mac } => {
+                (LeaseAction::Hold { epoch, pod, mac: mac.clone() }, true)
+            }
+            _ => (LeaseAction::Ask { pod }, false),
         };
         let answer = match self.exchange(driver, &entry, step, ACQUIRE).await {
             Ok(answer) => answer,
@@ -155,7 +157,7 @@ impl Leases {
         &self,
         driver: &DriverName,
         entry: &LeaseEntry,
-        step: Step,
+        step: LeaseAction,
         patience: Duration,
     ) -> Result<Outcome, Unheard> {
         let volume = &entry.volume_id;

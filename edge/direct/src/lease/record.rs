@@ -6,7 +6,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use proto::control::lease::{Outcome, Step};
+use proto::control::lease::{LeaseAction, Outcome};
 use proto::host::files;
 use proto::host::files::{make_private, name};
 use proto::host::publish::{Existing, publish};
@@ -82,14 +82,14 @@ pub fn settled(lease: Option<Lease>, recorded: bool) -> Option<Lease> {
 }
 
 /// The report to the cloud about an idle volume, and the lease that must be durable before.
-pub fn statement(lease: &Lease, pod: &str) -> Option<(Lease, Step)> {
+pub fn statement(lease: &Lease, pod: &str) -> Option<(Lease, LeaseAction)> {
     match lease {
         Lease::Held { epoch, mac } => {
-            let step = Step::Hold { epoch: *epoch, pod: pod.into(), mac: mac.clone() };
+            let step = LeaseAction::Hold { epoch: *epoch, pod: pod.into(), mac: mac.clone() };
             Some((lease.clone(), step))
         }
         // From here on it is not this node's: the cloud may have heard it, even without an answer.
-        Lease::LetGo { .. } | Lease::Unsettled => Some((Lease::Unsettled, Step::Release)),
+        Lease::LetGo { .. } | Lease::Unsettled => Some((Lease::Unsettled, LeaseAction::Release)),
         Lease::Fenced { .. } => None,
     }
 }
@@ -247,11 +247,11 @@ mod tests {
 
     #[test]
     fn it_is_not_its_own_any_more_before_the_cloud_is_told() {
-        let release = Some((Lease::Unsettled, Step::Release));
+        let release = Some((Lease::Unsettled, LeaseAction::Release));
         assert_eq!(statement(&let_go(5), "p"), release);
         assert_eq!(statement(&Lease::Unsettled, "p"), release);
         assert_eq!(statement(&fenced(), "p"), None);
-        let hold = Step::Hold { epoch: 5, pod: "p".into(), mac: mac(5) };
+        let hold = LeaseAction::Hold { epoch: 5, pod: "p".into(), mac: mac(5) };
         assert_eq!(statement(&held(5), "p"), Some((held(5), hold)));
     }
 

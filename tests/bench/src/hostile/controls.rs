@@ -15,7 +15,7 @@ use harness::stand::Stand;
 use harness::wait::STOP;
 use prost::Message as _;
 use proto::control::hello::{Driver, Message, Protobuf};
-use proto::control::lease::{Request, Step};
+use proto::control::lease::{LeaseAction, Request};
 use proto::csi;
 use proto::csi::Method;
 use proto::host::tasks::Tasks;
@@ -183,9 +183,9 @@ async fn links(world: &World, spec: &Spec) -> anyhow::Result<()> {
         link.send(&Message::Hello(hello)).await?;
         let _ = timeout(SOON, link.next()).await;
         for step in [
-            Step::Ask { pod: TEXT.into() },
-            Step::Hold { epoch: 7, pod: TEXT.into(), mac: Some(TEXT.into()) },
-            Step::Release,
+            LeaseAction::Ask { pod: TEXT.into() },
+            LeaseAction::Hold { epoch: 7, pod: TEXT.into(), mac: Some(TEXT.into()) },
+            LeaseAction::Release,
         ] {
             let request = Request { id: 1, driver: DRIVER.parse()?, volume: TEXT.into(), step };
             let _ = link.send(&Message::Lease(request)).await;

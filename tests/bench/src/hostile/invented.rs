@@ -7,7 +7,7 @@ use anyhow::ensure;
 use harness::stand::Stand;
 use prost::Message as _;
 use proto::control::hello::{Driver, Message, Protobuf};
-use proto::control::lease::{Request, Step};
+use proto::control::lease::{LeaseAction, Request};
 use proto::csi;
 use proto::link::{Event, Link, ws};
 use tokio::time::timeout;
@@ -122,7 +122,7 @@ async fn ask_for_leases(world: &World) -> anyhow::Result<()> {
             id,
             driver: DRIVER.parse()?,
             volume: format!("{INVENTED}-{id}"),
-            step: Step::Ask { pod: INVENTED.repeat(POD / INVENTED.len()) },
+            step: LeaseAction::Ask { pod: INVENTED.repeat(POD / INVENTED.len()) },
         };
         if link.send(&Message::Lease(request)).await.is_err() {
             return Ok(());

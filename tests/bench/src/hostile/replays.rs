@@ -5,7 +5,7 @@
 use anyhow::{Context, bail};
 use futures_util::future::try_join_all;
 use proto::control::hello::Message;
-use proto::control::lease::{Outcome, Request, Step};
+use proto::control::lease::{LeaseAction, Outcome, Request};
 use proto::link::{Event, Link, ws};
 use serde_json::Value;
 use tokio::time::timeout;
@@ -37,17 +37,17 @@ struct Grant {
 }
 
 impl Grant {
-    fn hold(&self) -> Step {
+    fn hold(&self) -> LeaseAction {
         hold(self.epoch, Some(&self.mac))
     }
 }
 
-fn hold(epoch: u64, mac: Option<&str>) -> Step {
-    Step::Hold { epoch, pod: "pod".into(), mac: mac.map(str::to_owned) }
+fn hold(epoch: u64, mac: Option<&str>) -> LeaseAction {
+    LeaseAction::Hold { epoch, pod: "pod".into(), mac: mac.map(str::to_owned) }
 }
 
-fn ask() -> Step {
-    Step::Ask { pod: "pod".into() }
+fn ask() -> LeaseAction {
+    LeaseAction::Ask { pod: "pod".into() }
 }
 
 /// A node's link, and the number of its last request.
@@ -66,7 +66,7 @@ impl Node {
     }
 
     /// Sends a request, and returns the outcome.
-    async fn say(&mut self, volume: &str, step: Step) -> anyhow::Result<Outcome> {
+    async fn say(&mut self, volume: &str, step: LeaseAction) -> anyhow::Result<Outcome> {
         self.last += 1;
         let driver = DRIVER.parse()?;
         let request = Request { id: self.last, driver, volume: volume.into(), step };
@@ -94,13 +94,13 @@ impl Node {
     }
 
     /// Whether it is told that it has the volume.
-    async fn has(&mut self, volume: &str, step: Step) -> anyhow::Result<bool> {
+    async fn has(&mut self, volume: &str, step: LeaseAction) -> anyhow::Result<bool> {
         Ok(matches!(self.say(volume, step).await?, Outcome::Held { .. }))
     }
 }
 
 /// What an edge says of a volume that it had once, and that another node has now.
-fn lies(old: &Grant, now: &Grant, other: &Grant) -> [Step; 9] {
+fn lies(old: &Grant, now: &Grant, other: &Grant) -> [LeaseAction; 9] {
     [
         // The other node's epoch, with and without what proves it for that node.
         now.hold(),
@@ -128,13 +128,13 @@ async fn stated(transport: &'static str, volumes: usize) -> anyhow::Result<Row> 
     for number in 0..volumes {
         let volume = format!("volume-{number}");
         let old = hostile.granted(&volume).await?;
-        hostile.say(&volume, Step::Release).await?;
+        hostile.say(&volume, LeaseAction::Release).await?;
         let now = honest.granted(&volume).await?;
         for lie in lies(&old, &now, &other) {
             said += 1;
             moved += usize::from(hostile.has(&volume, lie).await?);
         }
-        hostile.say(&volume, Step::Release).await?;
+        hostile.say(&volume, LeaseAction::Release).await?;
         moved += usize::from(!honest.has(&volume, now.hold()).await?);
     }
     let owners = owners(&world, HONEST).await?;
@@ -168,7 +168,7 @@ async fn restored(transport: &'static str, volumes: usize, is_first: bool) -> an
     let mut honest = Node::link(&world, HONEST).await?;
     let mut now = Vec::new();
     for number in 0..volumes {
-        hostile.say(&name(number), Step::Release).await?;
+        hostile.say(&name(number), LeaseAction::Release).await?;
         now.push(honest.granted(&name(number)).await?);
     }
     let stand = world.killed().await?;

@@ -10,7 +10,7 @@ use cloud::state::record::LeaseRecord;
 use edge_direct::lease::record as lease;
 use edge_direct::lease::record::{Lease, Wish};
 use proptest::prelude::*;
-use proto::control::lease::{Outcome, Step as Request};
+use proto::control::lease::{LeaseAction, Outcome};
 use proto::names::NodeName;
 
 const NODES: usize = 3;
@@ -67,7 +67,7 @@ struct Node {
     recorded: bool,
     linked: bool,
     /// On the way to the cloud, and to the node.
-    up: VecDeque<(u64, Request)>,
+    up: VecDeque<(u64, LeaseAction)>,
     down: VecDeque<(u64, Outcome)>,
     /// The expected answer: its number, whether a pod wants the volume, and the lease at that time.
     waits: Option<(u64, bool, Lease)>,
@@ -81,7 +81,7 @@ struct Node {
 }
 
 impl Node {
-    fn send(&mut self, step: Request, for_pod: bool, lease: Lease) {
+    fn send(&mut self, step: LeaseAction, for_pod: bool, lease: Lease) {
         if !self.linked {
             return;
         }
@@ -115,7 +115,7 @@ impl Node {
             Wish::Fenced(_) => {}
             Wish::Ask => {
                 self.lease = Some(Lease::Unsettled);
-                self.send(Request::Ask { pod: "p".into() }, true, Lease::Unsettled);
+                self.send(LeaseAction::Ask { pod: "p".into() }, true, Lease::Unsettled);
             }
         }
     }
@@ -184,12 +184,12 @@ impl World {
     fn hear(&mut self, at: usize) {
         let Some((number, said)) = self.nodes[at].up.pop_front() else { return };
         let verdict = match &said {
-            Request::Ask { pod } => self.step(at, Step::Ask(pod)),
-            Request::Hold { epoch, pod, mac } => {
+            LeaseAction::Ask { pod } => self.step(at, Step::Ask(pod)),
+            LeaseAction::Hold { epoch, pod, mac } => {
                 let proven = *mac == Some(mac_of(at, *epoch));
                 self.step(at, Step::Hold(LeaseReport { epoch: *epoch, pod, proven }))
             }
-            Request::Release => self.step(at, Step::Release),
+            LeaseAction::Release => self.step(at, Step::Release),
         };
         let why = String::new();
         let answer = match verdict {

@@ -16,7 +16,7 @@ use http::{Request, Response};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use proto::control::hello::{Hello, Message, PROTOCOL};
-use proto::control::lease::{self, Outcome, Step};
+use proto::control::lease::{self, LeaseAction, Outcome};
 use proto::control::metadata::Position;
 use proto::csi::{Method, frame};
 use proto::host::tasks::Tasks;
@@ -219,9 +219,9 @@ impl Liar {
             }
         };
         let step = match dice.below(5) {
-            0 => Step::Release,
-            1 | 2 => Step::Ask { pod: "p".into() },
-            _ => Step::Hold { epoch, pod: "p".into(), mac },
+            0 => LeaseAction::Release,
+            1 | 2 => LeaseAction::Ask { pod: "p".into() },
+            _ => LeaseAction::Hold { epoch, pod: "p".into(), mac },
         };
         let driver = driver_name().ok()?;
         Some(Message::Lease(lease::Request { id: 1, driver, volume, step }))

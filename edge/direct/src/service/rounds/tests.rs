@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use edge_calls::lease_client::LeaseRequest;
 use edge_calls::scopes::Scopes;
-use proto::control::lease::{Outcome, Request, Step};
+use proto::control::lease::{LeaseAction, Outcome, Request};
 use proto::csi::status::ToStatus;
 use proto::csi::topology::Scope;
 use proto::host::files::make_private;
@@ -64,7 +64,7 @@ impl Fixture {
         &self,
         link: &mut mpsc::Receiver<LeaseRequest>,
         answer: Outcome,
-    ) -> (Result<(), Error>, Step) {
+    ) -> (Result<(), Error>, LeaseAction) {
         let (owned, request) = tokio::join!(self.acquire(true), answered(link, answer));
         (owned, request.step)
     }
@@ -106,8 +106,8 @@ fn held(epoch: u64) -> Lease {
     Lease::Held { epoch, mac: None }
 }
 
-fn hold(epoch: u64) -> Step {
-    Step::Hold { epoch, pod: "uid-1".into(), mac: None }
+fn hold(epoch: u64) -> LeaseAction {
+    LeaseAction::Hold { epoch, pod: "uid-1".into(), mac: None }
 }
 
 #[tokio::test(start_paused = true)]
@@ -121,7 +121,7 @@ async fn whatever_the_scope_who_can_be_asked_is() {
         let refused = owned.unwrap_err();
         assert_eq!(
             (refused.code(), step),
-            (Code::FailedPrecondition, Step::Ask { pod: "uid-1".into() })
+            (Code::FailedPrecondition, LeaseAction::Ask { pod: "uid-1".into() })
         );
         assert_eq!(node.lease(), None);
         assert_eq!(
@@ -264,7 +264,7 @@ async fn what_cannot_be_kept_on_a_full_disk_is_let_go_when_there_is_room() {
     std::fs::rename(&aside, &kept).unwrap();
     let (all, request) =
         tokio::join!(report_all(&node.service), answered(&mut link, Outcome::Released));
-    assert!(all && request.step == Step::Release, "{request:?}");
+    assert!(all && request.step == LeaseAction::Release, "{request:?}");
     assert_eq!(node.lease(), None);
     // A damaged lease is not reported, so it is looked at again.
     node.publish("v");
@@ -310,7 +310,7 @@ async fn a_fenced_volume_is_hidden_as_soon_as_its_guest_has_ended() {
         report_all(&node.service),
         answered(&mut link, Outcome::Fenced { why: why() })
     );
-    assert_eq!(request.step, Step::Hold { epoch: 0, pod: String::new(), mac: None });
+    assert_eq!(request.step, LeaseAction::Hold { epoch: 0, pod: String::new(), mac: None });
     assert!(
         matches!(node.lease(), Some(Lease::Fenced { .. })),
         "it is durable before anybody is waited for"
