@@ -60,7 +60,29 @@ pub struct Row {
     pub name: &'static str,
     /// No other row may run at the same time, because this one takes away what others need.
     alone: bool,
-    run: for<'a> fn(&'a Scene<'a>) -> BoxFuture<'a, anyhow::Result<()>>,
+    /// How long it takes, if that is too long for CI.
+    long: Option<&'static str>,
+    run: Run,
+}
+
+/// The work of a row.
+type Run = for<'a> fn(&'a Scene<'a>) -> BoxFuture<'a, anyhow::Result<()>>;
+
+impl Row {
+    /// A row that disturbs no other.
+    const fn together(name: &'static str, run: Run) -> Self {
+        Self { name, alone: false, long: None, run }
+    }
+
+    /// A row that runs while no other does.
+    const fn alone(name: &'static str, run: Run) -> Self {
+        Self { name, alone: true, long: None, run }
+    }
+
+    /// The same, skipped in CI because it takes so long.
+    const fn long(name: &'static str, time: &'static str, run: Run) -> Self {
+        Self { name, alone: true, long: Some(time), run }
+    }
 }
 
 /// How one ended.
@@ -85,124 +107,86 @@ const EVENTS: usize = 40;
 
 /// All rows.
 pub const ROWS: &[Row] = &[
-    Row { name: "pod", alone: false, run: |scene| pods::written_and_gone(scene).boxed() },
-    Row { name: "pod-again", alone: false, run: |scene| pods::made_again(scene).boxed() },
-    Row { name: "block", alone: false, run: |scene| pods::raw(scene).boxed() },
-    Row { name: "ephemeral", alone: false, run: |scene| pods::ephemeral(scene).boxed() },
-    Row { name: "stateful-set", alone: false, run: |scene| places::spread(scene).boxed() },
-    Row { name: "immediate", alone: false, run: |scene| places::binding(scene).boxed() },
-    Row { name: "topologies", alone: false, run: |scene| places::allowed(scene).boxed() },
-    Row { name: "snapshot", alone: false, run: |scene| snapshots::restored(scene).boxed() },
-    Row { name: "clone", alone: false, run: |scene| snapshots::cloned(scene).boxed() },
-    Row { name: "group-snapshot", alone: false, run: |scene| snapshots::grouped(scene).boxed() },
-    Row { name: "expand-online", alone: false, run: |scene| resize::online(scene).boxed() },
-    Row { name: "expand-offline", alone: false, run: |scene| resize::offline(scene).boxed() },
-    Row { name: "attributes", alone: false, run: |scene| resize::attributes(scene).boxed() },
-    Row { name: "two-drivers", alone: false, run: |scene| scarce::two(scene).boxed() },
-    Row { name: "capacity", alone: false, run: |scene| scarce::room(scene).boxed() },
-    Row { name: "limits", alone: false, run: |scene| scarce::limits(scene).boxed() },
-    Row { name: "static", alone: false, run: |scene| shares::by_hand(scene).boxed() },
-    Row { name: "examples", alone: false, run: |scene| examples::as_they_stand(scene).boxed() },
-    Row { name: "direct", alone: false, run: |scene| direct::handed_over(scene).boxed() },
-    Row { name: "runtime-class", alone: false, run: |scene| runtime_class::decides(scene).boxed() },
-    Row { name: "direct-stray", alone: false, run: |scene| direct::stray(scene).boxed() },
-    Row {
-        name: "direct-stock",
-        alone: false,
-        run: |scene| stock::shared_and_mended(scene).boxed(),
-    },
+    Row::together("pod", |scene| pods::written_and_gone(scene).boxed()),
+    Row::together("pod-again", |scene| pods::made_again(scene).boxed()),
+    Row::together("block", |scene| pods::raw(scene).boxed()),
+    Row::together("ephemeral", |scene| pods::ephemeral(scene).boxed()),
+    Row::together("stateful-set", |scene| places::spread(scene).boxed()),
+    Row::together("immediate", |scene| places::binding(scene).boxed()),
+    Row::together("topologies", |scene| places::allowed(scene).boxed()),
+    Row::together("snapshot", |scene| snapshots::restored(scene).boxed()),
+    Row::together("clone", |scene| snapshots::cloned(scene).boxed()),
+    Row::together("group-snapshot", |scene| snapshots::grouped(scene).boxed()),
+    Row::together("expand-online", |scene| resize::online(scene).boxed()),
+    Row::together("expand-offline", |scene| resize::offline(scene).boxed()),
+    Row::together("attributes", |scene| resize::attributes(scene).boxed()),
+    Row::together("two-drivers", |scene| scarce::two(scene).boxed()),
+    Row::together("capacity", |scene| scarce::room(scene).boxed()),
+    Row::together("limits", |scene| scarce::limits(scene).boxed()),
+    Row::together("static", |scene| shares::by_hand(scene).boxed()),
+    Row::together("examples", |scene| examples::as_they_stand(scene).boxed()),
+    Row::together("direct", |scene| direct::handed_over(scene).boxed()),
+    Row::together("runtime-class", |scene| runtime_class::decides(scene).boxed()),
+    Row::together("direct-stray", |scene| direct::stray(scene).boxed()),
+    Row::together("direct-stock", |scene| stock::shared_and_mended(scene).boxed()),
     // Alone, as the examples of another row have the names of those of deploy/.
-    Row { name: "manifests", alone: true, run: |scene| manifests::accepted(scene).boxed() },
-    Row { name: "many", alone: true, run: |scene| sets::many_at_once(scene).boxed() },
-    Row { name: "direct-kubelet", alone: true, run: |scene| direct::kubelet_away(scene).boxed() },
-    Row { name: "edge-killed", alone: true, run: |scene| edges::killed(scene).boxed() },
-    Row { name: "edge-upgraded", alone: true, run: |scene| edges::upgraded(scene).boxed() },
-    Row { name: "edge-expansion", alone: true, run: |scene| expansion::by_edge(scene).boxed() },
-    Row {
-        name: "found-by-registration",
-        alone: true,
-        run: |scene| found::by_registration(scene).boxed(),
-    },
-    Row { name: "edge-cut", alone: true, run: |scene| edges::cut_off(scene).boxed() },
-    Row {
-        name: "driver-dead",
-        alone: true,
-        run: |scene| dead_drivers::creates_go_elsewhere(scene).boxed(),
-    },
-    Row { name: SHARED_STORAGE[0], alone: true, run: |scene| shared::storage(scene).boxed() },
-    Row { name: SHARED_STORAGE[1], alone: true, run: |scene| shared::link_lost(scene).boxed() },
-    Row { name: SHARED_STORAGE[2], alone: true, run: |scene| shared::driver_dead(scene).boxed() },
-    Row { name: "cloud-killed", alone: true, run: |scene| faults::cloud_killed(scene).boxed() },
-    Row { name: "cloud-restarts", alone: true, run: |scene| outages::ten_restarts(scene).boxed() },
-    Row {
-        name: "create-deleted",
-        alone: true,
-        run: |scene| faults::deleted_while_unknown(scene).boxed(),
-    },
-    Row {
-        name: "provisioner-killed",
-        alone: true,
-        run: |scene| faults::provisioner_killed(scene).boxed(),
-    },
-    Row { name: "create-forgotten", alone: true, run: |scene| faults::forgotten(scene).boxed() },
-    Row { name: "edge-away", alone: true, run: |scene| outages::edge_away(scene).boxed() },
-    Row { name: "exam", alone: true, run: |scene| exam::states(scene).boxed() },
-    Row { name: LEFT_OUT[5].0, alone: true, run: |scene| exam::volumes::broken(scene).boxed() },
-    Row { name: LEFT_OUT[6].0, alone: true, run: |scene| exam::links::broken(scene).boxed() },
-    Row { name: LEFT_OUT[7].0, alone: true, run: |scene| exam::nodes::broken(scene).boxed() },
-    Row { name: "edge-removed", alone: true, run: |scene| outages::edge_removed(scene).boxed() },
-    Row {
-        name: "arriving",
-        alone: true,
-        run: |scene| arriving::from_node_deployment(scene).boxed(),
-    },
-    Row { name: "api-away", alone: true, run: |scene| outages::api_away(scene).boxed() },
-    Row { name: "offline-front", alone: true, run: |scene| kubeedge::offline_front(scene).boxed() },
-    Row { name: "doctor-kubeedge", alone: true, run: |scene| kubeedge::doctor(scene).boxed() },
-    Row { name: "leader-killed", alone: true, run: |scene| replicas::leader_killed(scene).boxed() },
-    Row { name: LEFT_OUT[0].0, alone: true, run: |scene| replicas::leader_gone(scene).boxed() },
-    Row { name: LEFT_OUT[1].0, alone: true, run: |scene| replicas::rolling_upgrade(scene).boxed() },
-    Row { name: LEFT_OUT[2].0, alone: true, run: |scene| replicas::without_quorum(scene).boxed() },
-    Row { name: LEFT_OUT[8].0, alone: true, run: |scene| standby::sidecars_elected(scene).boxed() },
-    Row { name: "ha-upgraded", alone: true, run: |scene| ha::upgraded(scene).boxed() },
-    Row { name: POWER_CUT, alone: true, run: |scene| power::cuts(scene).boxed() },
+    Row::alone("manifests", |scene| manifests::accepted(scene).boxed()),
+    Row::alone("many", |scene| sets::many_at_once(scene).boxed()),
+    Row::alone("direct-kubelet", |scene| direct::kubelet_away(scene).boxed()),
+    Row::alone("edge-killed", |scene| edges::killed(scene).boxed()),
+    Row::alone("edge-upgraded", |scene| edges::upgraded(scene).boxed()),
+    Row::alone("edge-expansion", |scene| expansion::by_edge(scene).boxed()),
+    Row::alone("found-by-registration", |scene| found::by_registration(scene).boxed()),
+    Row::alone("edge-cut", |scene| edges::cut_off(scene).boxed()),
+    Row::alone("driver-dead", |scene| dead_drivers::creates_go_elsewhere(scene).boxed()),
+    Row::alone("shared-storage", |scene| shared::storage(scene).boxed()),
+    Row::alone("shared-link-lost", |scene| shared::link_lost(scene).boxed()),
+    Row::alone("elected-driver-dead", |scene| shared::driver_dead(scene).boxed()),
+    Row::alone("cloud-killed", |scene| faults::cloud_killed(scene).boxed()),
+    Row::alone("cloud-restarts", |scene| outages::ten_restarts(scene).boxed()),
+    Row::alone("create-deleted", |scene| faults::deleted_while_unknown(scene).boxed()),
+    Row::alone("provisioner-killed", |scene| faults::provisioner_killed(scene).boxed()),
+    Row::alone("create-forgotten", |scene| faults::forgotten(scene).boxed()),
+    Row::alone("edge-away", |scene| outages::edge_away(scene).boxed()),
+    Row::alone("exam", |scene| exam::states(scene).boxed()),
+    Row::long("exam-volumes", "2 min", |scene| exam::volumes::broken(scene).boxed()),
+    Row::long("exam-links", "2 min", |scene| exam::links::broken(scene).boxed()),
+    Row::long("exam-nodes", "2 min", |scene| exam::nodes::broken(scene).boxed()),
+    Row::alone("edge-removed", |scene| outages::edge_removed(scene).boxed()),
+    Row::alone("arriving", |scene| arriving::from_node_deployment(scene).boxed()),
+    Row::alone("api-away", |scene| outages::api_away(scene).boxed()),
+    Row::alone("offline-front", |scene| kubeedge::offline_front(scene).boxed()),
+    Row::alone("doctor-kubeedge", |scene| kubeedge::doctor(scene).boxed()),
+    Row::alone("leader-killed", |scene| replicas::leader_killed(scene).boxed()),
+    Row::long("leader-gone", "60 s", |scene| replicas::leader_gone(scene).boxed()),
+    Row::long("rolling-upgrade", "40 s", |scene| replicas::rolling_upgrade(scene).boxed()),
+    Row::long("etcd-without-quorum", "110 s", |scene| replicas::without_quorum(scene).boxed()),
+    Row::long("sidecars-elected", "2 min", |scene| standby::sidecars_elected(scene).boxed()),
+    Row::alone("ha-upgraded", |scene| ha::upgraded(scene).boxed()),
+    Row::alone(POWER_CUT, |scene| power::cuts(scene).boxed()),
     // Last, as the nodes keep the identities that they get here.
-    Row { name: "join-token", alone: true, run: |scene| joins::by_token(scene).boxed() },
-    Row { name: "join-account", alone: true, run: |scene| joins::by_account(scene).boxed() },
-    Row { name: LEFT_OUT[3].0, alone: true, run: |scene| joins::renewed(scene).boxed() },
-    Row { name: LEFT_OUT[4].0, alone: true, run: |scene| rotation::under_load(scene).boxed() },
-    Row { name: "revoked", alone: true, run: |scene| joins::revoked(scene).boxed() },
+    Row::alone("join-token", |scene| joins::by_token(scene).boxed()),
+    Row::alone("join-account", |scene| joins::by_account(scene).boxed()),
+    Row::long("renewal", "3 min", |scene| joins::renewed(scene).boxed()),
+    Row::long("ca-rotated", "90 s", |scene| rotation::under_load(scene).boxed()),
+    Row::alone("revoked", |scene| joins::revoked(scene).boxed()),
 ];
 
 /// Takes minutes on an idle machine, so it runs only on request.
-const FIGURES: Row =
-    Row { name: "figures", alone: true, run: |scene| figures::measured(scene).boxed() };
+const FIGURES: Row = Row::alone("figures", |scene| figures::measured(scene).boxed());
 
 /// Two versions at once; an older one is there with `make skew` only.
 const VERSIONS: [Row; 2] = [
-    Row { name: "upgrade", alone: true, run: |scene| versions::upgraded(scene).boxed() },
-    Row { name: "rollback", alone: true, run: |scene| versions::rolled_back(scene).boxed() },
+    Row::alone("upgrade", |scene| versions::upgraded(scene).boxed()),
+    Row::alone("rollback", |scene| versions::rolled_back(scene).boxed()),
 ];
 
 /// The row that switches a node off and on.
 const POWER_CUT: &str = "power-cut";
 /// The rows that need a file server.
 const SHARED_STORAGE: [&str; 3] = ["shared-storage", "shared-link-lost", "elected-driver-dead"];
-/// The rows that are left out in CI, and how long each takes.
-const LEFT_OUT: [(&str, &str); 9] = [
-    ("leader-gone", "60 s"),
-    ("rolling-upgrade", "40 s"),
-    ("etcd-without-quorum", "110 s"),
-    ("renewal", "3 min"),
-    ("ca-rotated", "90 s"),
-    ("exam-volumes", "2 min"),
-    ("exam-links", "2 min"),
-    ("exam-nodes", "2 min"),
-    ("sidecars-elected", "2 min"),
-];
-
-/// The rows of these names; without one all but the figures and other versions. In CI those are
-/// left out too that take long. That is said.
+/// The rows of these names; without one all but the figures and other versions. In CI, long rows
+/// are skipped by name.
 ///
 /// # Errors
 /// There is no row of a name.
@@ -218,8 +202,10 @@ pub fn chosen(names: &[String], is_ci: bool) -> anyhow::Result<Vec<&'static Row>
         return Ok(all().filter(asked).collect());
     }
     if is_ci {
-        for (name, time) in LEFT_OUT {
-            println!("rows left out in CI: {name} takes {time}; make e2e ROWS={name}");
+        for Row { name, long, .. } in ROWS {
+            if let Some(time) = long {
+                println!("row skipped in CI: {name} takes {time}; make e2e ROWS={name}");
+            }
         }
     }
     let missing = Files::missing();
@@ -228,9 +214,8 @@ pub fn chosen(names: &[String], is_ci: bool) -> anyhow::Result<Vec<&'static Row>
         println!("tier skipped: {rows}: not installed here: {}", missing.join(" "));
         ensure!(!is_ci, "continuous integration needs {}", missing.join(" "));
     }
-    let is_long = |row: &Row| LEFT_OUT.iter().any(|(name, _)| *name == row.name);
     let is_there = |row: &Row| missing.is_empty() || !SHARED_STORAGE.contains(&row.name);
-    Ok(ROWS.iter().filter(|row| (!is_ci || !is_long(row)) && is_there(row)).collect())
+    Ok(ROWS.iter().filter(|row| (!is_ci || row.long.is_none()) && is_there(row)).collect())
 }
 
 /// Runs rows and reports each as soon as it has ended: first the compatible ones, several at once,
@@ -316,9 +301,13 @@ mod tests {
     fn rows_are_found_by_name_and_each_has_its_own() {
         let names: BTreeSet<_> = ROWS.iter().map(|row| row.name).collect();
         assert_eq!(names.len(), ROWS.len());
+        assert!([POWER_CUT].iter().chain(&SHARED_STORAGE).all(|name| names.contains(name)));
         if Files::missing().is_empty() {
             assert_eq!(chosen(&[], false).unwrap().len(), ROWS.len());
-            assert_eq!(chosen(&[], true).unwrap().len(), ROWS.len() - LEFT_OUT.len());
+            let in_ci = chosen(&[], true).unwrap();
+            let skipped = ROWS.iter().filter(|row| row.long.is_some());
+            assert_eq!(in_ci.len(), ROWS.len() - skipped.count());
+            assert!(in_ci.iter().all(|row| !["renewal", "exam-nodes"].contains(&row.name)));
         } else {
             assert_eq!(chosen(&[], false).unwrap().len(), ROWS.len() - SHARED_STORAGE.len());
             assert!(chosen(&[], true).is_err());
