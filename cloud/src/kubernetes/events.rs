@@ -75,9 +75,9 @@ impl About {
             }
         };
         let version = match self {
+            Self::Claim { .. } | Self::Volume(_) | Self::Node { .. } | Self::Pod(..) => "v1",
             Self::Attachment { .. } => "storage.k8s.io/v1",
             Self::Snapshot { .. } => "snapshot.storage.k8s.io/v1",
-            _ => "v1",
         };
         ObjectReference {
             api_version: Some(version.into()),

@@ -28,8 +28,8 @@ use crate::nodes::greetings::Greeting;
 use crate::nodes::handle::{Handle, Peer, Want};
 use crate::nodes::labelled_report::LabelledReport;
 use crate::nodes::lease_queue::LeaseQueue;
-use crate::nodes::links::{Links, REMOVED, REVOKED};
-use crate::nodes::refusal::{NoHello, end_without_hello, refuse};
+use crate::nodes::links::Links;
+use crate::nodes::refusal::{Exclusion, NoHello, end_without_hello, refuse};
 use crate::pki::issuer::CaTag;
 use crate::state::{ingest, report};
 
@@ -114,8 +114,8 @@ async fn greet(
         established = establish(links, identity, link, from, &greeting) => established?,
     };
     // A removal or revocation is durable before it ends greetings and links, so none is missed.
-    if let Some(why) = excluded(links, identity) {
-        handle.end(why);
+    if let Some(exclusion) = excluded(links, identity) {
+        handle.end(exclusion.why());
     }
     Some((handle, established))
 }
@@ -250,23 +250,22 @@ async fn hello(
 }
 
 /// The reason why a node may not link any more, after its handshake began; none if it may.
-fn excluded(links: &Links, identity: &Identity<NodeName>) -> Option<&'static str> {
+fn excluded(links: &Links, identity: &Identity<NodeName>) -> Option<Exclusion> {
     let node = &identity.name;
     let subject = Subject::Node(node.clone());
     links.store().read(|state| {
         let is_revoked = state.trust().is_revoked(&subject, &identity.serial);
-        if state.is_removed(node) { Some(REMOVED) } else { is_revoked.then_some(REVOKED) }
+        if state.is_removed(node) {
+            Some(Exclusion::Removed)
+        } else {
+            is_revoked.then_some(Exclusion::Revoked)
+        }
     })
 }
 
 /// The same, and what to do.
 fn refusal(links: &Links, identity: &Identity<NodeName>) -> Option<String> {
-    let node = &identity.name;
-    let why = excluded(links, identity)?;
-    Some(match why {
-        REMOVED => format!("{why}; `csi-cloud node admit {node}` lets it in again"),
-        _ => format!("{why}; a new token lets it join again: `csi-cloud token create {node}`"),
-    })
+    excluded(links, identity).map(|exclusion| exclusion.refusal(&identity.name))
 }
 
 /// The answer to a request for a new certificate.

@@ -9,7 +9,7 @@ use tokio::time::timeout;
 use tracing::{info, warn};
 
 use crate::error::NotLeading;
-use crate::nodes::links::Links;
+use crate::nodes::links::{Links, REMOVED, REVOKED};
 
 /// The time for a refused edge to take the reason.
 const LAST_WORD: Duration = Duration::from_secs(1);
@@ -24,6 +24,35 @@ pub(super) enum NoHello {
     Refused(String),
     /// The node is to link to the csi-cloud that leads.
     Follows(NotLeading),
+}
+
+/// The reason why a node may not link.
+pub(super) enum Exclusion {
+    /// An operator removed it.
+    Removed,
+    /// An operator revoked its certificate.
+    Revoked,
+}
+
+impl Exclusion {
+    /// The reason given when its link ends.
+    pub(super) fn why(&self) -> &'static str {
+        match self {
+            Self::Removed => REMOVED,
+            Self::Revoked => REVOKED,
+        }
+    }
+
+    /// The reason, and the command that lets the node in again.
+    pub(super) fn refusal(&self, node: &NodeName) -> String {
+        let why = self.why();
+        match self {
+            Self::Removed => format!("{why}; `csi-cloud node admit {node}` lets it in again"),
+            Self::Revoked => {
+                format!("{why}; a new token lets it join again: `csi-cloud token create {node}`")
+            }
+        }
+    }
 }
 
 /// Ends a link that has no hello.

@@ -201,7 +201,8 @@ impl Plugin {
                     let device = volume.device.display();
                     Err(format!("is not handed over: {device} is another device now; {again}"))
                 }
-                _ => Ok(()),
+                // An error of the file system does not prove that it is another device.
+                Ok(DevicePath::Same | DevicePath::Gone) | Err(_) => Ok(()),
             },
         }
     }
