@@ -243,7 +243,7 @@ async fn forget_lists(store: &Store, new_leases: bool) -> anyhow::Result<()> {
     if new_leases {
         return Ok(());
     }
-    listed::forget(store).await.context("what the store says of lists is not forgotten")
+    listed::forget(store).await.context("cannot clear the record of which nodes were listed")
 }
 
 /// Takes changed files, and renews csi-cloud's own certificate where it has the CA.

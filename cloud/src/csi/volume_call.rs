@@ -171,7 +171,7 @@ impl VolumeCalls<'_> {
         };
         let driver = self.sender.driver;
         let call = call.running.id;
-        warn!(%call, %driver, error = chain(&error), "what is gone is not forgotten");
+        warn!(%call, %driver, error = chain(&error), "cannot remove the home of a deleted id");
         Ok(())
     }
 }

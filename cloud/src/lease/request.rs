@@ -20,8 +20,8 @@ use crate::state::quotas::{OverQuota, Quota, Quotas};
 use crate::state::record::{Holder, Home, LeaseRecord, NodeDriver};
 use crate::state::txn::Txn;
 
-/// The limit of leases of one node. It is above the guests of any machine, and leaves room in the
-/// store when some nodes go mad.
+/// The most leases of one node. No machine has as many guests, and faulty nodes cannot fill the
+/// store with so few.
 pub(crate) const MOST: usize = 10_000;
 
 /// The highest epoch that a node may report. It leaves 10¹² for later leases.
@@ -107,10 +107,7 @@ pub(crate) async fn handle(
         Ok(Err(LeaseRefusal::Never(why) | LeaseRefusal::Elsewhere(why))) => {
             if matches!(request.step, LeaseAction::Hold { .. }) {
                 let volume = id.text();
-                warn!(
-                    %node, %driver, volume, why,
-                    "a node says that it has what cannot be its own"
-                );
+                warn!(%node, %driver, volume, why, "node claims a lease that it cannot hold");
             }
             Some(Outcome::NotNow { why })
         }
@@ -251,13 +248,12 @@ fn reaches(home: &Home, at: &NodeDriver) -> bool {
         .any(|segments| !segments.is_empty() && at.is_at(&segments))
 }
 
-/// Reports a volume that another node holds than was thought.
+/// Logs that a lease has moved to another node, and ends the former holder's link.
 fn moved(links: &Links, node: &NodeName, (driver, id): (&DriverName, &Id), before: &Holder) {
     let Holder { node: from, pod, .. } = before;
     warn!(
         %node, %driver, volume = id.text(), %from, pod,
-        "a volume is another node's than was thought: it proves a later grant, or what it \
-         contradicts was not proven"
+        "lease moved to another node: it proved a later grant, or the former holder had no proof"
     );
     // That node reports all its leases on its next link, and learns the outcome there.
     links.end(from, "a volume was given to another node; the next link tells which");
@@ -298,7 +294,11 @@ fn outcome(
                 explain(&record)
             );
             if changed {
-                warn!(%node, %driver, volume, why, "a node says that it has what is not free");
+                warn!(
+                    %node, %driver, volume, why,
+                    "node claims a lease without proof, and the volume is held, attached or \
+                     claimed elsewhere"
+                );
             }
             Outcome::NotNow { why }
         }
