@@ -30,7 +30,7 @@ const AT_ONCE: usize = 1000;
 pub struct PurgeNode {
     /// Its name.
     pub node: NodeName,
-    /// Do it, and forget so many volumes and snapshots. It must be the number that there is.
+    /// Purge. The number must equal the count of volumes and snapshots that are forgotten.
     #[serde(default)]
     pub forget: Option<usize>,
 }

@@ -163,7 +163,7 @@ pub enum NodeCommand {
     Purge {
         /// Its name
         node: NodeName,
-        /// Do it, and forget this number of volumes and snapshots; it must be the number there is
+        /// Purge; the number must equal the count of volumes and snapshots that are forgotten
         #[arg(long, value_name = "NUMBER")]
         forget: Option<usize>,
         /// Which csi-cloud

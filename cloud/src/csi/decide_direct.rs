@@ -14,7 +14,7 @@ use crate::state::store::writer::Store;
 /// The decision, which the call then carries; none if the class leaves nothing open.
 ///
 /// # Errors
-/// There is no decision, or what is asked for cannot be had with it.
+/// There is no decision yet, or the request is impossible for a direct volume.
 pub(super) fn decide(
     sender: Sender<'_>,
     store: &Store,
@@ -34,7 +34,7 @@ pub(super) fn decide(
     Ok(Some(is_direct))
 }
 
-/// Asks what is known of the pods that use the claim.
+/// Decides by the RuntimeClass of the pods that use the claim.
 fn ask_pods(sender: Sender<'_>, name: &Id, call: &IncomingCall) -> Result<bool, Error> {
     let driver = sender.driver;
     let claim = call.extracted.claim.as_deref();

@@ -62,7 +62,7 @@ impl Plan {
         }
     }
 
-    /// True if it takes all nodes that may have something without a home.
+    /// True if the plan is complete only when every node that may have the driver is known.
     fn takes_all_nodes(&self) -> bool {
         match self {
             Self::All | Self::Capacity(_) | Self::Everywhere(_) | Self::Discover(_) => true,
@@ -288,8 +288,9 @@ impl RoutingFacts<'_> {
         }
         let driver = self.driver.filter(|driver| !driver.nodes().is_empty()).ok_or_else(never)?;
         let members = || driver.by_load().filter(|node| !(self.removed)(node));
-        let able = some(members().filter(|node| self.is_able(node)));
-        if let Some(nodes) = able.or_else(|| some(members().filter(|node| self.is_free(node)))) {
+        let able = candidates(members().filter(|node| self.is_able(node)));
+        let free = || candidates(members().filter(|node| self.is_free(node)));
+        if let Some(nodes) = able.or_else(free) {
             return Ok(Plan::Create(name, nodes));
         }
         match self.only_node() {
@@ -322,7 +323,7 @@ impl RoutingFacts<'_> {
             let mut there = self.admitted_at(segments);
             there.find(|node| (self.just_left)(node) && (self.apart)(node).is_none())
         };
-        match some(self.admitted_at(segments).filter(|node| self.is_able(node))) {
+        match candidates(self.admitted_at(segments).filter(|node| self.is_able(node))) {
             Some(able) => Some(Ok(able)),
             None => waited_for().map(|node| Err(Unclear::Away(node.clone()))),
         }
@@ -331,7 +332,7 @@ impl RoutingFacts<'_> {
     /// The nodes at a topology that have a link and are not set apart, though their driver is not
     /// up. With `reschedule`, a driver that is down for long gives the claim back instead.
     fn linked_at(&self, segments: &Segments) -> Option<Result<Vec<NodeName>, Unclear>> {
-        let linked = some(self.admitted_at(segments).filter(|node| self.is_free(node)))?;
+        let linked = candidates(self.admitted_at(segments).filter(|node| self.is_free(node)))?;
         match linked.first() {
             Some(node) if self.policy.reschedule && linked.iter().all(self.down) => {
                 Some(Err(Unclear::Down(node.clone())))
@@ -465,8 +466,8 @@ impl RoutingFacts<'_> {
     }
 }
 
-/// The first of these nodes, unless there is none.
-fn some<'a>(nodes: impl Iterator<Item = &'a NodeName>) -> Option<Vec<NodeName>> {
+/// At most [`MAX_CANDIDATES`] of these nodes; none if there are none.
+fn candidates<'a>(nodes: impl Iterator<Item = &'a NodeName>) -> Option<Vec<NodeName>> {
     let nodes: Vec<_> = nodes.take(MAX_CANDIDATES).cloned().collect();
     Some(nodes).filter(|nodes| !nodes.is_empty())
 }

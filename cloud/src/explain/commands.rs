@@ -4,19 +4,19 @@ use proto::csi::Id;
 use proto::host::plain;
 use proto::names::{DriverName, NodeName};
 
-/// Says at which node a volume or snapshot lives.
+/// The command that sets the home of a volume, snapshot or group.
 pub(super) fn adopt(driver: &DriverName, id: &Id, node: &NodeName) -> String {
     let kind = kind(id);
     volume("adopt", driver, id.text(), &format!(" --node {node}{kind}"))
 }
 
-/// Forgets where a volume or snapshot lives.
+/// The command that removes the home of a volume, snapshot or group.
 pub(super) fn forget(driver: &DriverName, id: &Id) -> String {
     volume("forget", driver, id.text(), kind(id))
 }
 
-/// Says what it means to take a direct volume from a node. It does nothing without `--yes`, which
-/// an operator adds after reading that.
+/// The command that releases a direct volume's lease, without `--yes`, so that the operator reads
+/// the warning first.
 pub(super) fn release(driver: &DriverName, id: &str, node: &NodeName) -> String {
     volume("release", driver, id, &format!(" --node {node}"))
 }
@@ -30,7 +30,7 @@ fn volume(command: &str, driver: &DriverName, id: &str, flags: &str) -> String {
     format!("csi-cloud volume {command} {driver} {word}{flags}")
 }
 
-/// The flag for what is no volume.
+/// The `--kind` flag; empty for a volume.
 fn kind(id: &Id) -> &'static str {
     match id {
         Id::Volume(_) | Id::Name(..) => "",

@@ -1,4 +1,4 @@
-//! What all links of the chain are judged by.
+//! The facts that every check reads.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,9 +11,9 @@ use crate::nodes::links::Links;
 use crate::state::store::writer::Store;
 use crate::telemetry::calls::Calls;
 
-/// What is looked at. It is made for each question.
+/// The inputs of one `explain` query.
 pub struct Explainer<'a> {
-    /// What is durable.
+    /// The durable state.
     pub store: &'a Store,
     /// All links.
     pub links: &'a Arc<Links>,

@@ -1,4 +1,4 @@
-//! The state of the task that carries out what is to be done in Kubernetes.
+//! The state of the task that writes to Kubernetes.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;

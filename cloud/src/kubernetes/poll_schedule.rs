@@ -26,7 +26,7 @@ pub(super) struct PollSchedule {
 }
 
 impl PollSchedule {
-    /// The nodes whose turn it is, the one that has waited longest first. They have had it then.
+    /// Takes the nodes that are due, longest waiting first, and schedules their next lookup.
     pub(super) fn turns(&mut self, away: &NodesAway, now: Instant) -> Vec<NodeName> {
         self.pods.retain(|node, _| away.contains_key(node));
         let next = |node: &NodeName| self.pods.get(node).copied();

@@ -73,9 +73,8 @@ enum Failed {
     Final(Error),
 }
 
-/// Whether the driver may have got a call that was sent so often, when the edge refused the last
-/// one before dispatch. What was sent twice may have arrived the first time, whatever is said of
-/// the second.
+/// False only if the driver certainly never got the call: it was never sent, or it was sent once
+/// and refused before dispatch. A call that was sent twice may have arrived the first time.
 fn maybe_dispatched(sends: usize, last_is_refused: bool) -> bool {
     sends > 1 || (sends == 1 && !last_is_refused)
 }

@@ -1,4 +1,4 @@
-//! Turns of handshakes: so many at a time, first come, first served.
+//! Limits concurrent handshakes, in order of arrival.
 //!
 //! A handshake that takes long is given up while another waits for its turn, the oldest first.
 

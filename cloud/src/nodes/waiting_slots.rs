@@ -1,7 +1,6 @@
 //! Bounded slots of those who wait. Without a free one, the oldest is given up for the newcomer.
 //!
-//! Who waits for a peer that says nothing waits long. So the oldest is the one least likely to be
-//! honest, and nobody keeps others out by waiting.
+//! A silent peer holds its slot longest. So the oldest waiter is evicted first.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,4 +1,4 @@
-//! Who may see the page: who shows a token, a session that began with one, or a certificate.
+//! Access to the page: by token, by a session that began with a token, or by client certificate.
 
 use std::net::IpAddr;
 use std::path::PathBuf;

@@ -87,7 +87,7 @@ pub(crate) struct Connection {
     health: Mutex<HealthTracker>,
     /// Asks for an attempt to connect now.
     retry_now: Notify,
-    /// Counts the drivers' changes of what they say of themselves.
+    /// Incremented when a driver connects, moves to another socket, or changes health.
     changes: watch::Sender<u64>,
     connect: Connect,
 }
@@ -234,7 +234,8 @@ impl Connection {
         Ok((sender, closed))
     }
 
-    /// Has calls sent, unless the driver's socket is another one by now; returns whether it has.
+    /// Publishes the connection to waiting calls, unless the driver moved to another socket. Returns
+    /// whether it did.
     fn set_here(&self, at: &Arc<DriverSocket>, here: State) -> bool {
         let current = self.lock_at();
         let is_current = Arc::ptr_eq(&current, at);
@@ -270,7 +271,8 @@ impl Connection {
         }
     }
 
-    /// Asks the driver everything that a front of the cloud answers for it.
+    /// Collects the driver's answers to the RPCs with a value in column `local`, except Probe, for
+    /// this socket's services.
     async fn introduce(&self, sender: &Upstream) -> Result<Answers, BoxError> {
         let mut answers = Answers::new();
         for method in Method::ALL.iter().copied() {

@@ -87,7 +87,8 @@ pub enum Error {
         /// The holder and advice.
         why: String,
     },
-    /// A direct volume is published with other words than before.
+    /// The volume is published at this target with another file system, other options or another
+    /// group.
     #[error(
         "volume {volume} is published at {target} already, and differently; unpublish it first"
     )]

@@ -64,7 +64,8 @@ impl Registrations {
         before.is_none_or(|before| before != registration)
     }
 
-    /// Its registrar is gone: only that of a used driver is kept, and of those not too many.
+    /// Marks an announcement as gone. Keeps it only for a used driver and while at most [`MOST`] are
+    /// known.
     pub(super) fn gone(&self, socket: &Path) {
         let mut all = self.lock();
         let has_room = all.len() <= MOST;

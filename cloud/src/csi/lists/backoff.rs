@@ -1,5 +1,5 @@
-//! Nodes whose last list was of no use. They rest before they are asked again, longer the more they
-//! sent for nothing. So no node keeps its line and csi-cloud busy with lists that are not kept.
+//! Backoff after an unusable list: 1 s, and 1 s more for each whole MiB of the list, but at most
+//! 30 s. So no node keeps its line and csi-cloud busy with lists that are not kept.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,14 +11,14 @@ use tokio::time::Instant;
 use super::kind::ListKind;
 use crate::nodes::query::QueryError;
 
-/// The rest after a list of no bytes.
+/// The backoff after a list of no bytes.
 const FIRST: Duration = Duration::from_secs(1);
-/// The longest rest. It is shorter than the time between two checks of nodes that are set apart.
+/// The longest backoff. It is shorter than the time between two checks of nodes that are set apart.
 const LAST: Duration = Duration::from_secs(30);
-/// The bytes for which the rest is a second longer.
+/// The bytes for which the backoff is a second longer.
 const SECOND: usize = 1 << 20;
 
-/// The nodes that rest, or whose lists are being read.
+/// The nodes in backoff, and those whose lists are being read.
 #[derive(Default)]
 pub(super) struct Backoffs {
     nodes: Mutex<HashMap<(NodeName, ListKind), Backoff>>,
@@ -26,9 +26,9 @@ pub(super) struct Backoffs {
 
 #[derive(Default)]
 struct Backoff {
-    /// What it sent since its last rest.
+    /// The bytes that it sent since its last backoff.
     bytes: usize,
-    /// Until when it rests, and why its last list was of no use.
+    /// Until when it is not asked, and why its last list was unusable.
     until: Option<(Instant, Arc<QueryError>)>,
 }
 
@@ -37,7 +37,7 @@ impl Backoffs {
         self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The fault of the node's last list, while the node rests.
+    /// The fault of the node's last list, during the node's backoff.
     pub(super) fn why(&self, node: &NodeName, kind: ListKind) -> Option<Arc<QueryError>> {
         let nodes = self.nodes();
         let (until, why) = nodes.get(&(node.clone(), kind))?.until.as_ref()?;
@@ -51,7 +51,7 @@ impl Backoffs {
         rest.bytes = rest.bytes.saturating_add(bytes);
     }
 
-    /// Notes a list that was of no use.
+    /// Begins a node's backoff after an unusable list.
     pub(super) fn begin(&self, node: &NodeName, kind: ListKind, why: Arc<QueryError>) {
         let mut nodes = self.nodes();
         let rest = nodes.entry((node.clone(), kind)).or_default();
@@ -60,7 +60,7 @@ impl Backoffs {
         rest.until = Some((Instant::now() + time, why));
     }
 
-    /// Notes a good list.
+    /// Ends a node's backoff after a good list.
     pub(super) fn end(&self, node: &NodeName, kind: ListKind) {
         self.nodes().remove(&(node.clone(), kind));
     }

@@ -58,9 +58,9 @@ pub(super) struct Refresher {
     listed: Arc<Mutex<HashSet<(NodeName, ListKind)>>>,
     /// The lists of nodes before all nodes were listed.
     first_lists: Arc<FirstLists>,
-    /// For whose first lists callers waited.
+    /// Nodes not yet listed, and since when callers have waited for them.
     unlisted: Arc<Unlisted>,
-    /// Whose last list was of no use.
+    /// Nodes whose last list was unusable, and the backoff of each.
     backoffs: Arc<Backoffs>,
 }
 

@@ -18,8 +18,8 @@ const ROW: usize = 10;
 const BLOCK: usize = 100;
 /// From one square to the next.
 const PITCH: usize = 11;
-/// From one square to the next on the screen, for fleets of at most so many nodes. So a small fleet
-/// is not lost on the screen, and a large one is seen whole.
+/// Pairs of fleet size and distance between squares in pixels: small fleets get large squares. A
+/// fleet has the first pair whose size it does not exceed.
 const SHOWN: [(usize, usize); 3] = [(300, 22), (2_000, 11), (usize::MAX, 6)];
 /// The groups that are shown.
 const GROUPS: usize = 300;

@@ -1,4 +1,4 @@
-//! Holds a pod against what its volume was made for, where the class left that to RuntimeClasses.
+//! Refuses a pod whose RuntimeClass differs from the kind that its volume was created for.
 //!
 //! The cloud decided once, and the volume's context says how. A pod of the other kind is refused,
 //! and so is one whose kind is not known.

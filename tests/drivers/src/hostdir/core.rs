@@ -150,7 +150,8 @@ impl Core {
         Ok(Some(turn))
     }
 
-    /// Refuses what must be elsewhere; what a file server has is everywhere.
+    /// Refuses a topology that excludes this node. Volumes of a file server are accessible from all
+    /// nodes.
     pub(super) fn check_place(&self, wanted: Option<&TopologyRequirement>) -> Result<(), Status> {
         if self.settings.server.is_some() {
             return Ok(());
