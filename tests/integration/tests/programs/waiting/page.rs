@@ -3,10 +3,10 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use bytes::Bytes;
 use harness::stand::{Cloud, Stand};
-use harness::wait::{STOP, until};
+use harness::wait::{START, STOP, until};
 use harness::world::DRIVER;
 use http::header::{AUTHORIZATION, HOST};
 use http::{Request, StatusCode};
@@ -19,9 +19,12 @@ use rcgen::{
 };
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::{AlertDescription, ClientConfig, RootCertStore};
+use tokio::io::AsyncReadExt;
 use tokio::net::{TcpStream, UnixStream};
+use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
@@ -54,16 +57,20 @@ async fn cloud(stand: &Stand, page: &str, more: &[&str]) -> anyhow::Result<Cloud
     stand.cloud(&["wss://127.0.0.1:0"], &[DRIVER], &more).await
 }
 
-/// What somebody gets who shows this certificate and token.
-async fn get(
+/// The host and port of the page over TLS.
+fn host(cloud: &Cloud) -> anyhow::Result<&str> {
+    let host = cloud.page.as_deref().and_then(|url| url.strip_prefix("https://"));
+    host.context("no page over TLS")
+}
+
+/// Connects to the page and shows this certificate. The handshake ends for the client before the
+/// server has checked the certificate.
+async fn connect(
     stand: &Stand,
     cloud: &Cloud,
     shown: Option<Shown>,
-    token: Option<&str>,
     alpn: &[u8],
-) -> anyhow::Result<StatusCode> {
-    let host = cloud.page.as_deref().and_then(|url| url.strip_prefix("https://"));
-    let host = host.context("no page over TLS")?;
+) -> anyhow::Result<TlsStream<TcpStream>> {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(Path::new(&stand.pki()).join("ca.crt"))?)?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -75,9 +82,36 @@ async fn get(
         None => config.with_no_client_auth(),
     };
     config.alpn_protocols = vec![alpn.to_vec()];
-    let tcp = TcpStream::connect(host).await?;
+    let tcp = TcpStream::connect(host(cloud)?).await?;
     let name = ServerName::try_from("127.0.0.1")?;
-    let io = TlsConnector::from(Arc::new(config)).connect(name, tcp).await?;
+    Ok(TlsConnector::from(Arc::new(config)).connect(name, tcp).await?)
+}
+
+/// The alert with which the page refuses this certificate. Nothing is sent, so the alert arrives.
+async fn alert(
+    stand: &Stand,
+    cloud: &Cloud,
+    shown: Option<Shown>,
+) -> anyhow::Result<AlertDescription> {
+    let mut io = connect(stand, cloud, shown, b"http/1.1").await?;
+    let read = timeout(START, io.read_u8()).await.context("the page refuses nothing")?;
+    let error = read.err().context("the page sent something")?;
+    match error.get_ref().and_then(|inner| inner.downcast_ref()) {
+        Some(rustls::Error::AlertReceived(alert)) => Ok(*alert),
+        _ => bail!("the connection ended without an alert: {error}"),
+    }
+}
+
+/// What somebody gets who shows this certificate and token.
+async fn get(
+    stand: &Stand,
+    cloud: &Cloud,
+    shown: Option<Shown>,
+    token: Option<&str>,
+    alpn: &[u8],
+) -> anyhow::Result<StatusCode> {
+    let host = host(cloud)?;
+    let io = connect(stand, cloud, shown, alpn).await?;
     let mut request = Request::get(format!("https://{host}/")).header(HOST, host);
     if let Some(token) = token {
         request = request.header(AUTHORIZATION, format!("Bearer {token}"));
@@ -88,13 +122,13 @@ async fn get(
             http2::handshake(TokioExecutor::new(), TokioIo::new(io)).await?;
         tokio::select! {
             answer = client.send_request(request) => answer?,
-            ended = connection => { ended?; anyhow::bail!("it closed the connection") }
+            ended = connection => { ended?; bail!("it closed the connection") }
         }
     } else {
         let (mut client, connection) = http1::handshake(TokioIo::new(io)).await?;
         tokio::select! {
             answer = client.send_request(request) => answer?,
-            ended = connection => { ended?; anyhow::bail!("it closed the connection") }
+            ended = connection => { ended?; bail!("it closed the connection") }
         }
     };
     Ok(answer.status())
@@ -125,7 +159,7 @@ async fn a_token_or_a_persons_certificate_lets_in_and_a_nodes_does_not() -> anyh
         vec![CertificateDer::from_pem_file(Path::new(&pki).join("n1.crt"))?],
         PrivateKeyDer::from_pem_file(Path::new(&pki).join("n1.key"))?,
     );
-    assert!(get(&stand, &cloud, Some(node), Some(TOKEN), b"http/1.1").await.is_err());
+    assert_eq!(alert(&stand, &cloud, Some(node)).await?, AlertDescription::UnknownCA);
 
     // A token that is taken out of the file is no good a little later, and the new one is.
     let other = "e".repeat(40);
@@ -157,7 +191,7 @@ async fn a_nodes_certificate_counts_for_nothing_whoever_issued_it() -> anyhow::R
     );
     let answer = get(&stand, &cloud, Some(node), None, b"http/1.1").await?;
     assert_eq!(answer, StatusCode::UNAUTHORIZED);
-    assert!(get(&stand, &cloud, None, None, b"http/1.1").await.is_err(), "it must show one");
+    assert_eq!(alert(&stand, &cloud, None).await?, AlertDescription::CertificateRequired);
     cloud.process.stop(STOP).await
 }
 
@@ -206,7 +240,7 @@ async fn behind_a_proxy_the_token_is_needed_all_the_same() -> anyhow::Result<()>
         };
         let (status, text) = tokio::select! {
             answered = asking => answered?,
-            ended = connection => { ended?; anyhow::bail!("it closed the connection") }
+            ended = connection => { ended?; bail!("it closed the connection") }
         };
         assert_eq!(status, expected);
         assert_eq!(text.contains("What is wrong now"), expected == StatusCode::OK, "{text}");

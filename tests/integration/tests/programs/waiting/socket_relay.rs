@@ -4,7 +4,7 @@
 mod caller;
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -25,11 +25,12 @@ use prost::Message;
 use proto::control::hello::Message as Control;
 use proto::csi;
 use proto::csi::frame;
+use proto::host::publish::{Existing, publish};
 use proto::host::tasks::Tasks;
 use proto::http2::forward;
 use proto::link;
-use proto::link::tls::{Credentials, Role};
-use proto::link::{Event, KeepAlive, ws};
+use proto::link::tls::{Credentials, Files, Role};
+use proto::link::{Event, KeepAlive, LinkError, ws};
 use rustix::process::Signal;
 use tokio::net::TcpSocket;
 use tokio::sync::{oneshot, watch};
@@ -358,6 +359,14 @@ async fn ask_at(place: &Address, credentials: Credentials) -> anyhow::Result<htt
     Ok(answer.map(|answer| answer.status())?)
 }
 
+/// Checks that csi-cloud takes a connection with these credentials and ends it. [`LinkError`] is
+/// that of a csi-cloud that cannot be reached.
+async fn is_ended(place: &Address, credentials: Credentials) -> anyhow::Result<()> {
+    let error = ask_at(place, credentials).await.err().context("the credentials are taken")?;
+    ensure!(!error.is::<LinkError>(), "csi-cloud was not reached: {error:#}");
+    Ok(())
+}
+
 #[tokio::test]
 async fn who_connects_and_says_nothing_keeps_no_other_address_out() -> anyhow::Result<()> {
     let world = World::new(false).await?;
@@ -380,18 +389,22 @@ async fn who_connects_and_says_nothing_keeps_no_other_address_out() -> anyhow::R
 async fn only_a_front_may_bring_calls_and_it_is_no_node() -> anyhow::Result<()> {
     let world = World::new(false).await?;
     let place: Address = world.place.parse()?;
-    let call = async |credentials| ask_at(&place, credentials).await;
-    assert_eq!(call(world.stand.credentials("front-1", Role::Front)?).await?, 200);
-    assert!(
-        call(world.stand.credentials(NODE, Role::Node)?).await.is_err(),
-        "a node's certificate is taken"
-    );
+    let cloud = world.cloud.as_ref().context("csi-cloud does not run")?;
+    let front = world.stand.credentials("front-1", Role::Front)?;
+    assert_eq!(ask_at(&place, front).await?, 200);
+    is_ended(&place, world.stand.credentials(NODE, Role::Node)?).await?;
+    cloud.process.logged("it may not hold fronts here").await?;
     let other = Stand::new().await?;
     other.run("csi-cloud", &["ca", "issue", "--front", "front-1", "--dir", &other.pki()]).await?;
-    assert!(
-        call(other.credentials("front-1", Role::Front)?).await.is_err(),
-        "another CA's certificate is taken"
-    );
+    // The client takes both CAs, so that it does not refuse csi-cloud.
+    let files = other.files("front-1");
+    let ours = std::fs::read_to_string(world.stand.files("front-1").ca)?;
+    let both = ours + &std::fs::read_to_string(&files.ca)?;
+    let ca = PathBuf::from(other.at("both.crt"));
+    publish(&ca, both.as_bytes(), 0o600, Existing::Keep)?;
+    let files = Files { ca, ..files };
+    is_ended(&place, Credentials::load(&files, Role::Front)?).await?;
+    cloud.process.logged("it is of another CA than ours").await?;
 
     let credentials = world.stand.credentials("front-1", Role::Front)?;
     let url = world.urls[0].parse()?;
@@ -424,7 +437,14 @@ async fn the_connection_of_a_revoked_front_ends_and_it_gets_no_other() -> anyhow
     let revoke = ["node", "revoke", "--front", "front-1", "--admin", &admin];
     world.stand.run("csi-cloud", &revoke).await?;
     tokio::time::timeout(START, end).await.context("its connection goes on")??;
-    assert!(ask_at(&place, credentials).await.is_err(), "a revoked front is served");
+    is_ended(&place, credentials).await?;
+    let cloud = world.cloud.as_ref().context("csi-cloud does not run")?;
+    until("the second connection of the revoked front is ended", || async {
+        let log = cloud.process.log_tail();
+        ensure!(log.matches("a socket relay was revoked").count() == 2, "{log}");
+        Ok(())
+    })
+    .await?;
     drop(upstream);
     tasks.stop();
     world.stop().await
