@@ -29,7 +29,7 @@ exec unshare --mount --propagation slave sh -c '
     mount --rbind KUBELET /var/lib/kubelet && exec "$@"' sudo "$@"
 "#;
 
-/// See the module.
+/// The SSH servers of the nodes.
 pub(super) struct Kubelets {
     servers: Vec<Program>,
     key: PathBuf,

@@ -13,7 +13,7 @@ use crate::stand::node::Driver;
 use crate::stand::program::Program;
 use crate::stand::{Cluster, STRAIGHT, here};
 
-/// See the module.
+/// The drivers of all nodes, and their sidecars.
 pub(super) struct Straight {
     drivers: Vec<Driver>,
     sidecars: Vec<Program>,

@@ -68,8 +68,8 @@ fn of_environment(name: &str, usual: u32) -> anyhow::Result<u32> {
     }
 }
 
-/// See the module. Each time all volumes of pods that stay are back within [`BACK`], each once and
-/// with its data. In the end nothing is left over.
+/// Cuts the power of a node. Each time all volumes of pods that stay are back within [`BACK`], each
+/// once and with its data. In the end nothing is left over.
 pub(super) async fn cuts(scene: &Scene<'_>) -> anyhow::Result<()> {
     let node = scene.cluster.node(NODE)?;
     let seed = of_environment("SEED", 1)?;

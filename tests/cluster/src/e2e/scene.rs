@@ -16,7 +16,7 @@ use crate::stand::objects::within;
 /// How long Kubernetes may take to make a pod ready or to delete an object.
 const SOON: Duration = Duration::from_secs(90);
 
-/// See the module.
+/// The namespace of a row.
 pub struct Scene<'a> {
     /// The cluster.
     pub cluster: &'a Cluster,

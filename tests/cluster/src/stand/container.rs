@@ -32,7 +32,7 @@ pub struct Home {
     pub logs: PathBuf,
 }
 
-/// See the module.
+/// A container of a pod.
 pub struct Container {
     name: String,
     container: &'static str,

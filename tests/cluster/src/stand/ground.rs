@@ -33,7 +33,7 @@ const PACKAGES: [(&str, &str); 7] = [
 /// that an older version does not know.
 const OLDER: &str = "EDGE_CSI_OLDER";
 
-/// See the module.
+/// The directory, programs and ports of a cluster.
 pub struct Ground {
     dir: PathBuf,
     ours: Programs,

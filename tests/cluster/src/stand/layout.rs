@@ -50,7 +50,7 @@ const ALONE: [&str; 1] = ["csi-cloud"];
 /// The environment variable that tells a program that it is in a network namespace of its own.
 const INSIDE: &str = "STAND_NETWORK";
 
-/// See the module.
+/// The nodes of a stand, their drivers, and the network.
 #[derive(Clone, Copy)]
 pub struct Layout {
     /// The edge nodes.

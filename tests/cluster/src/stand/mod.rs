@@ -79,7 +79,7 @@ const RIGHTS: [&str; 4] = [
     "deploy/kustomize/components/metadata/rights.yaml",
 ];
 
-/// See the module.
+/// A whole Kubernetes on this machine.
 pub struct Cluster {
     /// Where everything is.
     pub ground: Ground,

@@ -45,7 +45,7 @@ impl Driver {
     }
 }
 
-/// See the module.
+/// An edge node with its csi-edge and drivers.
 pub struct Node {
     /// Its Kubernetes name.
     pub name: &'static str,

@@ -52,7 +52,7 @@ impl Launch {
     }
 }
 
-/// See the module.
+/// A process of the cluster.
 pub struct Process {
     name: String,
     log: PathBuf,

@@ -17,7 +17,7 @@ use super::space::Space;
 /// How much of a log an error shows, in bytes.
 const TAIL: usize = 2500;
 
-/// See the module.
+/// A program of the cluster: a process or a container.
 pub enum Program {
     /// A process that the stand started.
     Process(Process),

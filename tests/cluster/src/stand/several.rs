@@ -19,7 +19,7 @@ const SOON: Duration = Duration::from_secs(60);
 /// What precedes an address of a member that asks for no certificate. The first there is counts.
 const PLAIN: [&str; 2] = ["--listen-metrics-urls=http://", "--advertise-client-urls=http://"];
 
-/// See the module.
+/// What a stand has only with several csi-clouds.
 pub struct Several {
     /// The members of etcd.
     pub members: [Program; 3],

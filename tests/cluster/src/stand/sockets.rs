@@ -13,7 +13,7 @@ const PODS: &str = "/var/lib/kubelet/pods";
 /// Where in a pod's directory the drivers' sockets are.
 const VOLUME: &str = "volumes/kubernetes.io~empty-dir/drivers";
 
-/// See the module.
+/// The place of a driver's socket.
 pub(super) enum Listens {
     /// At a path of this machine.
     At(PathBuf),

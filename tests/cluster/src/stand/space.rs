@@ -23,7 +23,8 @@ const HOLD: &str = "mount --make-rshared / && mount -t tmpfs node /run && mount 
 const KUBELET: &str = "mkdir -p /var/lib/kubelet && mount -t tmpfs node /var/lib/kubelet";
 const STAY: &str = "echo ready && exec 3<&0 && { cat <&3 >/dev/null & wait $!; }";
 
-/// See the module. Its namespaces can end and be made anew, as a node is switched off and on.
+/// The mount and process namespace of a node. They can end and be made anew, as a node is switched
+/// off and on.
 pub struct Space {
     /// Ends when its stdin does; none while the node is off.
     holder: Mutex<Option<Child>>,

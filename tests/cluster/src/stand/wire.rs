@@ -12,7 +12,7 @@ use super::layout::{pods, stand_address};
 /// The device at the node.
 const UPLINK: &str = "uplink";
 
-/// See the module.
+/// A pair of veth devices between the stand and a node.
 pub(super) struct Wire {
     /// The node's place in the layout.
     pub(super) place: u8,

@@ -28,7 +28,7 @@ const READY: Duration = Duration::from_secs(60);
 /// Where a machine has its kubelet, and pods look for it.
 const KUBELET: &str = "/var/lib/kubelet";
 
-/// See the module.
+/// A node's containerd and kubelet.
 pub struct Worker {
     /// Its Kubernetes name.
     pub name: &'static str,

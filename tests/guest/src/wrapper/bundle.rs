@@ -34,7 +34,7 @@ pub(super) struct BundleVolume {
     pub(super) destination: PathBuf,
 }
 
-/// See the module.
+/// A container and its direct volumes.
 #[derive(Debug)]
 pub(super) struct Container {
     /// Its sandbox, if it has direct volumes.

@@ -18,7 +18,7 @@ use crate::wait::START;
 /// The most bytes of an Ethernet packet.
 pub(super) const MTU: u16 = 1500;
 
-/// See the module.
+/// A network namespace without a name.
 pub struct Space {
     /// Ends when its stdin does.
     _holder: Child,
