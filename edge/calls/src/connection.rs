@@ -234,8 +234,8 @@ impl Connection {
         Ok((sender, closed))
     }
 
-    /// Publishes the connection to waiting calls, unless the driver moved to another socket. Returns
-    /// whether it did.
+    /// Publishes the connection to waiting calls, unless the driver moved to another socket.
+    /// Returns whether it published it.
     fn set_here(&self, at: &Arc<DriverSocket>, here: State) -> bool {
         let current = self.lock_at();
         let is_current = Arc::ptr_eq(&current, at);

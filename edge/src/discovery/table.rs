@@ -64,8 +64,8 @@ impl Registrations {
         before.is_none_or(|before| before != registration)
     }
 
-    /// Marks an announcement as gone. Keeps it only for a used driver and while at most [`MOST`] are
-    /// known.
+    /// Marks an announcement as gone. Keeps it only for a used driver, and while at most [`MOST`]
+    /// are known.
     pub(super) fn gone(&self, socket: &Path) {
         let mut all = self.lock();
         let has_room = all.len() <= MOST;

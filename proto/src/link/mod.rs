@@ -2,8 +2,8 @@
 //!
 //! A transport carries control messages and two kinds of byte streams, which the cloud opens when
 //! it has a first call for them. Above this room, three files of csi-cloud know the transports:
-//! `accept.rs`, `join.rs` and `udp_buffer.rs`. A new one is a file here, its lines in `endpoint.rs`,
-//! and its arms in `transport.rs` and `accept.rs`. May use: names, host, control.
+//! `accept.rs`, `join.rs` and `udp_buffer.rs`. A new one is a file here, its lines in
+//! `endpoint.rs`, and its arms in `transport.rs` and `accept.rs`. May use: names, host, control.
 
 pub mod budget;
 pub mod check;
