@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::Context;
 use drivers::testdriver::{Fault, Outcome, Running, TOPOLOGY_KEY, TestDriver, Times};
@@ -17,6 +18,8 @@ use proto::csi::volume_content_source;
 use tonic::Code;
 
 const NODES: [&str; 3] = ["n1", "n2", "n3"];
+/// A node whose driver answers later than its link is made is listed after a minute.
+const FIRST_LIST: Duration = Duration::from_secs(90);
 
 /// A cloud and three nodes, of which the last is on QUIC.
 pub(super) struct Nodes {
@@ -66,8 +69,10 @@ impl Nodes {
             .await?;
         }
         for (driver, ..) in &nodes.nodes {
-            // The cloud lists nodes that are new to it by itself.
-            driver.wait_for_outcome("ListVolumes", Outcome::Finished, 1).await?;
+            let listed = async {
+                while driver.wait_for_outcome("ListVolumes", Outcome::Finished, 1).await.is_err() {}
+            };
+            tokio::time::timeout(FIRST_LIST, listed).await.context("a node was not listed")?;
             driver.forget_calls();
         }
         Ok(nodes)
