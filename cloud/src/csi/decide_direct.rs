@@ -24,12 +24,11 @@ pub(super) fn decide(
     if !direct::is_auto(&call.extracted.parameters) {
         return Ok(None);
     }
-    let before = store.read(|state| state.driver(sender.driver)?.intent(name).cloned());
-    let is_direct = match before.map(|intent| (intent.direct, intent.node)) {
-        Some((Some(is_direct), _)) => is_direct,
-        Some((None, node)) => return Err(decided_otherwise(sender.driver, name, &node)),
-        None => ask_pods(sender, name, call)?,
-    };
+    let before = store.read(|state| {
+        let intent = state.driver(sender.driver)?.intent(name)?;
+        Some(intent.direct.ok_or_else(|| decided_otherwise(sender.driver, name, &intent.node)))
+    });
+    let is_direct = before.unwrap_or_else(|| ask_pods(sender, name, call))?;
     call.decide(is_direct)?;
     Ok(Some(is_direct))
 }

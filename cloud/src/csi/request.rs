@@ -84,7 +84,9 @@ pub(crate) fn prepare(
     if method.direct() == Some(DirectCall::Create) {
         direct::check_class(&extracted.parameters)
             .and_then(|()| direct::check_create(&message, &extracted.parameters))
-            .map_err(|error| if is_sent() { class_changed(driver, &key, &error) } else { error })?;
+            .map_err(
+                |error| if is_sent() { class_changed(driver, method, &key, &error) } else { error },
+            )?;
         range = created::range(&message).map_err(|error| malformed(method, error))?;
     } else if let Key::Home(id) = &key
         && let Some(request) = direct::of_volume(method, &message, || parameters_of(id))?
@@ -157,13 +159,8 @@ impl IncomingCall {
 }
 
 /// A create that would be refused now was sent before: a final code could lose its volume.
-fn class_changed(driver: &DriverName, key: &Key, refusal: &Error) -> Error {
-    let name = match key {
-        Key::Create { name, .. } | Key::Snapshot { name, .. } => name.clone(),
-        Key::Local | Key::Node(_) | Key::Home(_) | Key::Delete(_) | Key::All | Key::Capacity(_) => {
-            String::new()
-        }
-    };
+fn class_changed(driver: &DriverName, method: Method, key: &Key, refusal: &Error) -> Error {
+    let name = method.subjects(key).first().map(|id| id.text().to_owned()).unwrap_or_default();
     let why = format!(
         "it was sent before, and its class or claim has changed since ({}); give it a class with \
          the former parameters, so that the outcome gets known",
