@@ -267,7 +267,7 @@ fn labels_select_nodes_with_kubernetes_only_and_not_those_that_kubelets_set() {
     let labels = policy.labels().unwrap();
     let node = |name: &str| name.parse::<NodeName>().unwrap();
     assert!(policy.allows(&node("n1")) && !policy.allows(&node("n2")));
-    assert!(policy.awaits_labels(&node("n2")) && !policy.awaits_labels(&node("n1")));
+    assert!(policy.awaits_labels_of(&node("n2")) && !policy.awaits_labels_of(&node("n1")));
     let label = ("node-restriction.kubernetes.io/storage".to_owned(), "yes".to_owned());
     labels.set([(node("n2"), [label].into())].into());
     assert!(policy.allows(&node("n2")) && !policy.allows(&node("n3")));

@@ -7,7 +7,7 @@ use proto::csi::{Id, Key, Method, Segments};
 use proto::names::NodeName;
 
 use crate::csi::source_text::{
-    UNLABELLED, UNNAMED, no_controller, no_link, no_such_topology, source_text, topology_text,
+    UNNAMED, no_controller, no_link, no_such_topology, source_text, topology_text,
 };
 use crate::csi::unclear::Unclear;
 use crate::state::driver_state::DriverState;
@@ -102,9 +102,8 @@ pub struct RoutingFacts<'a> {
     /// True if the operator names a node for the driver that never reported it. Such a node may
     /// have an id without a home.
     pub awaits: &'a dyn Fn() -> bool,
-    /// True if labels select nodes for the driver that are not known yet. Each of them may have an
-    /// id without a home.
-    pub awaits_labels: bool,
+    /// The reason why the nodes that may have an id without a home are not known; none if they are.
+    pub uncounted: Option<&'static str>,
     /// The current time, in ms since 1970.
     pub now: u64,
 }
@@ -115,8 +114,8 @@ pub struct RoutingFacts<'a> {
 /// No node is certain.
 pub fn route(method: Method, key: &Key, facts: &RoutingFacts<'_>) -> Result<Plan, Unclear> {
     let plan = decide(method, key, facts)?;
-    if facts.awaits_labels && plan.takes_all_nodes() {
-        return Err(Unclear::Yet(UNLABELLED.into()));
+    if let Some(why) = facts.uncounted.filter(|_| plan.takes_all_nodes()) {
+        return Err(Unclear::Yet(why.into()));
     }
     Ok(if method.streaming() { plan.streamed() } else { plan })
 }
@@ -407,7 +406,7 @@ impl RoutingFacts<'_> {
     fn only_node(&self) -> Option<NodeName> {
         let mut nodes = self.driver?.nodes().keys();
         let only = nodes.next().filter(|_| nodes.next().is_none())?;
-        (!self.awaits_labels && !(self.awaits)()).then(|| only.clone())
+        (self.uncounted.is_none() && !(self.awaits)()).then(|| only.clone())
     }
 
     /// The plan with the driver's only node, or else this plan.

@@ -13,10 +13,6 @@ pub(super) const UNNAMED: &str = "it reports no topology, so it is shared, and i
     not say which nodes may be elected: name `controllers`. Whoever is elected sees all secrets of \
     the driver; controllers = \"any\" allows every node";
 
-/// The reason to ask no nodes while labels are unknown.
-pub(super) const UNLABELLED: &str = "its `nodes` select by label, and Kubernetes has not named the \
-    nodes yet, so any of them may have it: csi-cloud's log says why the API server does not answer";
-
 /// The kind and id of a volume's source.
 pub(super) fn source_text(source: &Id) -> String {
     match source {

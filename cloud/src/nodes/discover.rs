@@ -67,8 +67,8 @@ impl Discovery<'_> {
     /// Asks all nodes for an id, and records its home.
     ///
     /// # Errors
-    /// No node has it, several claim it, some nodes could not be asked, or the record is not
-    /// durable.
+    /// No node has it, several claim it, some nodes could not be asked or are not known, or the
+    /// record is not durable.
     pub async fn discover(&self, id: &Id) -> Result<(), Error> {
         if id.text().is_empty() {
             return Err(self.not_found(id));
@@ -84,7 +84,8 @@ impl Discovery<'_> {
     /// node claims it.
     ///
     /// # Errors
-    /// Several claim it, some nodes could not be asked, or the record is not durable.
+    /// Several claim it, some nodes could not be asked or are not known, or the record is not
+    /// durable.
     pub async fn discover_deleted(&self, id: &Id) -> Result<bool, Error> {
         // The driver refuses an empty id.
         let is_asked = !id.text().is_empty();
@@ -93,7 +94,7 @@ impl Discovery<'_> {
 
     /// Asks all nodes for an id. A claim is recorded if no other node can have the id.
     async fn find(&self, id: &Id) -> Result<Found, Error> {
-        let asked: Vec<_> = stream::iter(self.nodes())
+        let asked: Vec<_> = stream::iter(self.nodes()?)
             .map(|node| async { (self.has(&node, id).await, node) })
             .buffer_unordered(AT_ONCE)
             .collect()
@@ -161,10 +162,10 @@ impl Discovery<'_> {
     /// nodes decides nothing.
     ///
     /// # Errors
-    /// A node could not be reached or its outcome is unknown, and it may have the volume; or one of
-    /// several nodes refused.
+    /// A node could not be reached or its outcome is unknown, and it may have the volume; one of
+    /// several nodes refused; or the nodes that may have it are not known.
     pub async fn delete(&self, method: Method, id: &Id, call: &Call) -> Result<Answer, Error> {
-        let nodes = self.nodes();
+        let nodes = self.nodes()?;
         let is_only_one = nodes.len() == 1;
         if id.text().is_empty() && !is_only_one {
             return Err(Error::Missing(method.name(), "an id"));
@@ -222,9 +223,13 @@ impl Discovery<'_> {
         Ok(Call { body, ..call.clone() })
     }
 
-    fn nodes(&self) -> Vec<NodeName> {
+    /// The nodes that may have an id without a home.
+    fn nodes(&self) -> Result<Vec<NodeName>, Error> {
         let driver = &self.queries.driver;
-        self.store.read(|state| state.candidates(driver).cloned().collect())
+        self.store.read(|state| match state.why_uncounted(driver) {
+            Some(why) => Err(Error::NoRoute { driver: driver.clone(), why: why.into() }),
+            None => Ok(state.candidates(driver).cloned().collect()),
+        })
     }
 
     /// True if a node is known not to have an id.

@@ -78,7 +78,8 @@ impl Authority {
             if is_allowed {
                 store.clear_apart(node, Some(driver), ReasonKind::NotAllowed);
             } else {
-                let awaits = self.policy(driver).is_some_and(|policy| policy.awaits_labels(node));
+                let policy = self.policy(driver);
+                let awaits = policy.is_some_and(|policy| policy.awaits_labels_of(node));
                 let reason = if awaits { Reason::LabelsUnknown } else { Reason::NotAllowed };
                 store.set_apart(node, Some(driver), reason);
             }
@@ -129,8 +130,9 @@ mod tests {
 
     use super::*;
     use crate::state::node_labels::Labels;
-    use crate::state::node_set::NodeSet;
+    use crate::state::record::{Node, NodeDriver};
     use crate::state::store::memory::Memory;
+    use crate::state::txn::Txn;
 
     #[tokio::test]
     async fn before_labels_are_known_no_label_allows_a_node() {
@@ -154,6 +156,46 @@ mod tests {
         labels.set([(node.clone(), [label].into())].into());
         authority.apply(&store);
         assert_eq!(store.why_apart(&node, &driver), None, "it was never recorded");
+    }
+
+    #[tokio::test]
+    async fn nobody_is_known_to_ask_while_all_nodes_are_excluded() {
+        let store = Store::open(Box::new(Memory::default()), &Tasks::default()).unwrap();
+        let driver: DriverName = "d.example".parse().unwrap();
+        let [removed, node] = ["n0", "n1"].map(|name| name.parse::<NodeName>().unwrap());
+        let why = || store.read(|state| state.why_uncounted(&driver));
+        assert_eq!(why(), None, "no node ever had the driver");
+        let of = driver.clone();
+        let at = node.clone();
+        let write = move |txn: &mut Txn<'_>| {
+            txn.set_node(&removed, Some(Node { since: 1, removed: Some(2) }));
+            txn.set_at(&of, &removed, Some(NodeDriver::default()));
+            txn.set_node(&at, Some(Node { since: 1, removed: None }));
+        };
+        store.write(write).await.unwrap();
+        assert_eq!(why(), None, "what a removed node had is given up");
+        let of = driver.clone();
+        let at = node.clone();
+        let write = move |txn: &mut Txn<'_>| txn.set_at(&of, &at, Some(NodeDriver::default()));
+        store.write(write).await.unwrap();
+        assert_eq!(why(), None, "one node counts");
+        let allowing = |name: &str| {
+            let nodes = Some(NodeSet::new(vec![name.parse().unwrap()]));
+            Authority::new([(driver.clone(), Policy { nodes, ..Policy::new(None) })].into())
+        };
+        allowing("m*").apply(&store);
+        let counts = async || {
+            let of = driver.clone();
+            let at = node.clone();
+            store.write(move |txn| txn.counts(&of, &at)).await.unwrap()
+        };
+        assert!(why().is_some_and(|why| why.contains("is excluded")), "{:?}", why());
+        assert!(!counts().await);
+        allowing("m1").apply(&store);
+        assert_eq!(why(), None, "the node m1 may have it, and is awaited");
+        allowing("n*").apply(&store);
+        assert_eq!(why(), None);
+        assert!(counts().await);
     }
 
     #[test]

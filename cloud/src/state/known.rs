@@ -15,6 +15,14 @@ use crate::state::set_apart::{ApartNodes, Reason, ReasonKind};
 use crate::state::trust::Trust;
 use crate::state::usage::{Share, Usage, Usages};
 
+/// The reason to ask no nodes while labels are unknown.
+const UNLABELLED: &str = "its `nodes` select by label, and Kubernetes has not named the nodes \
+    yet, so any of them may have it: csi-cloud's log says why the API server does not answer";
+
+/// The reason to ask no nodes while none of them counts.
+const NONE_COUNTS: &str = "each node that has it is excluded, so nobody can be asked: `csi-cloud \
+    nodes` says why; look for a typing error in its `nodes`";
+
 /// All records of the store.
 #[derive(Default)]
 pub struct State {
@@ -98,6 +106,18 @@ impl State {
     /// may have ids without a home then, so that no answer about one of them is final.
     pub fn awaits_labels(&self, driver: &DriverName) -> bool {
         self.unlabelled.contains(driver)
+    }
+
+    /// The reason why the nodes that may have an id without a home are not known; none if they
+    /// are. Without them, nobody's answer about such an id is final. An excluded node may have the
+    /// id, and must not be asked. What a removed node has is given up.
+    pub fn why_uncounted(&self, driver: &DriverName) -> Option<&'static str> {
+        if self.awaits_labels(driver) {
+            return Some(UNLABELLED);
+        }
+        let recorded = self.driver(driver).into_iter().flat_map(|of| of.nodes().keys());
+        let has_excluded = recorded.clone().any(|node| !self.is_removed(node));
+        (has_excluded && self.candidates(driver).next().is_none()).then_some(NONE_COUNTS)
     }
 
     /// The nodes that are set apart.

@@ -132,7 +132,7 @@ impl Policy {
     }
 
     /// True if a node may not have the driver because no labels are known yet.
-    pub(crate) fn awaits_labels(&self, node: &NodeName) -> bool {
+    pub(crate) fn awaits_labels_of(&self, node: &NodeName) -> bool {
         self.awaits_all_labels() && !self.allows(node)
     }
 

@@ -8,6 +8,7 @@ use proto::csi::Id;
 use proto::names::certificate::Subject;
 use proto::names::{DriverName, NodeName};
 
+use crate::state::driver_state::DriverState;
 use crate::state::known::State;
 use crate::state::quotas::{OverQuota, Quotas};
 use crate::state::record::{Change, Elected, Home, Intent, LeaseRecord, Node, NodeDriver, Profile};
@@ -144,6 +145,12 @@ impl<'a> Txn<'a> {
     /// True if an operator removed the node.
     pub fn is_removed(&self, node: &NodeName) -> bool {
         self.node(node).is_some_and(|node| node.removed.is_some())
+    }
+
+    /// True if the node counts for the driver: it is neither removed nor excluded.
+    pub fn counts(&self, driver: &DriverName, node: &NodeName) -> bool {
+        let is_member = |of: &DriverState| of.is_member(node);
+        !self.is_removed(node) && self.state.driver(driver).is_none_or(is_member)
     }
 
     /// Sets or removes a node.

@@ -207,15 +207,16 @@ impl Lists {
         store.read(|state| state.members(&queries.driver).map(|(node, _)| node.clone()).collect())
     }
 
-    /// The driver's only node, if it has a link and its answers need no rewriting. Then the call is
-    /// passed on byte for byte. None while the caller is within a merged list.
+    /// The driver's only node, if it counts, has a link, and its answers need no rewriting. Then
+    /// the call is passed on byte for byte. None while the caller is within a merged list.
     pub(crate) fn single_node(&self, call: &IncomingCall) -> Option<SingleNode> {
         let Refresher { queries, store, .. } = &self.refresher;
         let node = store.read(|state| {
             let driver =
                 state.driver(&queries.driver).filter(|driver| !driver.has_our_topology())?;
             let mut nodes = driver.nodes().keys();
-            nodes.next().filter(|_| nodes.next().is_none()).cloned()
+            let only = nodes.next().filter(|_| nodes.next().is_none())?;
+            driver.is_member(only).then(|| only.clone())
         })?;
         queries.links().now(&node)?;
         let Some(kind) = call.method.lists().and_then(ListKind::of) else {

@@ -328,7 +328,7 @@ impl Refresher {
                 all.check(self.store.quotas()).map_err(|over| self.over_quota(node, over))?;
             }
             Recorded::TooOld => end.is_complete = false,
-            Recorded::Complete | Recorded::Over(_) | Recorded::Removed => {}
+            Recorded::Complete | Recorded::Over(_) | Recorded::NotCounted => {}
         }
         Ok(())
     }
@@ -336,7 +336,7 @@ impl Refresher {
     /// The outcome of recording a page or list, or its error.
     ///
     /// # Errors
-    /// It is not durable, or over a quota, or the node was removed.
+    /// It is not durable, or over a quota, or the node does not count any more.
     fn recorded(
         &self,
         node: &NodeName,
@@ -344,15 +344,25 @@ impl Refresher {
     ) -> Result<Recorded, QueryError> {
         match recorded.map_err(|source| Error::NotDurable { source: source.into() })? {
             Recorded::Over(over) => Err(self.over_quota(node, over).into()),
-            Recorded::Removed => Err(Error::Removed { node: node.clone() }.into()),
+            Recorded::NotCounted => Err(self.not_counted(node).into()),
             recorded => Ok(recorded),
+        }
+    }
+
+    /// The reason why nothing of a node is recorded.
+    fn not_counted(&self, node: &NodeName) -> Error {
+        let driver = &self.queries.driver;
+        let node = node.clone();
+        match self.store.why_apart(&node, driver) {
+            Some(why) => Error::SetApart { node, driver: driver.clone(), why: why.to_string() },
+            None => Error::Removed { node },
         }
     }
 
     /// Records a complete list of a node. Returns false if the node must be asked again.
     ///
     /// # Errors
-    /// The list is not durable, or over a quota, or the node was removed.
+    /// The list is not durable, or over a quota, or the node does not count any more.
     pub(super) async fn record(
         &self,
         node: &NodeName,

@@ -23,6 +23,7 @@ use crate::state::store::writer::Store;
 use crate::state::txn::Txn;
 use crate::state::{ingest, list_entry};
 
+mod excluded;
 mod quotas;
 
 const NODES: usize = 2;
@@ -336,7 +337,7 @@ async fn nothing_is_recorded_of_a_node_that_was_removed_meanwhile() {
     let list = world.list(0);
     let removed = Node { since: 1, removed: Some(2) };
     world.store.write(move |txn| txn.set_node(&name(0), Some(removed))).await.unwrap();
-    assert_eq!(record_within(&world.store, list, Quotas::default()).await, Recorded::Removed);
+    assert_eq!(record_within(&world.store, list, Quotas::default()).await, Recorded::NotCounted);
     assert_eq!((world.homes(), world.is_listed(0)), (BTreeSet::new(), false));
 }
 

@@ -100,8 +100,8 @@ pub(super) enum Recorded {
     Held(HeldBack),
     /// Its entries are recorded up to the quota, and no more.
     Over(OverQuota),
-    /// Nothing is recorded: an operator removed the node.
-    Removed,
+    /// Nothing is recorded: the node does not count for the driver.
+    NotCounted,
 }
 
 impl WholeList {
@@ -123,7 +123,7 @@ impl WholeList {
             Recorded::Complete => {}
             Recorded::TooOld => end.is_complete = false,
             Recorded::Held(held) => end.held = Some(held.clone()),
-            Recorded::Over(_) | Recorded::Removed => return recorded,
+            Recorded::Over(_) | Recorded::NotCounted => return recorded,
         }
         end.record(txn, driver, node);
         recorded
@@ -131,8 +131,10 @@ impl WholeList {
 }
 
 impl ListPage {
-    /// Records the page, as far as it is within the quotas. A removed node's page may be read by
-    /// then, and a purge that was done would find the node's volumes there again.
+    /// Records the page, as far as it is within the quotas.
+    ///
+    /// A node may be removed or excluded after it was asked. After a purge, a removed node's page
+    /// would bring its volumes back. An excluded node could invent volumes.
     pub(super) fn record(
         self,
         txn: &mut Txn<'_>,
@@ -141,8 +143,8 @@ impl ListPage {
         quotas: &Quotas,
         first_lists: &FirstLists,
     ) -> Recorded {
-        if txn.is_removed(node) {
-            return Recorded::Removed;
+        if !txn.counts(driver, node) {
+            return Recorded::NotCounted;
         }
         let Self { kind, since, entries } = self;
         let stale = match txn.state().driver(driver) {

@@ -70,7 +70,7 @@ struct World {
     only: Option<NodeName>,
     /// Whether the operator names a node that never reported the driver.
     awaits: bool,
-    awaits_labels: bool,
+    uncounted: Option<&'static str>,
     now: u64,
 }
 
@@ -98,7 +98,7 @@ impl Default for World {
             reschedule: false,
             only: None,
             awaits: false,
-            awaits_labels: false,
+            uncounted: None,
             now: 1_000,
         }
     }
@@ -136,7 +136,7 @@ impl World {
             scope: self.scope,
             policy: &policy,
             awaits: &|| self.awaits,
-            awaits_labels: self.awaits_labels,
+            uncounted: self.uncounted,
             now: self.now,
         };
         route(method, key, &facts)

@@ -57,21 +57,21 @@ fn a_node_that_is_set_apart_gets_nothing_new_and_serves_what_it_has() {
 }
 
 #[test]
-fn before_labels_are_known_only_what_has_a_home_has_a_node() {
-    let world = World { awaits_labels: true, ..World::default() };
+fn while_the_nodes_are_not_known_only_what_has_a_home_has_a_node() {
+    let world = World { uncounted: Some("not known"), ..World::default() };
     let of = |key: &Key| world.route(Method::DeleteVolume, key);
     assert_eq!(of(&Key::Delete(volume("v3"))), to("n3"));
     let keys = [Key::Delete(volume("?")), Key::Home(volume("?")), Key::All, Key::Capacity(None)];
     for key in &keys {
-        assert!(reason(of(key)).contains("Kubernetes has not named the nodes yet"), "{key:?}");
+        assert!(reason(of(key)).contains("not known"), "{key:?}");
     }
-    assert!(reason(world.place(Some(volume("?")), vec![])).contains("select by label"));
+    assert!(reason(world.place(Some(volume("?")), vec![])).contains("not known"));
     assert!(matches!(world.place(None, vec![]), Ok(Plan::Create(..))), "allowed by name");
     // The only node that is known may not be the only one.
     let changes = vec![at("n1", "a")];
-    let alone = World { changes, awaits_labels: true, ..World::default() };
+    let alone = World { changes, uncounted: Some("not known"), ..World::default() };
     let deleted = alone.route(Method::DeleteVolume, &Key::Delete(volume("?")));
-    assert!(reason(deleted).contains("select by label"));
+    assert!(reason(deleted).contains("not known"));
 }
 
 #[test]
