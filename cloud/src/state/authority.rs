@@ -3,7 +3,7 @@
 //! A certificate proves the node's name, and nothing about its drivers.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use proto::control::hello::{Driver, Protobuf};
 use proto::csi::{Capabilities, Local, Method};
@@ -23,6 +23,8 @@ use crate::state::store::writer::Store;
 pub struct Authority {
     /// None without an operator's settings: then every driver of every node counts.
     policies: Option<Arc<BTreeMap<DriverName, Policy>>>,
+    /// Held while the settings are applied, so that an older view of labels is not applied last.
+    applying: Arc<Mutex<()>>,
 }
 
 /// A driver without a front, as a node reports it. It is shown, never stored.
@@ -48,7 +50,7 @@ impl Unserved {
 impl Authority {
     /// The operator's settings for these drivers. No other driver has a front.
     pub fn new(policies: BTreeMap<DriverName, Policy>) -> Self {
-        Self { policies: Some(Arc::new(policies)) }
+        Self { policies: Some(Arc::new(policies)), applying: Arc::default() }
     }
 
     /// True if a driver has a front.
@@ -94,6 +96,7 @@ impl Authority {
     /// its profile. The configuration, or labels, may have changed since they were recorded. Says
     /// which nodes the operator names, whether or not they ever linked.
     pub fn apply(&self, store: &Store) {
+        let _applying = self.applying.lock().unwrap_or_else(PoisonError::into_inner);
         for (driver, policy) in self.policies.iter().flat_map(|policies| policies.iter()) {
             // Asked first: labels that become known meanwhile are applied again.
             let awaits = policy.awaits_all_labels();
