@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use edge_calls::authority::Deniable;
+use edge_calls::denied_methods::Deniable;
 use edge_calls::drivers::Sockets;
 use edge_calls::expansions::NodeExpansion;
 use edge_direct::Nvme;

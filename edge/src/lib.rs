@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
-use edge_calls::authority::Authority;
+use edge_calls::denied_methods::DeniedMethods;
 use edge_calls::drivers;
 use edge_calls::drivers::{Drivers, FoundBy};
 use edge_calls::executor::Executor;
@@ -135,14 +135,14 @@ fn cloud(state: Option<&Path>, node: &NodeName) -> Cloud {
 /// Executes the calls of these drivers.
 fn executor(config: &Config, drivers: &Arc<Drivers>, cloud: &Cloud, tasks: &Tasks) -> Executor {
     let boot = Host::default().boot();
-    let authority = Authority::open(config.deny.clone(), config.state.as_deref(), &boot);
+    let denied = DeniedMethods::open(config.deny.clone(), config.state.as_deref(), &boot);
     let expansions = config.state.as_deref().and_then(|state| {
         let is_direct = Direct::is_direct(state.to_owned());
         Expansions::open(config.node_expansion, state, &boot, cloud.scopes.clone(), is_direct)
     });
     Executor::new(drivers.clone(), tasks.clone())
         .with_scopes(cloud.scopes.clone())
-        .with_authority(authority)
+        .with_denied_methods(denied)
         .with_delete_guard(Direct::delete_guard(config.state.clone()))
         .with_expansions(expansions.map(Arc::new))
         .with_fence(Fence::open(config.state.as_deref(), drivers.node().clone()))

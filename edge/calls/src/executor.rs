@@ -26,7 +26,7 @@ use tracing::field::display;
 use tracing::{debug, warn};
 use uuid::Uuid;
 
-use crate::authority::Authority;
+use crate::denied_methods::{self, DeniedMethods};
 use crate::driver_calls::{CallResult, DriverCalls, Operation};
 use crate::drivers::Drivers;
 use crate::ended_calls::EndedCalls;
@@ -50,7 +50,7 @@ pub struct Executor {
     tasks: Tasks,
     scopes: Arc<Scopes>,
     introductions: Arc<Introductions>,
-    authority: Authority,
+    denied: DeniedMethods,
     delete_guard: Option<DeleteGuard>,
     expansions: Option<Arc<Expansions>>,
     fence: Arc<Fence>,
@@ -106,7 +106,7 @@ impl Executor {
             tasks,
             scopes: Arc::default(),
             introductions: Arc::default(),
-            authority: Authority::default(),
+            denied: DeniedMethods::default(),
             delete_guard: None,
             expansions: None,
             fence,
@@ -129,8 +129,8 @@ impl Executor {
 
     /// Denies calls to the cloud.
     #[must_use]
-    pub fn with_authority(self, authority: Authority) -> Self {
-        Self { authority, ..self }
+    pub fn with_denied_methods(self, denied: DeniedMethods) -> Self {
+        Self { denied, ..self }
     }
 
     /// Asks this guard before each DeleteVolume.
@@ -241,7 +241,8 @@ impl Executor {
         let epoch = leader_epoch(&mut parts.headers);
         // By the node's own front the driver gets methods newer than this csi-edge too; only the
         // answer's length is bounded.
-        let method = if by_link { Some(Authority::sent(path)?) } else { Method::of_path(path) };
+        let method =
+            if by_link { Some(denied_methods::sent(path)?) } else { Method::of_path(path) };
         let calls = &*self.calls(driver)?;
         let deadline = forward::deadline(&parts.headers).map_err(|e| bad(method, e))?;
         let validity = Validity::until(deadline);
@@ -412,9 +413,9 @@ impl Executor {
     ) -> Result<(), Error> {
         if by_link {
             let node = self.drivers.node();
-            return self.authority.allow(node, method, || calls.is_running(&method.subjects(key)));
+            return self.denied.check(node, method, || calls.is_running(&method.subjects(key)));
         }
-        self.authority.note_run(method);
+        self.denied.note_run(method);
         Ok(())
     }
 

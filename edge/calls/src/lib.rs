@@ -5,8 +5,8 @@
 //! (scopes, metadata), what drivers said last (introductions), and how this node asks for leases.
 //! It may use `proto` only.
 
-pub mod authority;
 mod connection;
+pub mod denied_methods;
 mod driver_calls;
 pub mod driver_check;
 pub mod drivers;

@@ -40,9 +40,9 @@ impl FromStr for Deniable {
     }
 }
 
-/// The authority of calls that come over a link.
+/// The methods that this node's operator denies to csi-cloud.
 #[derive(Default)]
-pub struct Authority {
+pub struct DeniedMethods {
     denied: BTreeSet<Deniable>,
     /// The denied methods that no csi-edge has passed on since this boot.
     never_run: Mutex<BTreeSet<Deniable>>,
@@ -58,7 +58,16 @@ struct DenialRecord {
     denied: BTreeSet<String>,
 }
 
-impl Authority {
+/// The method of a path, if csi-cloud sends it.
+///
+/// # Errors
+/// [`Error::NotSent`].
+pub(crate) fn sent(path: &str) -> Result<Method, Error> {
+    let method = Method::of_path(path).filter(|method| method.sent());
+    method.ok_or_else(|| Error::NotSent(path.to_owned()))
+}
+
+impl DeniedMethods {
     /// Denies these methods to the cloud. `boot` is the id of this boot, and empty if it is not
     /// known. Without a state directory that can be written, a run of each method may be open.
     pub fn open(denied: BTreeSet<Deniable>, state: Option<&Path>, boot: &str) -> Self {
@@ -90,15 +99,6 @@ impl Authority {
         Self { denied, never_run: Mutex::new(never_run), file: Some(file) }
     }
 
-    /// The method of a path, if csi-cloud sends it.
-    ///
-    /// # Errors
-    /// [`Error::NotSent`].
-    pub(crate) fn sent(path: &str) -> Result<Method, Error> {
-        let method = Method::of_path(path).filter(|method| method.sent());
-        method.ok_or_else(|| Error::NotSent(path.to_owned()))
-    }
-
     /// Notes that a method is passed on for a caller of this node.
     pub(crate) fn note_run(&self, method: Method) {
         let method = Deniable(method);
@@ -123,7 +123,7 @@ impl Authority {
     ///
     /// # Errors
     /// [`Error::Denied`] and [`Error::DeniedInDoubt`].
-    pub(crate) fn allow(
+    pub(crate) fn check(
         &self,
         node: &NodeName,
         method: Method,
@@ -181,10 +181,10 @@ mod tests {
 
     #[test]
     fn a_link_carries_what_csi_cloud_sends() {
-        let sent = Authority::sent("/csi.v1.Controller/CreateVolume");
-        assert_eq!(sent.ok(), Some(Method::CreateVolume));
+        let method = sent("/csi.v1.Controller/CreateVolume");
+        assert_eq!(method.ok(), Some(Method::CreateVolume));
         for path in ["/csi.v1.Node/NodePublishVolume", "/csi.v1.Controller/New", "/x", ""] {
-            let error = Authority::sent(path).unwrap_err();
+            let error = sent(path).unwrap_err();
             assert_eq!(error.code(), Code::Unimplemented, "{path}");
         }
     }
@@ -192,9 +192,9 @@ mod tests {
     const EXPAND: &str = "ControllerExpandVolume";
 
     /// The code with which csi-edge refuses after a start with this `deny`; none if it does not.
-    fn code(authority: &Authority, method: Method, is_running: bool) -> Option<Code> {
+    fn code(denied: &DeniedMethods, method: Method, is_running: bool) -> Option<Code> {
         let node = "n1".parse().unwrap();
-        authority.allow(&node, method, || is_running).err().map(|error| error.code())
+        denied.check(&node, method, || is_running).err().map(|error| error.code())
     }
 
     #[test]
@@ -202,9 +202,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let open = |denied: &[&str], boot| {
             let denied = denied.iter().map(|name| name.parse().unwrap()).collect();
-            Authority::open(denied, Some(dir.path()), boot)
+            DeniedMethods::open(denied, Some(dir.path()), boot)
         };
-        let expand = |authority: &Authority| code(authority, Method::ControllerExpandVolume, false);
+        let expand = |denied: &DeniedMethods| code(denied, Method::ControllerExpandVolume, false);
         let in_doubt = Some(Code::Unavailable);
         let last = Some(Code::PermissionDenied);
         assert_eq!(expand(&open(&[EXPAND], "1")), in_doubt, "what came before is not known");
@@ -225,15 +225,15 @@ mod tests {
     #[test]
     fn a_run_for_a_caller_of_the_node_may_be_open_until_the_next_boot() {
         let dir = tempfile::tempdir().unwrap();
-        let open = |state, boot| Authority::open([EXPAND.parse().unwrap()].into(), state, boot);
-        let expand = |authority: &Authority| code(authority, Method::ControllerExpandVolume, false);
+        let open = |state, boot| DeniedMethods::open([EXPAND.parse().unwrap()].into(), state, boot);
+        let expand = |denied: &DeniedMethods| code(denied, Method::ControllerExpandVolume, false);
         open(Some(dir.path()), "1");
-        let authority = open(Some(dir.path()), "2");
-        authority.note_run(Method::DeleteVolume);
-        assert_eq!(expand(&authority), Some(Code::PermissionDenied));
-        authority.note_run(Method::ControllerExpandVolume);
-        authority.note_run(Method::ControllerExpandVolume);
-        assert_eq!(expand(&authority), Some(Code::Unavailable));
+        let denied = open(Some(dir.path()), "2");
+        denied.note_run(Method::DeleteVolume);
+        assert_eq!(expand(&denied), Some(Code::PermissionDenied));
+        denied.note_run(Method::ControllerExpandVolume);
+        denied.note_run(Method::ControllerExpandVolume);
+        assert_eq!(expand(&denied), Some(Code::Unavailable));
         let again = open(Some(dir.path()), "2");
         assert_eq!(expand(&again), Some(Code::Unavailable), "after a restart");
         assert_eq!(expand(&open(Some(dir.path()), "3")), Some(Code::PermissionDenied));
