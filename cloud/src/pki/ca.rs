@@ -53,9 +53,9 @@ pub fn init(dir: &Path, hosts: &[String], days: u16) -> anyhow::Result<()> {
 }
 
 /// An existing CA.
-pub struct Authority(Issuer<'static, KeyPair>);
+pub struct CertificateAuthority(Issuer<'static, KeyPair>);
 
-impl Authority {
+impl CertificateAuthority {
     /// Reads the CA's key. Only the name and the key of the CA's certificate matter here.
     ///
     /// # Errors
@@ -101,7 +101,7 @@ impl Authority {
 /// # Errors
 /// The CA cannot be read, or the node's files exist already or cannot be written.
 pub fn issue(dir: &Path, node: &NodeName, days: u16) -> anyhow::Result<()> {
-    let made = Authority::open(dir)?.node(node, days)?;
+    let made = CertificateAuthority::open(dir)?.node(node, days)?;
     keep_issued(dir, node.as_str(), &made, Role::Node)
 }
 
@@ -110,7 +110,7 @@ pub fn issue(dir: &Path, node: &NodeName, days: u16) -> anyhow::Result<()> {
 /// # Errors
 /// As for [`issue`].
 pub fn issue_front(dir: &Path, front: &FrontName, days: u16) -> anyhow::Result<()> {
-    let made = Authority::open(dir)?.front(front, days)?;
+    let made = CertificateAuthority::open(dir)?.front(front, days)?;
     keep_issued(dir, front.as_str(), &made, Role::Front)
 }
 

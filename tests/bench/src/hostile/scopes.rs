@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context;
-use cloud::pki::ca::Authority;
+use cloud::pki::ca::CertificateAuthority;
 use futures_util::future::try_join_all;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use proto::control::hello::Message;
@@ -99,7 +99,7 @@ pub(super) async fn change(mut link: Link, end: Instant) -> anyhow::Result<usize
 
 /// Edges with certificates of their own.
 struct Edges {
-    authority: Authority,
+    authority: CertificateAuthority,
     ca: CertificateDer<'static>,
     url: String,
 }
@@ -108,7 +108,7 @@ impl Edges {
     fn of(world: &World) -> anyhow::Result<Self> {
         let pki = PathBuf::from(world.stand.pki());
         let ca = CertificateDer::from_pem_file(pki.join("ca.crt"))?;
-        Ok(Self { authority: Authority::open(&pki)?, ca, url: world.url().to_owned() })
+        Ok(Self { authority: CertificateAuthority::open(&pki)?, ca, url: world.url().to_owned() })
     }
 
     async fn link(&self, number: usize) -> anyhow::Result<Link> {

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use cloud::pki::ca::Authority;
+use cloud::pki::ca::CertificateAuthority;
 use edge::identity::request::Request as NewCertificate;
 use edge::link::backoff::{Backoff, Cap, STABLE};
 use futures_util::future::select_all;
@@ -132,7 +132,7 @@ impl Fleet {
             places.push(Place { addr: addr.parse().context("no address")?, endpoint });
         }
         let Some(Place { endpoint, addr }) = places.first() else { bail!("no place to dial") };
-        let authority = Authority::open(pki)?;
+        let authority = CertificateAuthority::open(pki)?;
         let ca = CertificateDer::from_pem_file(pki.join("ca.crt"))?;
         let mut outgoing = None;
         let mut edges = Vec::with_capacity(links);
