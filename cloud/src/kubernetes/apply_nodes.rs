@@ -20,7 +20,7 @@ use crate::kubernetes::managed_fields::MANAGER;
 use crate::kubernetes::mirror;
 use crate::kubernetes::mirror::{KnownCsiNode, KnownNode, NODE_IDS};
 use crate::kubernetes::node;
-use crate::kubernetes::node::{Plan, Step, WantedDriver};
+use crate::kubernetes::node::{NodePlan, NodeStep, WantedDriver};
 use crate::kubernetes::settings::Publish;
 use crate::nodes::published_topology::ByNode;
 use crate::state::clock::now;
@@ -81,7 +81,7 @@ impl Keeper {
     }
 
     /// Each driver that nobody has published waits for its node's kubelet, for the grace.
-    fn wait_for_kubelets(&mut self, plans: &[(NodeName, KnownNode, Plan)], now: Instant) {
+    fn wait_for_kubelets(&mut self, plans: &[(NodeName, KnownNode, NodePlan)], now: Instant) {
         let mut missing = HashMap::new();
         for (node, _, plan) in plans {
             for driver in &plan.missing {
@@ -121,7 +121,7 @@ impl Keeper {
     fn plans(
         &self,
         wanted: &BTreeMap<NodeName, Vec<WantedDriver>>,
-    ) -> Vec<(NodeName, KnownNode, Plan)> {
+    ) -> Vec<(NodeName, KnownNode, NodePlan)> {
         let now = Instant::now();
         let objects = self.mirror.objects();
         let none = KnownCsiNode::default();
@@ -140,7 +140,7 @@ impl Keeper {
                 at_once || due.is_some_and(|due| *due <= now)
             };
             let plan = node::plan(wanted, known, csinode, due);
-            if plan != Plan::default() {
+            if plan != NodePlan::default() {
                 plans.push((node, known.clone(), plan));
             }
         }
@@ -161,11 +161,11 @@ impl Keeper {
         &mut self,
         node: &NodeName,
         known: &KnownNode,
-        step: Step,
+        step: NodeStep,
     ) -> Result<(), Away> {
         let about = format!("Node {node}");
         match step {
-            Step::Entries(entries) => {
+            NodeStep::Entries(entries) => {
                 let mut answered = self.apply_entries(node, known, &entries).await;
                 if matches!(answered, Err(ApiError::Refused(_))) && entries.len() > 1 {
                     answered = self.apply_each(node, known, &entries).await;
@@ -182,7 +182,7 @@ impl Keeper {
                     self.mirror.change(|objects| objects.csinodes.set(name, csinode));
                 }
             }
-            Step::Labels { labels, ids, shared } => {
+            NodeStep::Labels { labels, ids, shared } => {
                 let answered = self.apply_labels(node, known, &labels, ids, shared).await;
                 if let Some(live) = self.settled(&about, answered)? {
                     info!(%node, ?labels, "applied labels of the node");

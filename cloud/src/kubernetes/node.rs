@@ -31,7 +31,7 @@ pub(super) struct WantedDriver {
 
 /// The next request about a node.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Step {
+pub(super) enum NodeStep {
     /// Apply these entries, and no others.
     Entries(Vec<CSINodeDriver>),
     /// Apply these labels and this annotation, and no others.
@@ -55,8 +55,8 @@ pub(super) struct Collision {
 
 /// The plan for a node.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Plan {
-    pub(super) step: Option<Step>,
+pub(super) struct NodePlan {
+    pub(super) step: Option<NodeStep>,
     pub(super) collisions: Vec<Collision>,
     /// Drivers that nobody has published; the node's kubelet may do so first.
     pub(super) missing: Vec<DriverName>,
@@ -91,8 +91,8 @@ pub(super) fn plan(
     node: &KnownNode,
     csinode: &KnownCsiNode,
     due: impl Fn(&DriverName) -> bool,
-) -> Plan {
-    let mut plan = Plan::default();
+) -> NodePlan {
+    let mut plan = NodePlan::default();
     let mut ours: Vec<&WantedDriver> = Vec::new();
     for one in wanted {
         if !csinode.entries.contains_key(one.driver.as_str()) {
@@ -116,11 +116,11 @@ pub(super) fn plan(
     let published = csinode.entries.values().filter(|entry| entry.ours).count();
     plan.step = if stays.len() < published {
         // An entry is immutable: a changed one is withdrawn first.
-        Some(Step::Entries(stays))
+        Some(NodeStep::Entries(stays))
     } else if let Some(labels) = labels_of(&ours, node, csinode) {
         Some(labels)
     } else if stays.len() < entries.len() {
-        Some(Step::Entries(entries))
+        Some(NodeStep::Entries(entries))
     } else {
         None
     };
@@ -172,7 +172,7 @@ fn labels_of(
     published: &[&WantedDriver],
     node: &KnownNode,
     csinode: &KnownCsiNode,
-) -> Option<Step> {
+) -> Option<NodeStep> {
     let segments = published.iter().flat_map(|one| &one.segments);
     // A label that another manager has too stays that manager's.
     let is_ours = |key: &String| node.our_labels.contains(key) || !node.labels.contains_key(key);
@@ -183,7 +183,7 @@ fn labels_of(
     let is_applied = |(key, value)| node.labels.get(key) == Some(value);
     let labels_applied = keys == node.our_labels && labels.iter().all(is_applied);
     let ids_applied = node.our_ids == ids.is_some() && (ids.is_none() || node.ids == ids);
-    (!labels_applied || !ids_applied).then_some(Step::Labels { labels, ids, shared })
+    (!labels_applied || !ids_applied).then_some(NodeStep::Labels { labels, ids, shared })
 }
 
 /// The wanted annotation, with the ids of all drivers; and whether other managers have ids in it.

@@ -22,9 +22,9 @@ fn want(driver: &str, segments: &[(&str, &str)]) -> WantedDriver {
 }
 
 /// The API's objects after a step, if nobody else changes them.
-fn after(step: &Step, node: &mut KnownNode, csinode: &mut KnownCsiNode) {
+fn after(step: &NodeStep, node: &mut KnownNode, csinode: &mut KnownCsiNode) {
     match step {
-        Step::Entries(entries) => {
+        NodeStep::Entries(entries) => {
             csinode.entries.retain(|_, entry| !entry.ours);
             for entry in entries {
                 let known = KnownEntry { entry: entry.clone(), ours: true };
@@ -34,7 +34,7 @@ fn after(step: &Step, node: &mut KnownNode, csinode: &mut KnownCsiNode) {
                 );
             }
         }
-        Step::Labels { labels, ids, .. } => {
+        NodeStep::Labels { labels, ids, .. } => {
             let ours = std::mem::take(&mut node.our_labels);
             node.labels.retain(|key, _| !ours.contains(key));
             for (key, value) in labels {
@@ -53,7 +53,11 @@ fn after(step: &Step, node: &mut KnownNode, csinode: &mut KnownCsiNode) {
 }
 
 /// All steps until nothing is to be done.
-fn steps(wanted: &[WantedDriver], node: &mut KnownNode, csinode: &mut KnownCsiNode) -> Vec<Step> {
+fn steps(
+    wanted: &[WantedDriver],
+    node: &mut KnownNode,
+    csinode: &mut KnownCsiNode,
+) -> Vec<NodeStep> {
     let mut steps = Vec::new();
     while let Some(step) = plan(wanted, node, csinode, |_| true).step {
         after(&step, node, csinode);
@@ -76,7 +80,7 @@ fn labels_come_before_entries_and_go_after_them() {
     let wanted = [want("a.example", &[(KEY, "n1")]), want("b.example", &[])];
     let came = steps(&wanted, &mut node, &mut csinode);
     assert!(
-        matches!(&came[..], [Step::Labels { .. }, Step::Entries(both)] if both.len() == 2),
+        matches!(&came[..], [NodeStep::Labels { .. }, NodeStep::Entries(both)] if both.len() == 2),
         "{came:?}"
     );
     assert_eq!(node.labels[KEY], "n1");
@@ -92,7 +96,7 @@ fn labels_come_before_entries_and_go_after_them() {
     assert_eq!(csinode.entries["b.example"].entry.topology_keys, None);
     let went = steps(&[], &mut node, &mut csinode);
     assert!(
-        matches!(&went[..], [Step::Entries(none), Step::Labels { .. }] if none.is_empty()),
+        matches!(&went[..], [NodeStep::Entries(none), NodeStep::Labels { .. }] if none.is_empty()),
         "{went:?}"
     );
     assert_eq!((node, csinode), Default::default());
@@ -106,14 +110,17 @@ fn an_entry_that_changes_goes_and_comes_again() {
     steps(&[want("a.example", &[(KEY, "n1")])], &mut node, &mut csinode);
     let more = WantedDriver { most: Some(7), ..want("a.example", &[(KEY, "n1")]) };
     let changed = steps(std::slice::from_ref(&more), &mut node, &mut csinode);
-    let [Step::Entries(withdrawn), Step::Entries(applied)] = &changed[..] else {
+    let [NodeStep::Entries(withdrawn), NodeStep::Entries(applied)] = &changed[..] else {
         panic!("{changed:?}")
     };
     assert_eq!((withdrawn.len(), applied.len()), (0, 1));
     let other = WantedDriver { segments: [("rack".to_owned(), "r".to_owned())].into(), ..more };
     let changed = steps(&[other], &mut node, &mut csinode);
     assert!(
-        matches!(&changed[..], [Step::Entries(_), Step::Labels { .. }, Step::Entries(_)]),
+        matches!(
+            &changed[..],
+            [NodeStep::Entries(_), NodeStep::Labels { .. }, NodeStep::Entries(_)]
+        ),
         "{changed:?}"
     );
     assert_eq!(node.labels, [("rack".to_owned(), "r".to_owned())].into());
@@ -132,12 +139,12 @@ fn what_a_kubelet_published_is_its_own() {
         ..KnownCsiNode::default()
     };
     let a = want("a.example", &[(KEY, "n1")]);
-    assert_eq!(plan(std::slice::from_ref(&a), &node, &csinode, |_| true), Plan::default());
+    assert_eq!(plan(std::slice::from_ref(&a), &node, &csinode, |_| true), NodePlan::default());
     // Another driver of the same node is published too, and its id is added to the kubelet's.
     let both = [a, want("b.example", &[(KEY, "n1")])];
     let came = steps(&both, &mut node, &mut csinode);
     let ids = r#"{"a.example":"k","b.example":"b.example-id"}"#;
-    let first = Step::Labels { labels: BTreeMap::new(), ids: Some(ids.into()), shared: true };
+    let first = NodeStep::Labels { labels: BTreeMap::new(), ids: Some(ids.into()), shared: true };
     assert_eq!(came[0], first);
     assert_eq!(csinode.entries.values().filter(|entry| entry.ours).count(), 1);
     // When it goes, the kubelet's fields stay.
@@ -201,11 +208,11 @@ fn a_label_that_somebody_else_says_too_is_not_changed() {
     node.their_labels = ["rack".to_owned()].into();
     assert_eq!(
         plan(&[want("a.example", &[("rack", "1")])], &node, &csinode, |_| true),
-        Plan::default()
+        NodePlan::default()
     );
     let planned = plan(&[want("a.example", &[("rack", "2")])], &node, &csinode, |_| true);
     assert_eq!(planned.collisions.len(), 1, "it would be overwritten");
-    assert_eq!(planned.step, Some(Step::Entries(vec![])));
+    assert_eq!(planned.step, Some(NodeStep::Entries(vec![])));
 }
 
 #[test]
