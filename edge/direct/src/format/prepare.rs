@@ -125,7 +125,7 @@ pub type Steps<'a> = &'a (dyn Fn(&'static str) -> Result<(), FormatError> + Send
 
 /// The plan for a device.
 #[derive(Debug, PartialEq, Eq)]
-enum Plan {
+enum FormatPlan {
     /// It is blank.
     Format(FileSystem),
     /// Formatting was begun, and its remains are ours.
@@ -150,14 +150,14 @@ pub async fn ready(
     let known = journal.read().map_err(FormatError::Journal)?;
     let plan = plan(&seen, known.as_ref(), &journal.mark(), &wanted)?;
     let ready = match plan {
-        Plan::Format(file_system) => {
+        FormatPlan::Format(file_system) => {
             make(device, &seen, journal, (file_system, false), &wanted, steps).await?
         }
-        Plan::Again(file_system) => {
+        FormatPlan::Again(file_system) => {
             make(device, &seen, journal, (file_system, true), &wanted, steps).await?
         }
-        Plan::Finish(ready) => ready,
-        Plan::Use(ready) => {
+        FormatPlan::Finish(ready) => ready,
+        FormatPlan::Use(ready) => {
             check_used(device, ready.file_system, wanted.fsck).await?;
             ready
         }
@@ -177,7 +177,7 @@ fn plan(
     known: Option<&Content>,
     mark: &str,
     wanted: &FormatSettings<'_>,
-) -> Result<Plan, FormatError> {
+) -> Result<FormatPlan, FormatError> {
     match (&seen.signature, known) {
         // The label goes before the journal is ready, so this is an older copy of the volume.
         (Some(found), Some(Content::Ready { uuid })) if found.label == mark => {
@@ -185,7 +185,7 @@ fn plan(
         }
         // Whichever node began it: the label is this volume's and says that nobody got it.
         (Some(found), _) if found.label == mark => {
-            Ok(Plan::Again(wanted.file_system.unwrap_or_default()))
+            Ok(FormatPlan::Again(wanted.file_system.unwrap_or_default()))
         }
         (Some(found), _) if is_mark(&found.label) => {
             Err(FormatError::CopyOfUnfinished(found.label.clone()))
@@ -196,19 +196,19 @@ fn plan(
             Err(FormatError::Another { then: uuid.clone(), now: now.clone() })
         }
         (Some(found), Some(Content::Formatting { uuid, .. })) if found.uuid == *uuid => {
-            there(found, wanted).map(Plan::Finish)
+            there(found, wanted).map(FormatPlan::Finish)
         }
-        (Some(found), _) => there(found, wanted).map(Plan::Use),
+        (Some(found), _) => there(found, wanted).map(FormatPlan::Use),
         (None, Some(Content::Ready { uuid })) => Err(FormatError::Lost(uuid.clone())),
         // It was blank then and has no signature now: mkfs had come so far.
         (None, Some(Content::Formatting { size, .. })) if *size == seen.size => {
-            Ok(Plan::Again(wanted.file_system.unwrap_or_default()))
+            Ok(FormatPlan::Again(wanted.file_system.unwrap_or_default()))
         }
         (None, Some(Content::Formatting { size, .. })) => {
             Err(FormatError::OtherSize { then: *size, now: seen.size })
         }
         (None, None) if seen.zero || wanted.blank == Blank::Unsigned => {
-            Ok(Plan::Format(wanted.file_system.unwrap_or_default()))
+            Ok(FormatPlan::Format(wanted.file_system.unwrap_or_default()))
         }
         (None, None) => Err(FormatError::NotBlank),
     }
