@@ -283,7 +283,7 @@ mod tests {
         let ended = Some(CertificateFault::Ended(SystemTime::UNIX_EPOCH));
         let shared = Some(CertificateFault::Shared([None, None]));
         let down = Health { state: HealthState::Gone, seconds: 9, why: "no socket".into() };
-        let down = Some(DriverHealth::told(&down));
+        let down = Some(DriverHealth::reported(&down));
         let apart = Some("w".to_owned());
         let table = [
             (good(), None),

@@ -179,7 +179,7 @@ mod tests {
         let claim = Pending { uid: "x".into(), driver: driver.clone(), node: Some(node("n1")) };
         let why = |state, seconds| {
             let told = Health { state, seconds, why: "no socket".into() };
-            let health = |_: &NodeName| Some(DriverHealth::told(&told));
+            let health = |_: &NodeName| Some(DriverHealth::reported(&told));
             reason(&claim, &State::default(), |_| None, health, Duration::from_secs(10))
         };
         assert_eq!(why(HealthState::Up, 99), None);

@@ -433,7 +433,7 @@ mod tests {
     async fn a_node_and_a_claim_are_told_of_a_driver_that_is_down_node_first() {
         let driver: DriverName = "d.example".parse().unwrap();
         let told = Health { state: HealthState::Gone, seconds: 9, why: "no socket".into() };
-        let health = DriverHealth::told(&told);
+        let health = DriverHealth::reported(&told);
         let of_node = drivers_down(&node("n1"), "u1", &[(&driver, health)]);
         let down = Reason::Down {
             node: node("n1"),

@@ -15,7 +15,7 @@ use crate::pki::issuer::CaTag;
 use crate::state::policy::Scope;
 use crate::state::store::writer::Store;
 
-/// The least time between two tellings.
+/// The least time between two broadcasts.
 const APART: Duration = Duration::from_secs(1);
 
 /// The settings for all edges. A change is broadcast.
@@ -29,9 +29,9 @@ pub(super) struct Broadcast {
     ca: Option<CaTag>,
 }
 
-/// Tells all edges.
+/// Broadcasts to all edges.
 pub(super) struct Broadcaster {
-    told: watch::Sender<Broadcast>,
+    broadcasts: watch::Sender<Broadcast>,
     scopes: Scopes,
     store: Store,
     tasks: Tasks,
@@ -49,9 +49,10 @@ struct Turn {
 
 impl Broadcaster {
     pub(super) fn new(store: Store, tasks: Tasks, scopes: Scopes, backoff_cap: Duration) -> Self {
-        let told = Broadcast { backoff_cap, ..Broadcast::default() };
+        let first = Broadcast { backoff_cap, ..Broadcast::default() };
         let turn = Turn { backoff_cap, ..Turn::default() };
-        Self { told: watch::Sender::new(told), scopes, store, tasks, turn: Mutex::new(turn) }
+        let broadcasts = watch::Sender::new(first);
+        Self { broadcasts, scopes, store, tasks, turn: Mutex::new(turn) }
     }
 
     /// The scopes of all drivers, from the operator and the drivers.
@@ -59,47 +60,47 @@ impl Broadcaster {
         &self.scopes
     }
 
-    /// The longest backoff of an edge, as told last.
+    /// The longest backoff of an edge, as broadcast last.
     pub(super) fn backoff_cap(&self) -> Duration {
-        self.told.borrow().backoff_cap
+        self.broadcasts.borrow().backoff_cap
     }
 
-    /// Changes whenever edges have to be told something new.
-    pub(super) fn told(&self) -> watch::Receiver<Broadcast> {
-        self.told.subscribe()
+    /// Changes with each broadcast.
+    pub(super) fn broadcasts(&self) -> watch::Receiver<Broadcast> {
+        self.broadcasts.subscribe()
     }
 
-    /// Tells a backoff that is longer than before.
+    /// Broadcasts a backoff that is longer than before.
     pub(super) fn cap(self: &Arc<Self>, backoff_cap: Duration) {
         let mut turn = self.turn();
         if backoff_cap > turn.backoff_cap {
             turn.backoff_cap = backoff_cap;
-            self.tell(turn);
+            self.broadcast(turn);
         }
     }
 
-    /// Tells which CA issues, if it is another one.
+    /// Broadcasts which CA issues, if it is another one.
     pub(super) fn ca(self: &Arc<Self>, ca: CaTag) {
         let mut turn = self.turn();
         if turn.ca != Some(ca) {
             turn.ca = Some(ca);
-            self.tell(turn);
+            self.broadcast(turn);
         }
     }
 
-    /// Tells the scopes, if a node's report has changed one.
+    /// Broadcasts the scopes, if a node's report has changed one.
     pub(super) fn refresh(self: &Arc<Self>) {
-        self.tell(self.turn());
+        self.broadcast(self.turn());
     }
 
-    /// Tells all edges now, or a second after the last time.
-    fn tell(self: &Arc<Self>, mut turn: MutexGuard<'_, Turn>) {
+    /// Broadcasts now, or a second after the last time.
+    fn broadcast(self: &Arc<Self>, mut turn: MutexGuard<'_, Turn>) {
         if turn.is_waiting {
             return;
         }
         let next = turn.last.map(|last| last + APART);
         let Some(next) = next.filter(|next| *next > Instant::now()) else {
-            return self.tell_now(turn);
+            return self.broadcast_now(turn);
         };
         turn.is_waiting = true;
         let broadcaster = self.clone();
@@ -107,22 +108,22 @@ impl Broadcaster {
             sleep_until(next).await;
             let mut turn = broadcaster.turn();
             turn.is_waiting = false;
-            broadcaster.tell_now(turn);
+            broadcaster.broadcast_now(turn);
         });
     }
 
-    fn tell_now(&self, mut turn: MutexGuard<'_, Turn>) {
+    fn broadcast_now(&self, mut turn: MutexGuard<'_, Turn>) {
         let mut scopes = self.scopes.all(&self.store);
         let cap = turn.backoff_cap;
         let ca = turn.ca;
-        let has_changed = self.told.send_if_modified(|told| {
-            std::mem::swap(&mut told.scopes, &mut scopes);
-            let is_longer = told.backoff_cap != cap;
-            told.backoff_cap = cap;
+        let has_changed = self.broadcasts.send_if_modified(|broadcast| {
+            std::mem::swap(&mut broadcast.scopes, &mut scopes);
+            let is_longer = broadcast.backoff_cap != cap;
+            broadcast.backoff_cap = cap;
             // The first is known at the start, and each welcome has it.
-            let is_other = told.ca.is_some() && told.ca != ca;
-            told.ca = ca;
-            is_longer || is_other || told.scopes != scopes
+            let is_other = broadcast.ca.is_some() && broadcast.ca != ca;
+            broadcast.ca = ca;
+            is_longer || is_other || broadcast.scopes != scopes
         });
         if has_changed {
             turn.last = Some(Instant::now());

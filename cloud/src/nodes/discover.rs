@@ -175,7 +175,7 @@ impl Discovery<'_> {
             nodes.into_iter().partition(|node| self.queries.links().now(node).is_some());
         silent.retain(|node| !self.is_not_there(node, id));
         let answers: Vec<_> = stream::iter(nodes)
-            .map(|node| async { (self.tell(&node, method, call.clone()).await, node) })
+            .map(|node| async { (self.send(&node, method, call.clone()).await, node) })
             .buffer_unordered(AT_ONCE)
             .collect()
             .await;
@@ -240,7 +240,7 @@ impl Discovery<'_> {
         })
     }
 
-    async fn tell(&self, node: &NodeName, method: Method, mut call: Call) -> Result<Answer, Error> {
+    async fn send(&self, node: &NodeName, method: Method, mut call: Call) -> Result<Answer, Error> {
         self.queries.node_call(node, method, self.deadline).unary(&mut call).await
     }
 

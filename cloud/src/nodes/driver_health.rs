@@ -26,7 +26,7 @@ pub struct DriverHealth {
     /// The time in this state before the report.
     before: Duration,
     /// The time of the report.
-    heard: Instant,
+    reported_at: Instant,
 }
 
 /// The last report of a link's edge.
@@ -34,7 +34,7 @@ pub struct DriverHealth {
 pub(super) struct ReportedHealth(Mutex<Option<HealthReport>>);
 
 struct HealthReport {
-    heard: Instant,
+    reported_at: Instant,
     /// As many as the quota of drivers allows.
     drivers: Box<[(DriverName, DriverHealth)]>,
 }
@@ -43,30 +43,30 @@ impl DriverHealth {
     fn new(state: HealthState, why: &str, before: Duration) -> Self {
         let end = (0..=LONGEST.min(why.len())).rev().find(|end| why.is_char_boundary(*end));
         let why = why.get(..end.unwrap_or_default()).unwrap_or_default().into();
-        Self { state, why, before, heard: Instant::now() }
+        Self { state, why, before, reported_at: Instant::now() }
     }
 
     /// The health that an edge reports now.
-    pub(crate) fn told(health: &Health) -> Self {
+    pub(crate) fn reported(health: &Health) -> Self {
         Self::new(health.state, &health.why, Duration::from_secs(health.seconds))
     }
 
     /// The health in an edge's report. An older edge reports none: a driver that answers is up.
     fn of(driver: &Driver, last: Option<&Self>) -> Self {
         if let Some(health) = &driver.health {
-            return Self::told(health);
+            return Self::reported(health);
         }
-        let told = match driver.answers.is_empty() {
+        let presumed = match driver.answers.is_empty() {
             true => Self::new(HealthState::Starting, "it has not answered yet", Duration::ZERO),
             false => Self::new(HealthState::Up, "", Duration::ZERO),
         };
-        last.filter(|last| last.state == told.state).cloned().unwrap_or(told)
+        last.filter(|last| last.state == presumed.state).cloned().unwrap_or(presumed)
     }
 
     /// A driver that the edge does not name any more.
-    fn unnamed(heard: Instant) -> Self {
+    fn unnamed(reported_at: Instant) -> Self {
         let why = "csi-edge does not name it any more";
-        Self { heard, ..Self::new(HealthState::Gone, why, Duration::ZERO) }
+        Self { reported_at, ..Self::new(HealthState::Gone, why, Duration::ZERO) }
     }
 
     /// True if new volumes may go to it.
@@ -76,7 +76,7 @@ impl DriverHealth {
 
     /// The time in this state.
     pub fn lasts(&self) -> Duration {
-        self.before.saturating_add(self.heard.elapsed())
+        self.before.saturating_add(self.reported_at.elapsed())
     }
 
     /// The time for which it has been down; none if it is not.
@@ -114,24 +114,26 @@ impl ReportedHealth {
         let mut report = self.lock();
         let last = |name: &DriverName| report.as_ref()?.of(name);
         let served = drivers.iter().filter(|driver| has_front(&driver.name));
-        let told = served
-            .map(|driver| (driver.name.clone(), DriverHealth::of(driver, last(&driver.name))));
-        let drivers = told.collect();
-        *report = Some(HealthReport { heard: Instant::now(), drivers });
+        let drivers = served
+            .map(|driver| (driver.name.clone(), DriverHealth::of(driver, last(&driver.name))))
+            .collect();
+        *report = Some(HealthReport { reported_at: Instant::now(), drivers });
     }
 
     /// The health of a driver; none before the first report.
     pub(super) fn of(&self, driver: &DriverName) -> Option<DriverHealth> {
         let report = self.lock();
         let report = report.as_ref()?;
-        Some(report.of(driver).cloned().unwrap_or_else(|| DriverHealth::unnamed(report.heard)))
+        Some(
+            report.of(driver).cloned().unwrap_or_else(|| DriverHealth::unnamed(report.reported_at)),
+        )
     }
 
     /// True if a driver is up. Before the edge has said anything, it counts as up.
     pub(super) fn is_up(&self, driver: &DriverName) -> bool {
         let report = self.lock();
-        let told = |report: &HealthReport| report.of(driver).is_some_and(DriverHealth::is_up);
-        report.as_ref().is_none_or(told)
+        let is_up = |report: &HealthReport| report.of(driver).is_some_and(DriverHealth::is_up);
+        report.as_ref().is_none_or(is_up)
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<HealthReport>> {

@@ -18,7 +18,7 @@ pub(super) struct Greetings(Arc<Mutex<HashMap<NodeName, Vec<Waiting>>>>);
 
 struct Waiting {
     ended: CancellationToken,
-    heard: bool,
+    hello_received: bool,
     number: u64,
 }
 
@@ -41,8 +41,8 @@ impl Greetings {
         let mut all = self.lock();
         let of_node = all.entry(node.clone()).or_default();
         let number = of_node.last().map_or(0, |entry| entry.number + 1);
-        of_node.push(Waiting { ended: ended.clone(), heard: false, number });
-        let waiting = of_node.iter().filter(|entry| !entry.heard);
+        of_node.push(Waiting { ended: ended.clone(), hello_received: false, number });
+        let waiting = of_node.iter().filter(|entry| !entry.hello_received);
         for entry in waiting.rev().skip(WAITING) {
             entry.ended.cancel();
         }
@@ -59,13 +59,13 @@ impl Greetings {
 
 impl Greeting {
     /// Notes that the hello is there. The node's older links that are not welcomed yet end.
-    pub(super) fn heard(&self) {
+    pub(super) fn hello_received(&self) {
         let mut all = self.all.lock();
         for entry in all.get_mut(&self.node).into_iter().flatten() {
             if entry.number < self.number {
                 entry.ended.cancel();
             }
-            entry.heard |= entry.number == self.number;
+            entry.hello_received |= entry.number == self.number;
         }
     }
 
@@ -103,7 +103,7 @@ mod tests {
         let places: Vec<_> = (0..6).map(|_| all.begin(&node)).collect();
         let ended = || places.iter().map(is_ended).collect::<Vec<_>>();
         assert_eq!(ended(), [true, true, false, false, false, false]);
-        places[4].heard();
+        places[4].hello_received();
         assert_eq!(ended(), [true, true, true, true, false, false], "one hello at a time");
         all.end(&node);
         assert_eq!(ended(), [true; 6]);

@@ -107,9 +107,9 @@ impl Handle {
         Self { expires, ..self }
     }
 
-    /// The same link of an edge that says this of its drivers.
+    /// The same link with the health that its edge reports.
     #[must_use]
-    pub(super) fn telling(self, health: ReportedHealth) -> Self {
+    pub(super) fn with_health(self, health: ReportedHealth) -> Self {
         Self { health, ..self }
     }
 

@@ -65,7 +65,7 @@ pub async fn run(
 struct Established {
     link: Link,
     wanted: mpsc::Receiver<Want>,
-    told: watch::Receiver<Broadcast>,
+    broadcasts: watch::Receiver<Broadcast>,
     labelled: LabelledReport,
     metadata: Sending,
 }
@@ -77,7 +77,7 @@ impl Established {
         identity: &'a Identity<NodeName>,
         handle: &'a Arc<Handle>,
     ) -> LinkTask<'a> {
-        let Self { link, wanted, told, labelled, metadata } = self;
+        let Self { link, wanted, broadcasts, labelled, metadata } = self;
         let node = &identity.name;
         LinkTask {
             links,
@@ -86,11 +86,11 @@ impl Established {
             handle,
             link,
             wanted,
-            told,
+            broadcasts,
             labelled,
             metadata,
             leases: LeaseQueue::new(links, node, handle),
-            told_to_leave: false,
+            leave_sent: false,
             leaving: false,
         }
     }
@@ -139,7 +139,7 @@ async fn establish(
             return None;
         }
     };
-    greeting.heard();
+    greeting.hello_received();
     let peer = peer(identity, &link, from, &hello);
     if let Err(over) = report::check(links.store(), node, &hello.drivers) {
         refuse(node, link, &chain(&over)).await;
@@ -162,7 +162,7 @@ async fn establish(
         links.store().not_taken().forget(node);
     }
     links.refresh_scopes();
-    let told = links.told();
+    let broadcasts = links.broadcasts();
     let welcome = links.welcome(node, &unserved, peer.ca);
     let published = welcome.publishes_topology.clone();
     if let Err(error) = link.send(&Message::Welcome(welcome)).await {
@@ -172,7 +172,7 @@ async fn establish(
     // Room for one byte stream of each kind. tokio's channel would take 1.1 KiB of each idle link.
     let (want, wanted) = mpsc::channel(2);
     let handle = Handle::new(peer, want, links.tasks().group()).expiring(link.expires());
-    let handle = Arc::new(handle.telling(health));
+    let handle = Arc::new(handle.with_health(health));
     handle.set_unserved(unserved);
     links.enter(node, &handle);
     if links.topology_published_at(node) != published {
@@ -180,7 +180,7 @@ async fn establish(
         handle.news.notify_one();
     }
     let metadata = Sending::new(links.metadata(), node, position);
-    Some((handle, Established { link, wanted, told, labelled, metadata }))
+    Some((handle, Established { link, wanted, broadcasts, labelled, metadata }))
 }
 
 /// The peer, from its hello and from the connection itself.
@@ -299,12 +299,12 @@ struct LinkTask<'a> {
     handle: &'a Arc<Handle>,
     link: Link,
     wanted: mpsc::Receiver<Want>,
-    told: watch::Receiver<Broadcast>,
+    broadcasts: watch::Receiver<Broadcast>,
     labelled: LabelledReport,
     metadata: Sending,
     leases: LeaseQueue<'a>,
-    /// The cloud has told the edge to leave.
-    told_to_leave: bool,
+    /// The edge was asked to leave.
+    leave_sent: bool,
     /// The edge has said that it leaves.
     leaving: bool,
 }
@@ -325,8 +325,8 @@ impl LinkTask<'_> {
             let send = tokio::select! {
                 biased;
                 () = self.handle.tasks.stopped() => return self.stopped(),
-                () = self.links.drained(), if !self.told_to_leave => {
-                    self.told_to_leave = true;
+                () = self.links.drained(), if !self.leave_sent => {
+                    self.leave_sent = true;
                     Some(Message::Leave)
                 }
                 Some(want) = self.wanted.next() => {
@@ -335,7 +335,7 @@ impl LinkTask<'_> {
                 }
                 reply = self.leases.next() => Some(Message::LeaseReply(reply)),
                 part = self.metadata.next(), if !self.leaving => Some(Message::Metadata(part)),
-                Ok(()) = self.told.changed() => Some(self.welcome()),
+                Ok(()) = self.broadcasts.changed() => Some(self.welcome()),
                 () = self.handle.news.notified() => Some(self.welcome()),
                 drivers = self.labelled.changed() => match Box::pin(self.drivers(drivers)).await {
                     Ok(message) => Some(message),
@@ -345,7 +345,7 @@ impl LinkTask<'_> {
                     self.log_unlinked();
                     return End::Close("the last call is answered".into());
                 }
-                event = self.link.next() => match Box::pin(self.hear(event)).await {
+                event = self.link.next() => match Box::pin(self.handle_event(event)).await {
                     Ok(message) => message,
                     Err(end) => return end,
                 },
@@ -390,7 +390,7 @@ impl LinkTask<'_> {
     }
 
     /// Handles an event of the link; returns the message to send back, if any.
-    async fn hear(&mut self, event: Event) -> Result<Option<Message>, End> {
+    async fn handle_event(&mut self, event: Event) -> Result<Option<Message>, End> {
         let counts = matches!(event, Event::Message(_)) && !self.is_paced(&event);
         if counts && let Err(over) = self.links.take_message(self.node) {
             return Err(self.broken(over.to_string()));

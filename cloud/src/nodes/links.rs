@@ -397,9 +397,9 @@ impl Links {
         }
     }
 
-    /// Changes whenever edges have to be told something new.
-    pub(super) fn told(&self) -> watch::Receiver<Broadcast> {
-        self.broadcaster.told()
+    /// Changes with each broadcast.
+    pub(super) fn broadcasts(&self) -> watch::Receiver<Broadcast> {
+        self.broadcaster.broadcasts()
     }
 
     /// The CAs that a node last reported. None if it reported none since this csi-cloud began.

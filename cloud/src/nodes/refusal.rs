@@ -87,8 +87,8 @@ pub(super) fn to_leader(links: &Links, why: &NotLeading) -> Refused {
 
 async fn end_with(mut link: Link, refused: Refused) {
     let reason = refused.reason.clone();
-    let told = timeout(LAST_WORD, link.send(&Message::Refused(refused))).await;
-    if matches!(told, Ok(Ok(()))) {
+    let sent = timeout(LAST_WORD, link.send(&Message::Refused(refused))).await;
+    if matches!(sent, Ok(Ok(()))) {
         link.close(&reason).await;
     }
 }

@@ -97,7 +97,7 @@ mod tests {
         let links = Links::new(store.clone(), tasks, |_, _, _, _| Box::pin(async { None }))
             .scoped(&policies);
         let scopes = Scopes::new(&policies);
-        let mut told = links.told();
+        let mut broadcasts = links.broadcasts();
         let [n1, n2]: [NodeName; 2] = ["n1".parse().unwrap(), "n2".parse().unwrap()];
         let away = |name: &str| Driver { answers: Default::default(), ..driver(name, false) };
         ingest::drivers(
@@ -118,8 +118,8 @@ mod tests {
         .await
         .unwrap();
         links.refresh_scopes();
-        assert!(told.has_changed().unwrap());
-        told.mark_unchanged();
+        assert!(broadcasts.has_changed().unwrap());
+        broadcasts.mark_unchanged();
         let expected = [(word, Scope::Node), (inferred.clone(), Scope::Shared)];
         assert_eq!(scopes.at(&n1, &store), expected.into());
         assert!(
@@ -133,7 +133,7 @@ mod tests {
         assert_eq!(scopes.at(&n1, &store).get(&inferred), Some(&Scope::Shared));
         links.refresh_scopes();
         tokio::time::sleep(std::time::Duration::from_secs(2)).await;
-        assert!(!told.has_changed().unwrap(), "there is nothing new to tell");
+        assert!(!broadcasts.has_changed().unwrap(), "there is nothing new to tell");
     }
 
     #[tokio::test(start_paused = true)]
@@ -141,7 +141,7 @@ mod tests {
         let tasks = Tasks::default();
         let store = Store::open(Box::new(Memory::default()), &tasks).unwrap();
         let links = Links::new(store.clone(), tasks, |_, _, _, _| Box::pin(async { None }));
-        let mut told = links.told();
+        let mut broadcasts = links.broadcasts();
         let node: NodeName = "n1".parse().unwrap();
         let mut messages = 0;
         for time in 0..100 {
@@ -150,8 +150,8 @@ mod tests {
             ingest::drivers(&store, &Authority::default(), &node, vec![another]).await.unwrap();
             links.refresh_scopes();
             tokio::time::sleep(std::time::Duration::from_millis(30)).await;
-            messages += usize::from(told.has_changed().unwrap());
-            told.mark_unchanged();
+            messages += usize::from(broadcasts.has_changed().unwrap());
+            broadcasts.mark_unchanged();
         }
         assert!((1..=4).contains(&messages), "{messages} in 3 s");
     }

@@ -13,7 +13,7 @@ fn name(name: &str) -> DriverName {
     name.parse().unwrap()
 }
 
-fn told(state: HealthState, seconds: u64, why: &str) -> Driver {
+fn reported(state: HealthState, seconds: u64, why: &str) -> Driver {
     let health = Health { state, seconds, why: why.into() };
     Driver { name: name("a.example"), answers: BTreeMap::new(), health: Some(health) }
 }
@@ -37,20 +37,20 @@ fn after(reports: &[Driver]) -> (ReportedHealth, DriverHealth) {
 
 #[tokio::test(start_paused = true)]
 async fn the_time_of_a_state_is_the_edges_and_then_ours() {
-    let (_, gone) = after(&[told(HealthState::Gone, 7, "no socket")]);
+    let (_, gone) = after(&[reported(HealthState::Gone, 7, "no socket")]);
     tokio::time::advance(SECOND * 3).await;
     assert_eq!((gone.lasts(), gone.down()), (SECOND * 10, Some(SECOND * 10)));
     assert_eq!((gone.name(), &*gone.why), ("gone", "no socket"));
-    let (_, up) = after(&[told(HealthState::Gone, 7, ""), told(HealthState::Up, 0, "")]);
+    let (_, up) = after(&[reported(HealthState::Gone, 7, ""), reported(HealthState::Up, 0, "")]);
     assert_eq!((up.is_up(), up.down()), (true, None));
-    let (_, forever) = after(&[told(HealthState::Failing, u64::MAX, "")]);
+    let (_, forever) = after(&[reported(HealthState::Failing, u64::MAX, "")]);
     tokio::time::advance(SECOND).await;
     assert!(forever.down().is_some_and(|down| down > SECOND));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_driver_that_is_starting_for_long_is_down() {
-    let (_, starting) = after(&[told(HealthState::Starting, 10, "")]);
+    let (_, starting) = after(&[reported(HealthState::Starting, 10, "")]);
     assert_eq!((starting.is_up(), starting.down()), (false, None));
     tokio::time::advance(STARTING).await;
     assert_eq!(starting.down(), Some(SECOND * 10));
@@ -89,8 +89,8 @@ fn a_link_whose_edge_has_said_nothing_is_no_reason_to_pass_it_over() {
 
 #[test]
 fn a_long_reason_is_cut_between_characters() {
-    let (_, long) = after(&[told(HealthState::Gone, 0, &"é".repeat(4000))]);
+    let (_, long) = after(&[reported(HealthState::Gone, 0, &"é".repeat(4000))]);
     assert_eq!(long.why.len(), LONGEST);
-    let (_, odd) = after(&[told(HealthState::Gone, 0, &format!("x{}", "é".repeat(4000)))]);
+    let (_, odd) = after(&[reported(HealthState::Gone, 0, &format!("x{}", "é".repeat(4000)))]);
     assert_eq!(odd.why.len(), LONGEST - 1);
 }

@@ -32,13 +32,13 @@ fn a_larger_fleet_takes_longer_to_come_back() {
 async fn edges_are_told_again_when_the_fleet_has_grown() {
     let tasks = Tasks::default();
     let links = links(&tasks);
-    let told = links.told();
+    let broadcasts = links.broadcasts();
     for name in 0..4_000 {
-        assert!(!told.has_changed().unwrap(), "with {name} links");
+        assert!(!broadcasts.has_changed().unwrap(), "with {name} links");
         links.enter(&format!("n{name}").parse().unwrap(), &handle(&tasks));
     }
-    assert_eq!(told.borrow().backoff_cap, Duration::from_secs(4));
-    assert!(told.has_changed().unwrap());
+    assert_eq!(broadcasts.borrow().backoff_cap, Duration::from_secs(4));
+    assert!(broadcasts.has_changed().unwrap());
 }
 
 #[tokio::test]
