@@ -250,8 +250,8 @@ async fn forget_lists(store: &Store, new_leases: bool) -> anyhow::Result<()> {
 fn keep_certificate(credentials: &Credentials, files: &Files, links: &Arc<Links>, tasks: &Tasks) {
     let current = credentials.clone().keep_current(files.clone(), tls::Role::Cloud);
     tasks.spawn_until_stop("certificates", current);
-    let told = links.clone();
-    let issued = move |ca| told.issued_by(ca);
+    let informed = links.clone();
+    let issued = move |ca| informed.issued_by(ca);
     let upkeep = own::keep(links.enrolment().clone(), credentials.clone(), issued);
     tasks.spawn_until_stop("csi-cloud's certificate", upkeep);
 }

@@ -100,12 +100,12 @@ fn is_due(own: &CertificateDer<'_>, issuers: &Issuers, now: SystemTime) -> bool 
     now >= due && issuers.known().own.has_issued(own)
 }
 
-/// Renews the certificate in time, and tells `tell` which CA issues whenever that changes. Never
+/// Renews the certificate in time, and calls `on_issuer` whenever another CA issues. Never
 /// ends, unless there is no CA.
 pub async fn keep(
     enrolment: Arc<Enrolment>,
     credentials: Credentials,
-    tell: impl Fn(CaTag) + Send + Sync,
+    on_issuer: impl Fn(CaTag) + Send + Sync,
 ) {
     if enrolment.issuers().is_none() {
         return;
@@ -116,7 +116,7 @@ pub async fn keep(
         // A file system that hangs delays this task only.
         let looked = tokio::task::spawn_blocking(move || look(enrolment.issuers()?, &credentials));
         let Ok(Some((tag, kept))) = looked.await else { return };
-        tell(tag);
+        on_issuer(tag);
         let pause = match kept {
             Ok(()) => LOOK,
             Err(error) => {
