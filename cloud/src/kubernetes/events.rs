@@ -22,7 +22,7 @@ use crate::state::colocated::Colocated;
 use crate::state::condition::HomeCondition;
 use crate::state::default_name::claim_uid;
 use crate::state::known::State;
-use crate::state::not_taken::Untold;
+use crate::state::not_taken::UnnotifiedPod;
 use crate::state::record::Home;
 use crate::state::set_apart::ApartNodes;
 
@@ -152,8 +152,8 @@ pub(super) fn colocated(colocated: &Colocated) -> Notice {
 }
 
 /// A pod's runtime did not take direct volumes as devices.
-pub(super) fn not_taken(untold: &Untold) -> Notice {
-    let Untold { node, pod, volumes } = untold;
+pub(super) fn not_taken(unnotified: &UnnotifiedPod) -> Notice {
+    let UnnotifiedPod { node, pod, volumes } = unnotified;
     let volumes = volumes.join(", ");
     // Advice first: the end of a long note is cut.
     let note = format!(
@@ -455,8 +455,8 @@ mod tests {
     fn a_pod_is_told_that_its_volume_was_not_taken() {
         let pod = Pod { namespace: "shop".into(), name: "db-0".into(), uid: "u1".into() };
         let volumes = vec!["v1 of d.example".to_owned(), "v2 of d.example".to_owned()];
-        let untold = Untold { node: node("n1"), pod, volumes };
-        let notice = not_taken(&untold);
+        let unnotified = UnnotifiedPod { node: node("n1"), pod, volumes };
+        let notice = not_taken(&unnotified);
         assert_eq!((notice.type_, notice.reason), (EventType::Warning, "DirectVolumeNotTaken"));
         for word in ["node n1", "direct check", "v1 of d.example, v2 of d.example"] {
             assert!(notice.note.contains(word), "{word} is not in {}", notice.note);
@@ -479,7 +479,7 @@ mod tests {
     fn a_note_has_no_control_characters_of_a_volumes_id() {
         let pod = Pod { namespace: "shop".into(), name: "db-0".into(), uid: "u1".into() };
         let volumes = vec!["v1\u{1b}[2J\nforged\u{202e}".to_owned()];
-        let note = cut(&not_taken(&Untold { node: node("n1"), pod, volumes }).note);
+        let note = cut(&not_taken(&UnnotifiedPod { node: node("n1"), pod, volumes }).note);
         assert!(note.ends_with("v1\\u{1b}[2J\\nforged\\u{202e}"), "{note}");
     }
 }

@@ -59,7 +59,7 @@ impl Keeper {
         for notice in self.certificate_faults() {
             self.publish_event(notice).await?;
         }
-        self.tell_pods().await?;
+        self.notify_pods().await?;
         if self.left.is_empty() {
             let mut found = self.scan_volumes().await;
             found.extend(self.waiting_objects().await?);
@@ -81,13 +81,13 @@ impl Keeper {
     }
 
     /// Tells pods that direct volumes of theirs were not taken, each once.
-    async fn tell_pods(&mut self) -> Result<(), Away> {
-        for untold in self.facts.store.not_taken().untold() {
+    async fn notify_pods(&mut self) -> Result<(), Away> {
+        for unnotified in self.facts.store.not_taken().unnotified() {
             if self.turns == 0 || !self.retries.may(POD_EVENTS, Instant::now()) {
                 return Ok(());
             }
             self.turns -= 1;
-            let notice = events::not_taken(&untold);
+            let notice = events::not_taken(&unnotified);
             let about = &notice.about;
             let answered = self.create_event(&notice).await;
             let is_final = matches!(answered, Err(ApiError::Missing | ApiError::Refused(_)));
@@ -98,7 +98,7 @@ impl Keeper {
             } else if !is_final {
                 return Ok(());
             }
-            self.facts.store.not_taken().set_told(&untold);
+            self.facts.store.not_taken().set_notified(&unnotified);
         }
         Ok(())
     }
@@ -240,19 +240,19 @@ impl Keeper {
                 self.limiter.keep(&notice, Instant::now(), notice_limiter::AGAIN);
             }
             answered => {
-                let told = self.settled(EVENTS, answered)?.is_some();
+                let published = self.settled(EVENTS, answered)?.is_some();
                 let note = &notice.note;
                 match notice.type_ {
-                    EventType::Warning if told => {
+                    EventType::Warning if published => {
                         warn!(?about, reason, note, "told in Kubernetes");
                     }
-                    EventType::Normal if told => {
+                    EventType::Normal if published => {
                         info!(?about, reason, note, "told in Kubernetes");
                     }
                     EventType::Warning | EventType::Normal => {}
                 }
                 // A refused Event does not delay the others.
-                let again = if told { notice_limiter::AGAIN } else { REFUSED };
+                let again = if published { notice_limiter::AGAIN } else { REFUSED };
                 self.limiter.keep(&notice, Instant::now(), again);
             }
         }

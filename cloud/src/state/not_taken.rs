@@ -10,7 +10,7 @@ use proto::control::not_taken::{NotTaken, Pod};
 use proto::names::NodeName;
 
 /// The pods of a node that are remembered as told, besides those in its last report.
-const MAX_TOLD: usize = 256;
+const MAX_NOTIFIED: usize = 256;
 /// The pods of one node that are told at a time, so that no node keeps the others waiting.
 const AT_ONCE: usize = 8;
 
@@ -24,12 +24,12 @@ pub struct NotTakenReports {
 struct Reported {
     report: NotTaken,
     /// For each pod, the volumes that an Event told it of.
-    told: BTreeMap<Pod, BTreeSet<String>>,
+    notified: BTreeMap<Pod, BTreeSet<String>>,
 }
 
 /// A pod that was not told of some of its volumes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Untold {
+pub struct UnnotifiedPod {
     /// The node that reports it.
     pub node: NodeName,
     /// The pod, by that node's word alone.
@@ -46,11 +46,11 @@ impl NotTakenReports {
         let mut reported = by_node.remove(node).unwrap_or_default();
         let more = report.total > reported.report.total;
         reported.report = report;
-        if reported.told.len() > MAX_TOLD {
+        if reported.notified.len() > MAX_NOTIFIED {
             let current = pods(&reported.report);
-            reported.told.retain(|pod, _| current.contains_key(pod));
+            reported.notified.retain(|pod, _| current.contains_key(pod));
         }
-        if reported.report.total > 0 || !reported.told.is_empty() {
+        if reported.report.total > 0 || !reported.notified.is_empty() {
             by_node.insert(node.clone(), reported);
         }
         more
@@ -84,19 +84,19 @@ impl NotTakenReports {
     }
 
     /// Some pods of each node that were not told of all their volumes.
-    pub fn untold(&self) -> Vec<Untold> {
+    pub fn unnotified(&self) -> Vec<UnnotifiedPod> {
         let by_node = self.by_node();
-        by_node.iter().flat_map(|(node, reported)| reported.untold(node)).collect()
+        by_node.iter().flat_map(|(node, reported)| reported.unnotified(node)).collect()
     }
 
     /// The pod was told of these volumes, or cannot be.
-    pub fn set_told(&self, untold: &Untold) {
+    pub fn set_notified(&self, unnotified: &UnnotifiedPod) {
         let mut by_node = self.by_node();
-        if let Some(reported) = by_node.get_mut(&untold.node) {
+        if let Some(reported) = by_node.get_mut(&unnotified.node) {
             // Its node may have taken it back meanwhile.
-            if pods(&reported.report).contains_key(&untold.pod) {
-                let told = reported.told.entry(untold.pod.clone()).or_default();
-                told.extend(untold.volumes.iter().cloned());
+            if pods(&reported.report).contains_key(&unnotified.pod) {
+                let notified = reported.notified.entry(unnotified.pod.clone()).or_default();
+                notified.extend(unnotified.volumes.iter().cloned());
             }
         }
     }
@@ -107,14 +107,14 @@ impl NotTakenReports {
 }
 
 impl Reported {
-    fn untold(&self, node: &NodeName) -> Vec<Untold> {
-        let untold = pods(&self.report).into_iter().filter_map(|(pod, mut volumes)| {
-            let told = self.told.get(pod);
-            volumes.retain(|volume| !told.is_some_and(|told| told.contains(volume)));
+    fn unnotified(&self, node: &NodeName) -> Vec<UnnotifiedPod> {
+        let unnotified = pods(&self.report).into_iter().filter_map(|(pod, mut volumes)| {
+            let notified = self.notified.get(pod);
+            volumes.retain(|volume| !notified.is_some_and(|notified| notified.contains(volume)));
             let is_news = !volumes.is_empty();
-            is_news.then(|| Untold { node: node.clone(), pod: pod.clone(), volumes })
+            is_news.then(|| UnnotifiedPod { node: node.clone(), pod: pod.clone(), volumes })
         });
-        untold.take(AT_ONCE).collect()
+        unnotified.take(AT_ONCE).collect()
     }
 }
 
@@ -174,17 +174,21 @@ mod tests {
         reports.set(&n1, report(&first));
         reports.set(&node("n2"), report(&[("z", Some("c"))]));
         let names = || -> Vec<_> {
-            reports.untold().into_iter().map(|untold| (untold.pod.name, untold.volumes)).collect()
+            reports
+                .unnotified()
+                .into_iter()
+                .map(|unnotified| (unnotified.pod.name, unnotified.volumes))
+                .collect()
         };
         let words = |volumes: &[&str]| -> Vec<_> {
             volumes.iter().map(|volume| format!("{volume} of d.example")).collect()
         };
         let all = [("a", &["v", "w"][..]), ("b", &["x"]), ("c", &["z"])];
         assert_eq!(names(), all.map(|(pod, volumes)| (pod.to_owned(), words(volumes))));
-        reports.set_told(&reports.untold()[0]);
+        reports.set_notified(&reports.unnotified()[0]);
         assert_eq!(names(), [("b".into(), words(&["x"])), ("c".into(), words(&["z"]))]);
-        for untold in reports.untold() {
-            reports.set_told(&untold);
+        for unnotified in reports.unnotified() {
+            reports.set_notified(&unnotified);
         }
         assert_eq!(names(), []);
         // The same again on a new link, and one more volume.
@@ -192,7 +196,7 @@ mod tests {
         assert_eq!(names(), []);
         reports.set(&n1, report(&[("v", Some("a")), ("u", Some("a"))]));
         assert_eq!(names(), [("a".into(), words(&["u"]))]);
-        reports.set_told(&reports.untold()[0]);
+        reports.set_notified(&reports.unnotified()[0]);
         // Its container has ended, and is started again.
         reports.set(&n1, NotTaken::default());
         assert!(!reports.totals().contains_key(&n1));
@@ -209,18 +213,19 @@ mod tests {
         let volumes = (0..MAX_VOLUMES * 2).map(|number| volume(&format!("v{number}"), Some("a")));
         reports.set(&node("n1"), NotTaken { total: 1, volumes: volumes.collect() });
         assert_eq!(reports.total(&node("n1")), 128);
-        assert_eq!(reports.untold()[0].volumes.len(), MAX_VOLUMES);
+        assert_eq!(reports.unnotified()[0].volumes.len(), MAX_VOLUMES);
         let pods: Vec<_> = (0..20).map(|number| format!("q{number:02}")).collect();
         let of: Vec<_> = pods.iter().map(|pod| ("v", Some(pod.as_str()))).collect();
         reports.set(&node("n2"), report(&of));
-        let of_n2 = reports.untold().into_iter().filter(|untold| untold.node == node("n2"));
+        let of_n2 =
+            reports.unnotified().into_iter().filter(|unnotified| unnotified.node == node("n2"));
         assert_eq!(of_n2.count(), AT_ONCE);
         reports.forget(&node("n2"));
-        for number in 0..MAX_TOLD * 2 {
+        for number in 0..MAX_NOTIFIED * 2 {
             let pod = format!("p{number}");
             reports.set(&node("n1"), report(&[("v", Some(&pod))]));
-            reports.set_told(&reports.untold()[0]);
+            reports.set_notified(&reports.unnotified()[0]);
         }
-        assert!(reports.by_node()[&node("n1")].told.len() <= MAX_TOLD + 1);
+        assert!(reports.by_node()[&node("n1")].notified.len() <= MAX_NOTIFIED + 1);
     }
 }
