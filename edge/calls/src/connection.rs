@@ -402,7 +402,7 @@ impl Connection {
     }
 
     /// The health of the driver here; the reason names the socket.
-    pub(crate) fn told_health(&self) -> Health {
+    pub(crate) fn reported_health(&self) -> Health {
         let mut health = self.health().health(Instant::now());
         if !health.why.is_empty() {
             health.why = format!("{}: {}", self.at().socket, health.why);
@@ -415,9 +415,9 @@ impl Connection {
         let mut health = self.health();
         let before = health.clone();
         happened(&mut health, Instant::now());
-        let (was, _) = before.told();
-        let (state, why) = health.told();
-        if before.told() == health.told() {
+        let (was, _) = before.reported();
+        let (state, why) = health.reported();
+        if before.reported() == health.reported() {
             return;
         }
         let DriverSocket { driver, socket, .. } = &*self.at();

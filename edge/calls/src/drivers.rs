@@ -176,8 +176,8 @@ impl Driver {
 
     /// The driver's health: of its worse socket, if it has two.
     pub fn health(&self) -> Health {
-        let main = self.main.told_health();
-        let controller = self.controller.as_ref().map(|controller| controller.told_health());
+        let main = self.main.reported_health();
+        let controller = self.controller.as_ref().map(|controller| controller.reported_health());
         match controller {
             Some(controller) if badness(controller.state) > badness(main.state) => controller,
             Some(_) | None => main,

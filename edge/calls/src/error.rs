@@ -324,8 +324,8 @@ mod tests {
         let broke = Error::DriverBroke { at: at.clone(), source: "it died".into() };
         let full = Error::Full { at, limit: 1 };
         let replaced = Error::LinkReplaced;
-        let told = LeaderEpoch(9);
-        let fenced = FenceError::OldLeader { node: node.clone(), epoch: None, told }.into();
+        let newest = LeaderEpoch(9);
+        let fenced = FenceError::OldLeader { node: node.clone(), epoch: None, newest }.into();
         let method = "CreateVolume";
         let denied = Error::Denied { node: node.clone(), method };
         for error in [away, replaced, denied, fenced, Error::too_late(), full] {

@@ -22,11 +22,11 @@ pub const FILE: &str = "leader-epoch.json";
 /// No epoch: a csi-cloud has none if its store was never shared.
 const NONE: u64 = 0;
 
-/// The epochs that this node was told.
+/// The epochs that this node has received.
 pub struct Fence {
     node: NodeName,
     /// The greatest one.
-    told: AtomicU64,
+    newest: AtomicU64,
     /// The greatest one in the file.
     durable: Arc<AtomicU64>,
     file: Option<PathBuf>,
@@ -45,18 +45,18 @@ struct FenceRecord {
 pub enum FenceError {
     /// It led before another one.
     #[error(
-        "node {node}: csi-edge was told that the csi-cloud of leader epoch {told} leads, and this \
-         is one {}, so it is not heard and nothing was done; call the one that leads (`csi-cloud \
-         replicas`). If its store is gone for good, remove {FILE} from csi-edge's --state and \
-         start csi-edge again", of(*.epoch)
+        "node {node}: csi-edge was told that the csi-cloud of leader epoch {newest} leads, and \
+         this is one {}, so it is not heard and nothing was done; call the one that leads \
+         (`csi-cloud replicas`). If its store is gone for good, remove {FILE} from csi-edge's \
+         --state and start csi-edge again", of(*.epoch)
     )]
     OldLeader {
         /// The node.
         node: NodeName,
         /// Its epoch, if it has one.
         epoch: Option<LeaderEpoch>,
-        /// The greatest epoch that the node was told.
-        told: LeaderEpoch,
+        /// The greatest epoch that the node has received.
+        newest: LeaderEpoch,
     },
     /// Its epoch cannot be kept, and a restart would let an earlier leader in.
     #[error(
@@ -95,22 +95,22 @@ impl Fence {
             NONE
         });
         let durable = Arc::new(kept.into());
-        Self { node, told: kept.into(), durable, file, writing: Arc::default() }
+        Self { node, newest: kept.into(), durable, file, writing: Arc::default() }
     }
 
     /// Takes the epoch of a csi-cloud. From now on those before it are refused.
     ///
     /// # Errors
     /// [`FenceError::OldLeader`].
-    pub fn hear(&self, epoch: Option<LeaderEpoch>) -> Result<(), FenceError> {
+    pub fn observe(&self, epoch: Option<LeaderEpoch>) -> Result<(), FenceError> {
         let number = number(epoch);
-        let told = self.told.fetch_max(number, Ordering::SeqCst);
-        if number < told {
-            return Err(self.old_leader(epoch, told));
+        let newest = self.newest.fetch_max(number, Ordering::SeqCst);
+        if number < newest {
+            return Err(self.old_leader(epoch, newest));
         }
-        if number > told {
-            info!(epoch = number, before = told, "another csi-cloud leads");
-            self.warn_of_memory(told);
+        if number > newest {
+            info!(epoch = number, before = newest, "another csi-cloud leads");
+            self.warn_of_memory(newest);
         }
         Ok(())
     }
@@ -131,15 +131,15 @@ impl Fence {
     /// # Errors
     /// [`FenceError::OldLeader`].
     pub fn check(&self, epoch: Option<LeaderEpoch>) -> Result<(), FenceError> {
-        let told = self.told.load(Ordering::SeqCst);
-        if number(epoch) < told { Err(self.old_leader(epoch, told)) } else { Ok(()) }
+        let newest = self.newest.load(Ordering::SeqCst);
+        if number(epoch) < newest { Err(self.old_leader(epoch, newest)) } else { Ok(()) }
     }
 
-    /// True if this is the epoch that was told last, and it is durable.
+    /// True if this is the newest epoch, and it is durable.
     pub(crate) fn is_settled(&self, epoch: Option<LeaderEpoch>) -> bool {
         let number = number(epoch);
-        let [told, durable] = [&self.told, &self.durable].map(|at| at.load(Ordering::SeqCst));
-        number == told && number == durable
+        let [newest, durable] = [&self.newest, &self.durable].map(|at| at.load(Ordering::SeqCst));
+        number == newest && number == durable
     }
 
     /// Takes the epoch of a csi-cloud and makes it durable, before a call of it.
@@ -147,11 +147,11 @@ impl Fence {
     /// # Errors
     /// See [`FenceError`].
     pub async fn settle(&self, epoch: Option<LeaderEpoch>) -> Result<(), FenceError> {
-        self.hear(epoch)?;
+        self.observe(epoch)?;
         if let Some(epoch) = epoch {
             self.keep(epoch).await?;
         }
-        // A greater one may have been told meanwhile.
+        // A greater one may have come meanwhile.
         self.check(epoch)
     }
 
@@ -180,8 +180,8 @@ impl Fence {
         })
     }
 
-    fn old_leader(&self, epoch: Option<LeaderEpoch>, told: u64) -> FenceError {
-        FenceError::OldLeader { node: self.node.clone(), epoch, told: LeaderEpoch(told) }
+    fn old_leader(&self, epoch: Option<LeaderEpoch>, newest: u64) -> FenceError {
+        FenceError::OldLeader { node: self.node.clone(), epoch, newest: LeaderEpoch(newest) }
     }
 }
 
@@ -217,10 +217,10 @@ mod tests {
         assert!(fence.is_settled(None), "there are not several csi-clouds");
         fence.settle(None).await.unwrap();
         fence.settle(OLD).await.unwrap();
-        fence.hear(NEW).unwrap();
+        fence.observe(NEW).unwrap();
         assert!(!fence.is_settled(NEW) && !fence.is_settled(OLD));
         for (epoch, word) in [(OLD, "of epoch 5"), (None, "without an epoch")] {
-            let text = fence.hear(epoch).unwrap_err().to_string();
+            let text = fence.observe(epoch).unwrap_err().to_string();
             assert_eq!(fence.settle(epoch).await.unwrap_err().to_string(), text);
             for word in ["node n1", "leader epoch 9", word, "csi-cloud replicas", FILE] {
                 assert!(text.contains(word), "{text}");
@@ -263,11 +263,11 @@ mod tests {
             let warnings = Arc::<AtomicUsize>::default();
             tracing::subscriber::with_default(Warnings(warnings.clone()), || {
                 let fence = open(state);
-                fence.hear(None).unwrap();
+                fence.observe(None).unwrap();
                 assert_eq!(warnings.load(Ordering::SeqCst), 0, "one csi-cloud has no epoch");
-                fence.hear(OLD).unwrap();
-                fence.hear(OLD).unwrap();
-                fence.hear(NEW).unwrap();
+                fence.observe(OLD).unwrap();
+                fence.observe(OLD).unwrap();
+                fence.observe(NEW).unwrap();
             });
             assert_eq!(warnings.load(Ordering::SeqCst), expected);
         }
@@ -278,7 +278,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let state = dir.path().join("made/here");
         let fence = open(Some(&state));
-        fence.hear(OLD).unwrap();
+        fence.observe(OLD).unwrap();
         assert!(open(Some(&state)).check(None).is_ok(), "no call of it has run");
         fence.settle(OLD).await.unwrap();
         let again = open(Some(&state));

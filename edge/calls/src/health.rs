@@ -147,14 +147,14 @@ impl HealthTracker {
         self.was_reached
     }
 
-    /// The health, as it is told.
+    /// The health, as it is reported.
     pub fn health(&self, now: Instant) -> Health {
         let seconds = now.saturating_duration_since(self.since).as_secs();
         Health { state: self.state, seconds, why: self.why.clone() }
     }
 
-    /// The state and reason, which are told when they change.
-    pub fn told(&self) -> (HealthState, &str) {
+    /// The state and reason, which are reported when they change.
+    pub fn reported(&self) -> (HealthState, &str) {
         (self.state, &self.why)
     }
 

@@ -89,9 +89,9 @@ impl Introductions {
 
     /// Takes introductions, and writes them if they are news. Drivers that are away have no
     /// answers.
-    async fn take(&self, heard: Vec<hello::Driver>) {
+    async fn take(&self, drivers: Vec<hello::Driver>) {
         let mut is_news = false;
-        for driver in heard {
+        for driver in drivers {
             is_news |= self.learn(driver);
         }
         let Some((file, node)) = self.file.clone().filter(|_| is_news) else { return };

@@ -26,7 +26,7 @@ const FILE: &str = "scopes.json";
 pub struct Scopes {
     known: Mutex<Words>,
     /// Received from the cloud, and not in force yet.
-    told: Mutex<Words>,
+    received: Mutex<Words>,
     file: Option<PathBuf>,
     /// The file's content; held while writing.
     kept: tokio::sync::Mutex<Words>,
@@ -36,16 +36,16 @@ pub struct Scopes {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Words {
     scopes: BTreeMap<DriverName, Scope>,
-    /// The drivers whose topology the cloud publishes; none if it never told.
+    /// The drivers whose topology the cloud publishes; none if it never said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     publishes_topology: Option<BTreeSet<DriverName>>,
 }
 
 impl Words {
     /// These settings, overridden by later ones.
-    fn and(mut self, told: Self) -> Self {
-        self.scopes.extend(told.scopes);
-        self.publishes_topology = told.publishes_topology.or(self.publishes_topology);
+    fn and(mut self, received: Self) -> Self {
+        self.scopes.extend(received.scopes);
+        self.publishes_topology = received.publishes_topology.or(self.publishes_topology);
         self
     }
 
@@ -70,10 +70,10 @@ impl Scopes {
         });
         let known = Mutex::new(words.clone());
         let kept = tokio::sync::Mutex::new(words);
-        Self { known, told: Mutex::default(), file: Some(file), kept }
+        Self { known, received: Mutex::default(), file: Some(file), kept }
     }
 
-    /// The scope of a driver; none if the cloud never told it.
+    /// The scope of a driver; none if the cloud never sent it.
     pub fn of(&self, driver: &DriverName) -> Option<Scope> {
         self.known().scopes.get(driver).copied()
     }
@@ -84,26 +84,26 @@ impl Scopes {
     }
 
     /// Takes scopes from the cloud; [`Scopes::settle`] puts them in force.
-    pub fn hear(&self, told: BTreeMap<DriverName, Scope>) {
-        self.told().scopes.extend(told);
+    pub fn receive(&self, received: BTreeMap<DriverName, Scope>) {
+        self.received().scopes.extend(received);
     }
 
     /// Takes the drivers whose topology the cloud publishes; none if it does not say. As above.
-    pub fn hear_published(&self, told: Option<BTreeSet<DriverName>>) {
-        let mut words = self.told();
-        if told.is_some() {
-            words.publishes_topology = told;
+    pub fn receive_published(&self, received: Option<BTreeSet<DriverName>>) {
+        let mut words = self.received();
+        if received.is_some() {
+            words.publishes_topology = received;
         }
     }
 
-    /// Makes the told words durable and then puts them in force, so a restart forgets no answer. A
-    /// word that cannot be written is logged, is in force anyway, and is written when it is told
+    /// Makes received settings durable and then puts them in force, so a restart forgets no answer.
+    /// One that cannot be written is logged, is in force anyway, and is written when it is sent
     /// again.
     pub async fn settle(&self) {
         let mut kept = self.kept.lock().await;
-        let told = self.told().clone();
+        let received = self.received().clone();
         let before = self.known().clone();
-        let now = before.clone().and(told);
+        let now = before.clone().and(received);
         if let Some(file) = self.file.clone().filter(|_| *kept != now) {
             if keep(file.clone(), now.clone()).await {
                 kept.clone_from(&now);
@@ -114,16 +114,18 @@ impl Scopes {
             }
         }
         log_news(&before, &now);
-        // What the cloud told meanwhile is left for the next call.
-        let mut told = self.told();
-        told.scopes.retain(|driver, scope| now.scopes.get(driver) != Some(scope));
-        told.publishes_topology.take_if(|told| now.publishes_topology.as_ref() == Some(told));
-        drop(told);
+        // What the cloud sent meanwhile is left for the next call.
+        let mut received = self.received();
+        received.scopes.retain(|driver, scope| now.scopes.get(driver) != Some(scope));
+        received
+            .publishes_topology
+            .take_if(|received| now.publishes_topology.as_ref() == Some(received));
+        drop(received);
         *self.known() = now;
     }
 
-    fn told(&self) -> MutexGuard<'_, Words> {
-        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    fn received(&self) -> MutexGuard<'_, Words> {
+        self.received.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn known(&self) -> MutexGuard<'_, Words> {
@@ -197,8 +199,8 @@ mod tests {
         "d.example".parse().unwrap()
     }
 
-    async fn take(scopes: &Scopes, told: BTreeMap<DriverName, Scope>) {
-        scopes.hear(told);
+    async fn take(scopes: &Scopes, received: BTreeMap<DriverName, Scope>) {
+        scopes.receive(received);
         scopes.settle().await;
     }
 
@@ -222,7 +224,7 @@ mod tests {
     }
 
     async fn take_published(scopes: &Scopes, drivers: &[&str]) {
-        scopes.hear_published(published(drivers));
+        scopes.receive_published(published(drivers));
         scopes.settle().await;
     }
 
@@ -234,7 +236,7 @@ mod tests {
         take(&scopes, [(driver(), Scope::Node)].into()).await;
         take_published(&scopes, &["d.example", "e.example"]).await;
         // A cloud that does not know takes nothing back.
-        scopes.hear_published(None);
+        scopes.receive_published(None);
         scopes.settle().await;
         let again = Scopes::open(dir.path());
         assert!(again.publishes_topology(&driver()));

@@ -156,17 +156,17 @@ impl Discovery {
         }
         let asking = due.iter().map(|(socket, _)| client::get_info(&socket.path));
         let answers = join_all(asking).await;
-        let mut told = Vec::new();
+        let mut notified = Vec::new();
         for ((socket, role), answer) in due.into_iter().zip(answers) {
             let path = socket.path.clone();
             let outcome = self.take(socket, role, answer);
             if role == Role::Kubelet && !matches!(outcome, Err(Unused::NotYet(_))) {
-                told.push(tell(path, outcome));
+                notified.push(notify(path, outcome));
             }
         }
         // A registrar that was told may count on it.
         self.file.keep().await;
-        join_all(told).await;
+        join_all(notified).await;
     }
 
     /// Takes what a registrar announces.
@@ -301,7 +301,7 @@ impl Discovery {
 }
 
 /// Tells a registrar what became of its driver.
-async fn tell(socket: PathBuf, outcome: Result<(), Unused>) {
+async fn notify(socket: PathBuf, outcome: Result<(), Unused>) {
     let outcome = outcome.map_err(|unused| unused.to_string());
     if let Err(error) = client::notify(&socket, outcome).await {
         let error = chain(error.as_ref());

@@ -13,8 +13,9 @@ const SET: &str = "set the clock by NTP (timedatectl, chronyc tracking)";
 
 /// What is said of the clock.
 pub(super) fn finding(checks: &[EndpointCheck], now: SystemTime) -> Finding {
-    let told = checks.iter().find_map(|check| check.steps.time.map(|time| (&check.endpoint, time)));
-    if let Some((endpoint, time)) = told {
+    let announced =
+        checks.iter().find_map(|check| check.steps.time.map(|time| (&check.endpoint, time)));
+    if let Some((endpoint, time)) = announced {
         // Some seconds have passed since.
         let elapsed = SystemTime::now().duration_since(now).unwrap_or_default();
         return clock(endpoint.to_string(), now + elapsed, time);

@@ -32,9 +32,9 @@ impl Default for Cap {
 
 impl Cap {
     /// Takes the cloud's cap, within reason.
-    pub fn take(&mut self, told: Option<Duration>) {
-        if let Some(told) = told {
-            self.0 = told.clamp(FIRST, LAST);
+    pub fn take(&mut self, cap: Option<Duration>) {
+        if let Some(cap) = cap {
+            self.0 = cap.clamp(FIRST, LAST);
         }
     }
 }
@@ -136,10 +136,10 @@ mod tests {
     #[test]
     fn the_clouds_wish_is_taken_within_reason() {
         let mut cap = Cap::default();
-        for (told, taken) in
+        for (longest, taken) in
             [(None, 30_000), (Some(0), 500), (Some(2_000), 2_000), (Some(3_600_000), 30_000)]
         {
-            cap.take(told.map(Duration::from_millis));
+            cap.take(longest.map(Duration::from_millis));
             assert_eq!(cap.0, Duration::from_millis(taken));
         }
     }

@@ -115,8 +115,8 @@ impl Endpoints {
     }
 
     /// Takes the cloud's longest delay.
-    pub(super) fn cap(&mut self, told: Option<Duration>) {
-        self.cap.take(told);
+    pub(super) fn cap(&mut self, cap: Option<Duration>) {
+        self.cap.take(cap);
     }
 
     pub(super) fn name(&self, endpoint: usize) -> String {

@@ -74,7 +74,7 @@ pub(super) async fn greet(
     match answer.map_err(|_| LinkError::TimedOut)? {
         Event::Message(Message::Welcome(welcome)) if welcome.protocol == PROTOCOL => {
             let epoch = welcome.leader_epoch;
-            if let Err(old) = dial.executor.fence().hear(epoch) {
+            if let Err(old) = dial.executor.fence().observe(epoch) {
                 let reason = old.to_string();
                 link.close(&reason).await;
                 return Err(LinkError::Closed(reason).into());
@@ -85,9 +85,9 @@ pub(super) async fn greet(
             let renews = welcome.renews;
             let renew_now = welcome.renew_now;
             // Made durable when the link is up: a disk that hangs keeps no node away.
-            dial.scopes.hear(welcome.scopes);
-            dial.metadata.hear(welcome.metadata);
-            dial.scopes.hear_published(welcome.publishes_topology);
+            dial.scopes.receive(welcome.scopes);
+            dial.metadata.set_sent(welcome.metadata);
+            dial.scopes.receive_published(welcome.publishes_topology);
             Ok(Greeted { link, changed, leases, not_taken, renews, renew_now, backoff_cap, epoch })
         }
         Event::Message(Message::Welcome(Welcome { protocol, .. })) => {

@@ -105,10 +105,10 @@ fn begin(
     info!(cloud = %name, node = %dial.node, "linked");
     println!("linked {name} as {}", dial.node);
     dial.linked.send_replace(Some(Linked { cloud: name.clone(), since: Instant::now() }));
-    let (tell, events) = mpsc::channel(8);
+    let (sender, events) = mpsc::channel(8);
     let link_tasks = tasks.child();
     let replaced = Replaced::default();
-    let link = Use { tell, tasks: link_tasks.clone(), replaced: replaced.clone() };
+    let link = Use { events: sender, tasks: link_tasks.clone(), replaced: replaced.clone() };
     tasks.spawn("link", serve::run(dial.clone(), greeted, link));
     Current {
         endpoint,

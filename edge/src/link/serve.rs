@@ -51,8 +51,8 @@ pub(super) enum LinkEvent {
 
 /// The use of a link.
 pub(super) struct Use {
-    /// The receiver of the link's events.
-    pub(super) tell: mpsc::Sender<LinkEvent>,
+    /// Takes the link's events.
+    pub(super) events: mpsc::Sender<LinkEvent>,
     /// The link's own tasks.
     pub(super) tasks: Tasks,
     /// Set when a newer link replaces this one.
@@ -61,7 +61,7 @@ pub(super) struct Use {
 
 /// Serves a link until it ends.
 pub(super) async fn run(dial: Arc<Dial>, greeted: Greeted, link: Use) {
-    let Use { tell, tasks, replaced } = link;
+    let Use { events, tasks, replaced } = link;
     let Greeted { link, changed, leases, not_taken, renews, renew_now, epoch, .. } = greeted;
     let requests = if leases {
         Some(dial.leases.linked())
@@ -82,14 +82,14 @@ pub(super) async fn run(dial: Arc<Dial>, greeted: Greeted, link: Use) {
         // Stopped when the cloud has heard the goodbye, so not with `tasks`.
         streams: Tasks::default(),
         link_tasks: tasks.clone(),
-        tell,
+        events,
         replaced,
         requests,
         reports,
         renewal: None,
         parts: None,
         waiting: HashMap::new(),
-        tell_drivers: Instant::now(),
+        next_drivers: Instant::now(),
         leaving: false,
         end: None,
     };
@@ -99,7 +99,7 @@ pub(super) async fn run(dial: Arc<Dial>, greeted: Greeted, link: Use) {
     serving.streams.give_up();
     debug!(reason = %chain(&ended), "a link ended");
     // Nobody listens to a link that was let go.
-    let _ = serving.tell.send(LinkEvent::Ended(ended)).await;
+    let _ = serving.events.send(LinkEvent::Ended(ended)).await;
 }
 
 /// The way to the task that keeps this link's metadata, and back.
@@ -118,7 +118,7 @@ struct Serving {
     streams: Tasks,
     /// The link's own tasks.
     link_tasks: Tasks,
-    tell: mpsc::Sender<LinkEvent>,
+    events: mpsc::Sender<LinkEvent>,
     replaced: Replaced,
     /// Lease requests for the cloud; none if it grants no leases.
     requests: Option<mpsc::Receiver<LeaseRequest>>,
@@ -130,8 +130,8 @@ struct Serving {
     parts: Option<Parts>,
     /// The waiting requests, by id.
     waiting: HashMap<u64, oneshot::Sender<Outcome>>,
-    /// The time at which the cloud may be told of the drivers again.
-    tell_drivers: Instant,
+    /// The time at which the drivers may be sent again.
+    next_drivers: Instant,
     /// Goodbye has been sent.
     leaving: bool,
     /// The time at which the link is closed whatever is on it.
@@ -164,8 +164,8 @@ impl Serving {
                     Ok(())
                 }
                 () = tasks.stopped(), if !self.leaving => self.say_goodbye(tasks).await,
-                () = changes(&mut changed, self.tell_drivers) => {
-                    self.tell_drivers = Instant::now() + DRIVERS;
+                () = changes(&mut changed, self.next_drivers) => {
+                    self.next_drivers = Instant::now() + DRIVERS;
                     let drivers = self.dial.drivers.hello();
                     send(link, &Message::Drivers(drivers), tasks).await
                 }
@@ -181,7 +181,7 @@ impl Serving {
                     send(link, &Message::MetadataTaken(position), tasks).await
                 }
                 request = renew::next(&mut self.renewal) => send(link, &request, tasks).await,
-                event = link.next() => match self.hear_epoch(&event) {
+                event = link.next() => match self.observe_epoch(&event) {
                     Ok(()) => self.take(event).await,
                     Err(old) => {
                         let reason = old.to_string();
@@ -197,14 +197,14 @@ impl Serving {
         LinkError::Closed(STOPPING.into())
     }
 
-    /// Refuses the word of a cloud if another one was heard that leads since. Calls are refused by
+    /// Refuses the word of a cloud if another one has led since. Calls are refused by
     /// the executor, each by its own epoch.
-    fn hear_epoch(&mut self, event: &Event) -> Result<(), FenceError> {
+    fn observe_epoch(&mut self, event: &Event) -> Result<(), FenceError> {
         let Event::Message(message) = event else { return Ok(()) };
         if let Message::Welcome(again) = message {
             self.epoch = again.leader_epoch;
         }
-        self.dial.executor.fence().hear(self.epoch)
+        self.dial.executor.fence().observe(self.epoch)
     }
 
     async fn take(&mut self, event: Event) -> Result<(), LinkError> {
@@ -214,14 +214,14 @@ impl Serving {
             Event::Message(Message::Leave) => {
                 info!("the cloud goes away; looking for another link");
                 self.end.get_or_insert_with(|| Instant::now() + RETIRED);
-                let _ = self.tell.send(LinkEvent::Leave).await;
+                let _ = self.events.send(LinkEvent::Leave).await;
             }
             Event::Message(Message::Welcome(again)) => {
-                let _ = self.tell.send(LinkEvent::BackoffCap(cap(&again))).await;
+                let _ = self.events.send(LinkEvent::BackoffCap(cap(&again))).await;
                 self.renews(again.renews, again.renew_now);
-                self.dial.scopes.hear(again.scopes);
-                self.dial.metadata.hear(again.metadata);
-                self.dial.scopes.hear_published(again.publishes_topology);
+                self.dial.scopes.receive(again.scopes);
+                self.dial.metadata.set_sent(again.metadata);
+                self.dial.scopes.receive_published(again.publishes_topology);
                 self.settle_scopes();
             }
             Event::Message(Message::LeaseReply(Reply { id, outcome })) => {
@@ -264,7 +264,7 @@ impl Serving {
         }
     }
 
-    /// Puts told scopes in force, while the link goes on.
+    /// Puts received scopes in force, while the link goes on.
     fn settle_scopes(&self) {
         let scopes = self.dial.scopes.clone();
         self.link_tasks.spawn_until_stop("scopes", async move {

@@ -238,10 +238,10 @@ async fn a_call_that_waited_for_its_driver_is_not_sent_for_a_csi_cloud_that_was_
     let scene = Scene::new(PathBuf::from(MAIN));
     let fence = Arc::new(Fence::open(None, "n1".parse().unwrap()));
     let of = |epoch| Validity::default().while_leads(fence.clone(), Some(LeaderEpoch(epoch)));
-    fence.hear(Some(LeaderEpoch(5))).unwrap();
+    fence.observe(Some(LeaderEpoch(5))).unwrap();
     let successor = async {
         sleep(Duration::from_millis(100)).await;
-        fence.hear(Some(LeaderEpoch(9))).unwrap();
+        fence.observe(Some(LeaderEpoch(9))).unwrap();
         scene.process.starts(MAIN);
     };
     let before = of(5);
@@ -257,15 +257,15 @@ async fn a_call_that_waited_for_its_driver_is_not_sent_for_a_csi_cloud_that_was_
 async fn a_driver_is_up_at_once_and_stays_so_when_it_is_restarted() {
     let scene = Scene::new(PathBuf::from(MAIN));
     scene.process.starts(MAIN);
-    let mut told = scene.drivers.changes();
+    let mut changes = scene.drivers.changes();
     scene.until(HealthState::Up).await;
     for _ in 0..2 {
-        told.mark_unchanged();
+        changes.mark_unchanged();
         scene.process.dies(MAIN);
         sleep(Duration::from_millis(1500)).await;
-        assert!(!told.has_changed().unwrap(), "nobody is told");
+        assert!(!changes.has_changed().unwrap(), "nobody is told");
         scene.process.starts(MAIN);
-        told.changed().await.unwrap();
+        changes.changed().await.unwrap();
         assert_eq!(scene.driver.health().state, HealthState::Up);
         sleep(Duration::from_secs(20)).await;
     }
@@ -354,19 +354,19 @@ async fn a_controller_at_a_socket_of_its_own_gets_its_calls() {
 #[tokio::test(start_paused = true)]
 async fn a_driver_is_added_once_and_by_one_socket() {
     let scene = Scene::new(PathBuf::from(MAIN));
-    let mut told = scene.drivers.changes();
-    told.mark_unchanged();
+    let mut changes = scene.drivers.changes();
+    changes.mark_unchanged();
     let add = |name: &str, socket: &str| {
         let registrar = FoundBy::Registration("/r.sock".into());
         scene.drivers.add(name.parse().unwrap(), PathBuf::from(socket), registrar)
     };
     assert!(Arc::ptr_eq(&add(NAME, MAIN).unwrap(), &scene.driver));
-    assert!(!told.has_changed().unwrap());
+    assert!(!changes.has_changed().unwrap());
     let text = add(NAME, "/other.sock").err().unwrap().to_string();
     assert!(text.contains(MAIN) && text.contains("/other.sock"), "{text}");
     scene.process.starts("/a.sock");
     add("a.example", "/a.sock").unwrap();
-    assert!(told.has_changed().unwrap(), "the cloud is told");
+    assert!(changes.has_changed().unwrap(), "the cloud is told");
     let names: Vec<_> = scene.drivers.hello().into_iter().map(|d| d.name.to_string()).collect();
     assert_eq!(names, ["a.example", NAME]);
     assert!(scene.drivers.of_name("b.example").is_none());
@@ -383,12 +383,12 @@ async fn a_driver_that_was_announced_moves_unless_it_is_served_where_it_is() {
     assert_eq!(scene.driver.found_by(), FoundBy::Registration(first));
     scene.process.dies(MAIN);
     scene.until(HealthState::Gone).await;
-    let mut told = scene.drivers.changes();
+    let mut changes = scene.drivers.changes();
     assert!(moves(&scene.driver));
-    assert!(told.has_changed().unwrap(), "the cloud is told");
+    assert!(changes.has_changed().unwrap(), "the cloud is told");
     assert_eq!(scene.driver.sockets(), "/new.sock".into());
     assert_eq!(scene.driver.found_by(), FoundBy::Registration(second.clone()));
-    told.mark_unchanged();
+    changes.mark_unchanged();
     // Whoever comes back there later gets no call.
     scene.process.starts(MAIN);
     scene.process.starts("/new.sock");

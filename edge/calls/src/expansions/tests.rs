@@ -42,7 +42,7 @@ impl Node {
     async fn start(start: Start, fake: Fake) -> Self {
         let fake = Arc::new(fake);
         let scopes = Arc::new(Scopes::default());
-        scopes.hear(start.scope.map(|scope| (driver(), scope)).into_iter().collect());
+        scopes.receive(start.scope.map(|scope| (driver(), scope)).into_iter().collect());
         scopes.settle().await;
         let direct = start.direct;
         let is_direct: IsDirect = Box::new(move |_, _| Ok(direct));

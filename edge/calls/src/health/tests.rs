@@ -15,9 +15,9 @@ impl Scene {
     fn up() -> Self {
         let now = Instant::now();
         let mut tracker = HealthTracker::new(now);
-        assert_eq!(tracker.told().0, HealthState::Starting);
+        assert_eq!(tracker.reported().0, HealthState::Starting);
         tracker.connected(now, true);
-        assert_eq!(tracker.told(), (HealthState::Up, ""));
+        assert_eq!(tracker.reported(), (HealthState::Up, ""));
         Self { tracker, now }
     }
 
@@ -27,7 +27,7 @@ impl Scene {
     }
 
     fn state(&self) -> HealthState {
-        self.tracker.told().0
+        self.tracker.reported().0
     }
 
     fn unreachable(&mut self) {
@@ -43,7 +43,7 @@ impl Scene {
     fn gone() -> Self {
         let mut scene = Self::up();
         (0..3).for_each(|_| scene.unreachable());
-        assert_eq!(scene.tracker.told(), (HealthState::Gone, "nobody there"));
+        assert_eq!(scene.tracker.reported(), (HealthState::Gone, "nobody there"));
         scene
     }
 }
@@ -79,7 +79,7 @@ async fn three_failures_in_a_row_are_failing_and_thirty_seconds_without_are_up()
     (0..2).for_each(|_| scene.failed());
     assert_eq!(scene.state(), HealthState::Up, "an answer was between them");
     scene.failed();
-    assert_eq!(scene.tracker.told(), (HealthState::Failing, "it is broken"));
+    assert_eq!(scene.tracker.reported(), (HealthState::Failing, "it is broken"));
     scene.pass(CALM * 2);
     assert_eq!(scene.state(), HealthState::Failing, "silence is no answer");
     scene.tracker.probed(scene.now, true);
@@ -91,7 +91,7 @@ async fn three_failures_in_a_row_are_failing_and_thirty_seconds_without_are_up()
     scene.pass(CALM - SECOND);
     assert_eq!(scene.state(), HealthState::Starting, "the time has begun again");
     scene.pass(SECOND);
-    assert_eq!(scene.tracker.told(), (HealthState::Up, ""));
+    assert_eq!(scene.tracker.reported(), (HealthState::Up, ""));
 }
 
 #[tokio::test(start_paused = true)]
@@ -122,7 +122,7 @@ async fn who_is_not_ready_is_starting_and_up_at_once_when_it_is() {
     let mut scene = Scene::up();
     scene.tracker.probed(scene.now, false);
     assert_eq!(scene.state(), HealthState::Starting);
-    assert!(scene.tracker.told().1.contains("not ready"));
+    assert!(scene.tracker.reported().1.contains("not ready"));
     scene.pass(CALM * 3);
     assert_eq!(scene.state(), HealthState::Starting);
     scene.tracker.probed(scene.now, true);
@@ -196,7 +196,7 @@ proptest! {
                 }
                 Happening::Nothing => {}
             }
-            let (state, why) = tracker.told();
+            let (state, why) = tracker.reported();
             prop_assert_eq!(state.is_up(), why.is_empty());
             prop_assert!(state != HealthState::Gone || attempts >= 3);
             prop_assert!(state != HealthState::Failing || answers >= 3);

@@ -55,7 +55,7 @@ impl Metadata {
     }
 
     /// Takes the cloud's word on whether it sends metadata.
-    pub fn hear(&self, is_sent: bool) {
+    pub fn set_sent(&self, is_sent: bool) {
         self.is_sent.store(is_sent, Ordering::Relaxed);
     }
 

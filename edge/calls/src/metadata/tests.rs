@@ -159,7 +159,7 @@ async fn a_pod_is_waited_for_only_if_the_cloud_sends_it() {
     let begun = tokio::time::Instant::now();
     assert_eq!(metadata.pod_with_class("uid-a", patience).await, None);
     assert_eq!(begun.elapsed(), Duration::ZERO, "nobody sends it");
-    metadata.hear(true);
+    metadata.set_sent(true);
     assert_eq!(metadata.pod_with_class("uid-a", patience).await, None);
     assert_eq!(begun.elapsed(), patience);
     // Its RuntimeClass is not known yet, so neither is its kind.

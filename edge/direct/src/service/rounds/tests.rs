@@ -41,7 +41,7 @@ async fn on(scope: Option<Scope>, host: Host) -> Fixture {
     let dir = tempfile::tempdir().unwrap();
     let driver = "d.example".parse::<DriverName>().unwrap();
     let scopes = Scopes::default();
-    scopes.hear(scope.map(|scope| (driver.clone(), scope)).into_iter().collect());
+    scopes.receive(scope.map(|scope| (driver.clone(), scope)).into_iter().collect());
     scopes.settle().await;
     let roots = Roots { entries: dir.path().join("entries"), ..Roots::default() };
     let settings =
