@@ -48,7 +48,7 @@ pub(super) struct Socket {
     unsent: Option<Instant>,
     ping: Interval,
     keep_alive: KeepAlive,
-    heard: Instant,
+    last_received: Instant,
     /// The signs of life that the peer may still send.
     signs: Budget,
     reason: Reason,
@@ -72,7 +72,7 @@ impl Socket {
             tokio::time::interval_at(Instant::now() + keep_alive.every, keep_alive.every);
         ping.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let control = Control { received: receive, send, reason: reason.clone() };
-        let heard = Instant::now();
+        let last_received = Instant::now();
         let unread = Bytes::new();
         (
             Self {
@@ -83,7 +83,7 @@ impl Socket {
                 unsent: None,
                 ping,
                 keep_alive,
-                heard,
+                last_received,
                 signs: Budget::default(),
                 reason,
             },
@@ -115,7 +115,7 @@ impl Socket {
             // A control message that finds no room holds up what follows it.
             let _ = ready!(self.received.poll_ready(cx));
             let frame = ready!(Pin::new(&mut self.ws).poll_next(cx));
-            self.heard = Instant::now();
+            self.last_received = Instant::now();
             match frame {
                 Some(Ok(Frame::Binary(bytes))) if !bytes.is_empty() => {
                     return Poll::Ready(Ok(bytes));
@@ -130,8 +130,9 @@ impl Socket {
                     }
                 }
                 Some(Ok(Frame::Close(frame))) => {
-                    let told = frame.map(|frame| plain(frame.reason.as_str())).unwrap_or_default();
-                    self.reason.set(format!("the other side closed it: {told}"));
+                    let reason =
+                        frame.map(|frame| plain(frame.reason.as_str())).unwrap_or_default();
+                    self.reason.set(format!("the other side closed it: {reason}"));
                 }
                 // Pings, pongs, and messages without bytes.
                 Some(Ok(_)) if self.signs.take(MessageRate::default()) => {}
@@ -190,7 +191,7 @@ impl Socket {
     fn poll_pings(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         while self.ping.poll_tick(cx).is_ready() {
             // The next tick would be too late.
-            if self.heard.elapsed() + self.keep_alive.every > self.keep_alive.dead_after {
+            if self.last_received.elapsed() + self.keep_alive.every > self.keep_alive.dead_after {
                 let dead = format!("no sign of life for {:?}", self.keep_alive.dead_after);
                 return Err(self.failed(dead));
             }
