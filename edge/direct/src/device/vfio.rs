@@ -78,10 +78,10 @@ pub enum Nvme {
     Taken,
 }
 
-/// Tells the kernel; tests have a kernel of their own.
-pub(crate) type Tell<'a> = &'a (dyn Fn(&Path, &str) -> io::Result<()> + Sync);
+/// Writes a file of `/sys`; tests have a kernel of their own.
+pub(crate) type WriteSysfs<'a> = &'a (dyn Fn(&Path, &str) -> io::Result<()> + Sync);
 
-/// Tells the kernel by a file of `/sys`.
+/// Writes text to a file of the kernel.
 ///
 /// # Errors
 /// The system's.
@@ -161,8 +161,8 @@ impl Pci {
     ///
     /// # Errors
     /// A file of the kernel cannot be written, or the device has another driver after that.
-    pub(crate) fn hand_over(&self, host: &Host, tell: Tell<'_>) -> Result<(), VfioError> {
-        self.rebind(host, DRIVER, tell)?;
+    pub(crate) fn hand_over(&self, host: &Host, write: WriteSysfs<'_>) -> Result<(), VfioError> {
+        self.rebind(host, DRIVER, write)?;
         match self.driver(host) {
             Some(driver) if driver == DRIVER => Ok(()),
             other => {
@@ -177,17 +177,17 @@ impl Pci {
     ///
     /// # Errors
     /// A file of the kernel cannot be written.
-    pub(crate) fn give_back(&self, host: &Host, tell: Tell<'_>) -> Result<(), VfioError> {
+    pub(crate) fn give_back(&self, host: &Host, write: WriteSysfs<'_>) -> Result<(), VfioError> {
         if self.driver(host).is_some_and(|driver| driver != DRIVER) {
             return Ok(());
         }
         // An empty line clears the override.
-        self.rebind(host, "\n", tell)
+        self.rebind(host, "\n", write)
     }
 
-    fn rebind(&self, host: &Host, driver: &str, tell: Tell<'_>) -> Result<(), VfioError> {
+    fn rebind(&self, host: &Host, driver: &str, write: WriteSysfs<'_>) -> Result<(), VfioError> {
         let device = self.at(host);
-        let say = |path: PathBuf, text: &str| tell(&path, text).map_err(failed(&path));
+        let say = |path: PathBuf, text: &str| write(&path, text).map_err(failed(&path));
         say(device.join("driver_override"), driver)?;
         if self.driver(host).is_some_and(|has| has != driver) {
             say(device.join("driver/unbind"), &self.address)?;
@@ -229,7 +229,7 @@ mod tests {
         dir: tempfile::TempDir,
         host: Host,
         number: u64,
-        told: Mutex<Vec<String>>,
+        written: Mutex<Vec<String>>,
     }
 
     impl Machine {
@@ -259,7 +259,7 @@ mod tests {
             symlink(&device, group.join("devices").join(PCI)).unwrap();
             symlink(&group, device.join("iommu_group")).unwrap();
             symlink(sys.join("bus/pci/drivers/nvme"), device.join("driver")).unwrap();
-            Self { dir, host, number, told: Mutex::default() }
+            Self { dir, host, number, written: Mutex::default() }
         }
 
         fn sys(&self, path: &str) -> PathBuf {
@@ -268,23 +268,23 @@ mod tests {
 
         /// As the kernel does: unbinding removes the driver, probing sets the override or the
         /// controller's own driver.
-        fn tell(&self, path: &Path, text: &str) -> io::Result<()> {
+        fn write(&self, path: &Path, text: &str) -> io::Result<()> {
             let path =
                 path.strip_prefix(self.dir.path().join("sys")).unwrap().display().to_string();
-            let mut told = self.told.lock().unwrap();
+            let mut written = self.written.lock().unwrap();
             let driver = self.sys("devices").join(PCI).join("driver");
             if path.ends_with("/unbind") {
                 std::fs::remove_file(&driver)?;
             }
             if path.ends_with("drivers_probe") && std::fs::read_link(&driver).is_err() {
-                let named = told.iter().rev().find_map(|line| line.strip_suffix("=vfio-pci"));
-                let overridden = told.iter().rev().find(|line| line.contains("driver_override"));
+                let named = written.iter().rev().find_map(|line| line.strip_suffix("=vfio-pci"));
+                let overridden = written.iter().rev().find(|line| line.contains("driver_override"));
                 let vfio =
                     named.is_some() && overridden.is_some_and(|line| line.ends_with("vfio-pci"));
                 let name = if vfio { "vfio-pci" } else { "nvme" };
                 symlink(self.sys("bus/pci/drivers").join(name), &driver)?;
             }
-            told.push(format!("{path}={}", text.trim()));
+            written.push(format!("{path}={}", text.trim()));
             Ok(())
         }
     }
@@ -292,26 +292,26 @@ mod tests {
     #[test]
     fn a_controller_is_handed_over_and_given_back() {
         let machine = Machine::new();
-        let tell = |path: &Path, text: &str| machine.tell(path, text);
+        let write = |path: &Path, text: &str| machine.write(path, text);
         let pci = controller(&machine.host, machine.number, Nvme::Taken).unwrap();
         assert_eq!(pci.device, machine.host.dev.join("vfio/9"));
-        pci.hand_over(&machine.host, &tell).unwrap();
+        pci.hand_over(&machine.host, &write).unwrap();
         assert_eq!(
-            *machine.told.lock().unwrap(),
+            *machine.written.lock().unwrap(),
             [
                 "bus/pci/devices/0000:00:04.0/driver_override=vfio-pci",
                 "bus/pci/devices/0000:00:04.0/driver/unbind=0000:00:04.0",
                 "bus/pci/drivers_probe=0000:00:04.0",
             ]
         );
-        pci.hand_over(&machine.host, &tell).unwrap();
+        pci.hand_over(&machine.host, &write).unwrap();
         assert_eq!(pci.driver(&machine.host).as_deref(), Some("vfio-pci"));
         let pci = handed_over(&machine.host, &pci.device).unwrap().unwrap();
-        pci.give_back(&machine.host, &tell).unwrap();
+        pci.give_back(&machine.host, &write).unwrap();
         assert_eq!(pci.driver(&machine.host).as_deref(), Some("nvme"));
-        let told = machine.told.lock().unwrap().len();
-        pci.give_back(&machine.host, &tell).unwrap();
-        assert_eq!(machine.told.lock().unwrap().len(), told, "it was back already");
+        let written = machine.written.lock().unwrap().len();
+        pci.give_back(&machine.host, &write).unwrap();
+        assert_eq!(machine.written.lock().unwrap().len(), written, "it was back already");
     }
 
     #[test]
@@ -342,7 +342,7 @@ mod tests {
         let refused = controller(&machine.host, machine.number, Nvme::default()).unwrap_err();
         let refused = refused.to_string();
         assert!(refused.contains(PCI) && refused.contains("direct.vfio_nvme = true"), "{refused}");
-        assert!(machine.told.lock().unwrap().is_empty());
+        assert!(machine.written.lock().unwrap().is_empty());
     }
 
     #[test]

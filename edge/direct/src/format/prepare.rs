@@ -114,7 +114,7 @@ pub enum FormatError {
     Sync(#[source] io::Error),
     /// mkfs made another file system than it was told to.
     #[error("mkfs made {0}, which is not what it was told; do its options contradict each other?")]
-    NotAsTold(String),
+    NotAsRequested(String),
     /// A test's power cut.
     #[error("the power went at {0}")]
     Cut(&'static str),
@@ -250,7 +250,7 @@ async fn make(
     let expected = Signature { kind: file_system.as_str().into(), uuid: uuid.clone(), label: mark };
     if made.as_ref() != Some(&expected) {
         let kind = made.map_or_else(|| "nothing".to_owned(), |made| made.kind);
-        return Err(FormatError::NotAsTold(kind));
+        return Err(FormatError::NotAsRequested(kind));
     }
     match file_system {
         FileSystem::Ext4 => tool::succeed("e2fsck", ["-f", "-n"], device, LONG).await?,

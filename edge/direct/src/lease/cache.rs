@@ -1,5 +1,5 @@
 //! The leases of this node: the durable ones, and two facts in memory only. These are fences that
-//! could not be written yet, and what the cloud has heard on the link in use.
+//! could not be written yet, and what the cloud knows on the link in use.
 //!
 //! A fence counts from the cloud's answer on, even if the disk is full.
 
@@ -21,8 +21,8 @@ pub(crate) struct LeaseCache(Mutex<Memory>);
 struct Memory {
     /// Fences that could not be kept.
     fences: BTreeMap<Key, LeaseEntry>,
-    /// The leases that the cloud has heard, and on which link.
-    heard: BTreeMap<Key, (u64, LeaseEntry)>,
+    /// The leases that were reported to the cloud, and on which link.
+    reported: BTreeMap<Key, (u64, LeaseEntry)>,
 }
 
 fn key(entry: &LeaseEntry) -> Key {
@@ -65,7 +65,7 @@ impl LeaseCache {
         record::forget(state, &entry.driver, &entry.volume_id)?;
         let mut memory = self.memory();
         memory.fences.remove(&key(entry));
-        memory.heard.remove(&key(entry));
+        memory.reported.remove(&key(entry));
         Ok(())
     }
 
@@ -74,26 +74,26 @@ impl LeaseCache {
         self.memory().fences.contains_key(&key(entry))
     }
 
-    /// Notes that the cloud has heard a lease on this link.
-    pub(crate) fn hear(&self, link: u64, entry: LeaseEntry) {
-        self.memory().heard.insert(key(&entry), (link, entry));
+    /// Notes that a lease was reported to the cloud on this link.
+    pub(crate) fn set_reported(&self, link: u64, entry: LeaseEntry) {
+        self.memory().reported.insert(key(&entry), (link, entry));
     }
 
-    /// True if the cloud has heard this lease on this link.
-    pub(crate) fn has_heard(&self, link: u64, entry: &LeaseEntry) -> bool {
+    /// True if this lease was reported to the cloud on this link.
+    pub(crate) fn is_reported(&self, link: u64, entry: &LeaseEntry) -> bool {
         self.memory()
-            .heard
+            .reported
             .get(&key(entry))
-            .is_some_and(|(on, heard)| *on == link && heard == entry)
+            .is_some_and(|(on, reported)| *on == link && reported == entry)
     }
 
     /// True if the cloud has confirmed on this link that the volume is this node's, for any pod.
     pub(crate) fn has_confirmed(&self, link: u64, entry: &LeaseEntry) -> bool {
         let held = |lease: &Lease| matches!(lease, Lease::Held { .. }) && *lease == entry.lease;
         self.memory()
-            .heard
+            .reported
             .get(&key(entry))
-            .is_some_and(|(on, heard)| *on == link && held(&heard.lease))
+            .is_some_and(|(on, reported)| *on == link && held(&reported.lease))
     }
 
     fn memory(&self) -> MutexGuard<'_, Memory> {
@@ -140,15 +140,18 @@ mod tests {
     fn what_was_heard_on_another_link_or_of_another_lease_was_not_heard() {
         let known = LeaseCache::default();
         let held = entry(Lease::Held { epoch: 5, mac: None });
-        assert!(!known.has_heard(1, &held));
-        known.hear(1, held.clone());
-        assert!(known.has_heard(1, &held) && known.has_confirmed(1, &held));
-        assert!(!known.has_heard(2, &held) && !known.has_confirmed(2, &held));
+        assert!(!known.is_reported(1, &held));
+        known.set_reported(1, held.clone());
+        assert!(known.is_reported(1, &held) && known.has_confirmed(1, &held));
+        assert!(!known.is_reported(2, &held) && !known.has_confirmed(2, &held));
         let pod = LeaseEntry { pod: "q".into(), ..held.clone() };
-        assert!(!known.has_heard(1, &pod) && known.has_confirmed(1, &pod), "the node is the same");
+        assert!(
+            !known.is_reported(1, &pod) && known.has_confirmed(1, &pod),
+            "the node is the same"
+        );
         let other = entry(Lease::Held { epoch: 6, mac: None });
-        assert!(!known.has_heard(1, &other) && !known.has_confirmed(1, &other));
-        known.hear(1, entry(Lease::Unsettled));
+        assert!(!known.is_reported(1, &other) && !known.has_confirmed(1, &other));
+        known.set_reported(1, entry(Lease::Unsettled));
         assert!(!known.has_confirmed(1, &entry(Lease::Unsettled)));
     }
 }

@@ -34,7 +34,7 @@ pub(crate) const REPORT: Duration = Duration::from_secs(2);
 
 /// The reason why the cloud's decision is not known here.
 #[derive(Debug, thiserror::Error)]
-enum Unheard {
+enum NoDecision {
     #[error(transparent)]
     NoAnswer(#[from] NoAnswer),
     #[error("csi-cloud's answer cannot be kept in the state directory")]
@@ -129,9 +129,9 @@ impl Leases {
         let answer = match self.exchange(driver, &entry, step, ACQUIRE).await {
             Ok(answer) => answer,
             // Cut off meanwhile: this node keeps what it holds.
-            Err(Unheard::NoAnswer(NoAnswer::NoLink)) if held => return Ok(()),
+            Err(NoDecision::NoAnswer(NoAnswer::NoLink)) if held => return Ok(()),
             // An older cloud keeps no leases.
-            Err(Unheard::NoAnswer(NoAnswer::Older)) if held || self.is_node_scoped(driver) => {
+            Err(NoDecision::NoAnswer(NoAnswer::Older)) if held || self.is_node_scoped(driver) => {
                 return Ok(());
             }
             Err(error) => return Err(not_yet(&volume, HANDED_OVER)(error)),
@@ -159,7 +159,7 @@ impl Leases {
         entry: &LeaseEntry,
         step: LeaseAction,
         patience: Duration,
-    ) -> Result<Outcome, Unheard> {
+    ) -> Result<Outcome, NoDecision> {
         let volume = &entry.volume_id;
         let state = self.node.state.as_deref().unwrap_or_else(|| Path::new("/"));
         let (answer, link) = self.client.ask(driver, volume, step, patience).await?;
@@ -175,7 +175,7 @@ impl Leases {
         }
         kept?;
         if matches!(answer, Outcome::Held { .. }) {
-            self.cache.hear(link, after);
+            self.cache.set_reported(link, after);
         }
         Ok(answer)
     }
@@ -279,7 +279,7 @@ impl Leases {
             return if hidden { Reported::Yes } else { Reported::Later };
         };
         let Some(link) = self.client.link() else { return Reported::Yes };
-        if self.cache.has_heard(link, entry) {
+        if self.cache.is_reported(link, entry) {
             return Reported::Yes;
         }
         if silent {
@@ -296,7 +296,7 @@ impl Leases {
         let (reported, error) = match answered.await {
             Ok(Outcome::NotNow { why } | Outcome::HeldElsewhere { why }) => (Reported::Later, why),
             Ok(_) => return Reported::Yes,
-            Err(error @ Unheard::NoAnswer(_)) => (Reported::Silent, chain(&error)),
+            Err(error @ NoDecision::NoAnswer(_)) => (Reported::Silent, chain(&error)),
             Err(error) => (Reported::Later, chain(&error)),
         };
         warn!(%driver, volume, error, "csi-cloud does not know whose the volume is");

@@ -116,11 +116,11 @@ impl Plugin {
             return Ok(CreateContainerResponse { adjust: None });
         }
         let plugin = self.clone();
-        let told = pod.clone();
+        let sandbox = pod.clone();
         let decided = tokio::task::spawn_blocking(move || {
-            let (verdict, volumes) = plugin.decide(&told, &container)?;
-            plugin.record(&told, &volumes)?;
-            plugin.admit(&told, &container, &volumes).map(|()| verdict)
+            let (verdict, volumes) = plugin.decide(&sandbox, &container)?;
+            plugin.record(&sandbox, &volumes)?;
+            plugin.admit(&sandbox, &container, &volumes).map(|()| verdict)
         });
         let unknown = |error: tokio::task::JoinError| NriError(Code::Internal, error.to_string());
         let verdict =

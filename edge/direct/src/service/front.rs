@@ -184,7 +184,7 @@ async fn detach(
     work: Work,
 ) -> CallResult {
     headers.remove(&CALL_ID);
-    let (told, outcome) = oneshot::channel();
+    let (sender, outcome) = oneshot::channel();
     let tasks = service.tasks.clone();
     tasks.spawn("direct", async move {
         let executor = &service.executor;
@@ -193,7 +193,7 @@ async fn detach(
         service.leases.settle_and_report(&driver, lock.volume_id()).await;
         drop(lock);
         // A caller that left sends the call again.
-        let _ = told.send(outcome);
+        let _ = sender.send(outcome);
     });
     outcome.await.unwrap_or_else(|_| Err(Stopping("csi-edge").into()))
 }

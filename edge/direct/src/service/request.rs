@@ -438,11 +438,11 @@ fn says_the_same(
 ) -> bool {
     let file_system: FileSystem = record.fstype.parse().unwrap_or_default();
     let Ok(found) = options::for_guest(&record.options, file_system, false) else { return false };
-    let mut told = record.metadata.clone();
+    let mut expected = record.metadata.clone();
     if found.is_read_only() {
-        told.retain(|key, _| key != GROUP && key != GROUP_CHANGE);
+        expected.retain(|key, _| key != GROUP && key != GROUP_CHANGE);
     }
-    found.options == options && told == *metadata
+    found.options == options && expected == *metadata
 }
 
 // Fields of NodePublishVolumeRequest.

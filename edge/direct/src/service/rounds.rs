@@ -125,7 +125,7 @@ fn leased(service: &Service) -> (BTreeSet<(DriverName, String)>, bool) {
 
 /// Logs each volume that a runtime shares as a directory instead of taking it, once, and has the
 /// cloud told when these volumes change.
-fn report_not_taken(service: &Service, told: &mut BTreeSet<PathBuf>) {
+fn report_not_taken(service: &Service, logged: &mut BTreeSet<PathBuf>) {
     let state = service.node.state.as_ref();
     let records = state.and_then(|state| published::each(state).ok()).unwrap_or_default();
     let mut seen = BTreeSet::new();
@@ -133,7 +133,7 @@ fn report_not_taken(service: &Service, told: &mut BTreeSet<PathBuf>) {
     for record in records.into_iter().flatten() {
         let shared = cover::shared_at(&service.node.host.proc, &record.target);
         let Ok(Some(at)) = shared else { continue };
-        if !told.contains(&record.target) {
+        if !logged.contains(&record.target) {
             let driver = &record.driver;
             let volume = &record.volume_id;
             let at = at.display();
@@ -146,7 +146,7 @@ fn report_not_taken(service: &Service, told: &mut BTreeSet<PathBuf>) {
         volumes.extend(reported(&record));
         seen.insert(record.target);
     }
-    *told = seen;
+    *logged = seen;
     let report = Some(NotTaken::of(volumes));
     service.not_taken.send_if_modified(|last| {
         let is_news = *last != report;

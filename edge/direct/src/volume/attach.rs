@@ -183,7 +183,7 @@ mod tests {
         let target = dir.path().canonicalize().unwrap().join("mount");
         let record = Published { target, ..record("v") };
         let shown = || show(&node, &record).map_err(|error| chain(&error));
-        let is_told = || node.root.entry(&record.target).unwrap().exists();
+        let has_entry = || node.root.entry(&record.target).unwrap().exists();
         let refused = shown().unwrap_err();
         assert!(refused.contains("no configuration of a runtime was found"), "{refused}");
         let path = dir.path().join("host/etc/kata-containers/configuration.toml");
@@ -194,9 +194,9 @@ mod tests {
         };
         configure(true);
         let refused = shown().unwrap_err();
-        assert!(refused.contains("set it to false") && !is_told(), "{refused}");
+        assert!(refused.contains("set it to false") && !has_entry(), "{refused}");
         configure(false);
         shown().unwrap();
-        assert!(is_told() && !cover::is_cover(&record.target));
+        assert!(has_entry() && !cover::is_cover(&record.target));
     }
 }
