@@ -150,11 +150,11 @@ impl AdminState {
 impl AdminState {
     /// The linked nodes at which a driver is not up.
     fn not_up(&self, driver: &DriverName, of: &DriverState) -> BTreeMap<NodeName, HealthView> {
-        let told = nodes_with(of).filter_map(|node| {
+        let down = nodes_with(of).filter_map(|node| {
             let health = self.health(node, driver).filter(|health| !health.is_up())?;
             Some((node.clone(), health))
         });
-        told.collect()
+        down.collect()
     }
 }
 

@@ -97,8 +97,8 @@ impl AdminState {
     /// The number of linked nodes by the health of a driver there.
     fn health_counts(&self, driver: &DriverName, of: &DriverState) -> Vec<(&'static str, usize)> {
         let mut counts = STATES.map(|state| (state, 0));
-        let told = nodes_with(of).filter_map(|node| self.links.driver_health(node, driver));
-        for health in told {
+        let reported = nodes_with(of).filter_map(|node| self.links.driver_health(node, driver));
+        for health in reported {
             for (_, count) in counts.iter_mut().filter(|(state, _)| *state == health.state) {
                 *count += 1;
             }

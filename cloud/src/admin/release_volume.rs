@@ -139,7 +139,7 @@ fn precondition(hold: &Hold, node: &NodeName, standing: &HolderLink) -> String {
         "That guest must have ended, and no other may begin at {node}: if one still writes while \
          another does, the volume's data is destroyed."
     );
-    let told = match standing {
+    let duty = match standing {
         HolderLink::Removed => format!(
             "{node} was removed, so it is NOT told: its csi-edge goes on handing the volume to \
              pods there. Power the machine off for good, or unpublish the volume there and see \
@@ -156,7 +156,7 @@ fn precondition(hold: &Hold, node: &NodeName, standing: &HolderLink) -> String {
                 .into()
         }
     };
-    format!("{promise} {told}")
+    format!("{promise} {duty}")
 }
 
 /// The operator's duty after the release.

@@ -42,13 +42,13 @@ impl Keeper {
     pub(super) async fn apply_nodes(&mut self) -> Result<(), Away> {
         let applied = self.apply_wanted().await;
         // Also when that failed: a kubelet may have begun to publish.
-        self.tell_published_topology();
+        self.set_published_topology();
         applied
     }
 
     /// Sets the drivers whose topology csi-cloud alone publishes. Edges are told, so that their
     /// fronts omit it.
-    fn tell_published_topology(&self) {
+    fn set_published_topology(&self) {
         let objects = self.mirror.objects();
         let has_node = |name: &str| objects.nodes.items().contains_key(name);
         let published = match self.settings.publish {

@@ -178,8 +178,8 @@ mod tests {
         let driver: DriverName = "d.example".parse().unwrap();
         let claim = Pending { uid: "x".into(), driver: driver.clone(), node: Some(node("n1")) };
         let why = |state, seconds| {
-            let told = Health { state, seconds, why: "no socket".into() };
-            let health = |_: &NodeName| Some(DriverHealth::reported(&told));
+            let reported = Health { state, seconds, why: "no socket".into() };
+            let health = |_: &NodeName| Some(DriverHealth::reported(&reported));
             reason(&claim, &State::default(), |_| None, health, Duration::from_secs(10))
         };
         assert_eq!(why(HealthState::Up, 99), None);

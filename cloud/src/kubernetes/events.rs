@@ -362,11 +362,11 @@ mod tests {
         assert_eq!((notices.len(), next.clone()), (0, Some(Id::Volume("v0999".into()))));
         let (notices, next) = trouble(&state, &driver, next);
         assert_eq!(next, None);
-        let told: Vec<_> =
+        let notices: Vec<_> =
             notices.iter().map(|notice| (notice.reason, notice.about.clone())).collect();
         let uid = Some("u1".to_owned());
         assert_eq!(
-            told,
+            notices,
             [
                 ("VolumeLost", About::Claim { namespace: "shop".into(), name: "data".into(), uid }),
                 ("VolumeLost", About::Volume("pv-7".into())),
@@ -432,8 +432,8 @@ mod tests {
     #[tokio::test]
     async fn a_node_and_a_claim_are_told_of_a_driver_that_is_down_node_first() {
         let driver: DriverName = "d.example".parse().unwrap();
-        let told = Health { state: HealthState::Gone, seconds: 9, why: "no socket".into() };
-        let health = DriverHealth::reported(&told);
+        let reported = Health { state: HealthState::Gone, seconds: 9, why: "no socket".into() };
+        let health = DriverHealth::reported(&reported);
         let of_node = drivers_down(&node("n1"), "u1", &[(&driver, health)]);
         let down = Reason::Down {
             node: node("n1"),

@@ -164,10 +164,10 @@ impl Keeper {
         let mut notices = Vec::new();
         for (call, _) in self.facts.calls.ended.failing() {
             let growing = self.facts.store.read(|state| waits::growing(state, &call, now));
-            let Some((node, told)) = growing else { continue };
+            let Some((node, claimants)) = growing else { continue };
             let Some(away) = self.away_for(&call.driver, &node) else { continue };
             let notice = |about| waits::notice(about, &node, away, AwaitedOperation::Expand);
-            notices.extend(told.into_iter().map(notice));
+            notices.extend(claimants.into_iter().map(notice));
         }
         notices
     }
@@ -185,15 +185,15 @@ impl Keeper {
         let api: Api<VolumeAttachment> = Api::all(self.server.client.clone());
         let listed = self.server.list(what, &api, |object| waits::attachment(&object)).await;
         let mut notices = Vec::new();
-        let mut told = 0;
+        let mut reported = 0;
         for of in self.settled(what, listed)?.unwrap_or_default() {
             let Some(call) = slow.iter().find(|call| call.carries_out(&of)) else {
                 notices.extend(self.notice_of_attachment(of));
                 continue;
             };
             let notice = call.notice(of.about.clone());
-            if told < ATTACHES && self.limiter.is_news(&notice, now) {
-                told += 1;
+            if reported < ATTACHES && self.limiter.is_news(&notice, now) {
+                reported += 1;
                 notices.push(notice);
                 notices.extend(self.notices_of_users(&of, call).await?);
             }

@@ -201,7 +201,7 @@ pub(super) struct Mirror {
 
 impl Objects {
     /// Passes the nodes' labels on if they may have changed, once all nodes were read.
-    fn tell(&mut self, labels: &NodeLabels) {
+    fn pass_labels(&mut self, labels: &NodeLabels) {
         if self.nodes.synced && self.labelled != self.nodes.changes {
             self.labelled = self.nodes.changes;
             labels.set(self.nodes.items.iter().filter_map(restricted_labels).collect());
@@ -235,7 +235,7 @@ impl Mirror {
         let mut objects = self.objects();
         let changed = change(&mut objects);
         if let Some(labels) = &self.labels {
-            objects.tell(labels);
+            objects.pass_labels(labels);
         }
         drop(objects);
         if changed {

@@ -64,7 +64,7 @@ mod tests {
         let removed = waiting("s/a", "u", &Reason::Removed("n1".parse().unwrap()));
         assert!(limiter.is_news(&removed, now), "another reason is other news");
         assert!(limiter.is_news(&away("s/a"), now + AGAIN));
-        let mut tell = |number: usize, now| {
+        let mut publish = |number: usize, now| {
             let notice = away(&format!("s/{number}"));
             let news = limiter.is_news(&notice, now);
             if news {
@@ -72,8 +72,8 @@ mod tests {
             }
             news
         };
-        assert_eq!((0..MEMORY * 2).filter(|number| tell(*number, now)).count(), MEMORY - 1);
-        assert!(tell(MEMORY * 2, now + AGAIN), "there is room again");
+        assert_eq!((0..MEMORY * 2).filter(|number| publish(*number, now)).count(), MEMORY - 1);
+        assert!(publish(MEMORY * 2, now + AGAIN), "there is room again");
         assert_eq!(limiter.until.len(), 1);
     }
 }

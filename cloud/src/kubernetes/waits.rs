@@ -265,8 +265,8 @@ mod tests {
             news: false,
         };
         let expand = |subject, code| call("ControllerExpandVolume", subject, code);
-        let (node, told) = growing(&state, &expand("v1", Code::Unavailable), RETRIED).unwrap();
-        assert_eq!((&node, told.len()), (&n1, 2), "claim and volume");
+        let (node, claimants) = growing(&state, &expand("v1", Code::Unavailable), RETRIED).unwrap();
+        assert_eq!((&node, claimants.len()), (&n1, 2), "claim and volume");
         assert_eq!(growing(&state, &expand("v1", Code::Unavailable), RETRIED + 1_000), None);
         assert_eq!(growing(&state, &expand("v1", Code::Ok), RETRIED), None);
         assert_eq!(growing(&state, &expand("v2", Code::Unavailable), RETRIED), None);

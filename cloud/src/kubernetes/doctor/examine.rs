@@ -124,13 +124,13 @@ impl Doctor {
         let facts = edges.iter().map(|(name, edge)| {
             let node: Option<NodeName> = name.parse().ok();
             let node = node.as_ref();
-            let told = node.and_then(|node| self.links.topology_published_at(node));
+            let left_out = node.and_then(|node| self.links.topology_published_at(node));
             EdgeNode {
                 name,
                 csinode: edge.csinode.as_ref(),
                 drivers: node.map(|node| self.drivers_at(node)).unwrap_or_default(),
                 is_linked: node.is_some_and(|node| self.links.now(node).is_some()),
-                told: told.unwrap_or_default(),
+                left_out: left_out.unwrap_or_default(),
             }
         });
         nodes::findings(&facts.collect::<Vec<_>>(), self.publish)

@@ -20,7 +20,7 @@ pub(super) struct EdgeNode<'a> {
     pub(super) drivers: Vec<DriverName>,
     pub(super) is_linked: bool,
     /// The drivers whose topology its front leaves out.
-    pub(super) told: BTreeSet<DriverName>,
+    pub(super) left_out: BTreeSet<DriverName>,
 }
 
 /// The findings about all of them.
@@ -110,11 +110,11 @@ fn wrong(node: &EdgeNode<'_>) -> Option<(String, String)> {
                       a segment cannot be a label";
         return Some((found, advice.into()));
     }
-    let untold: Vec<_> = node.drivers.iter().filter(|one| !node.told.contains(*one)).collect();
-    if untold.is_empty() {
+    let shown: Vec<_> = node.drivers.iter().filter(|one| !node.left_out.contains(*one)).collect();
+    if shown.is_empty() {
         return None;
     }
-    let found = format!("its front still shows the topology of {}", list(untold));
+    let found = format!("its front still shows the topology of {}", list(shown));
     Some((found, "ask again in a few seconds; then look at the log of csi-cloud".into()))
 }
 
@@ -142,7 +142,7 @@ mod tests {
             csinode: Some(csinode),
             drivers: vec![driver()],
             is_linked: true,
-            told: [driver()].into(),
+            left_out: [driver()].into(),
         }
     }
 
@@ -169,7 +169,7 @@ mod tests {
             let said = says(EdgeNode { csinode: missing, ..node() });
             assert!(said.contains("no entry for a.b"), "{said}");
         }
-        let said = says(EdgeNode { told: BTreeSet::new(), ..node() });
+        let said = says(EdgeNode { left_out: BTreeSet::new(), ..node() });
         assert!(said.contains("still shows the topology of a.b"), "{said}");
     }
 
