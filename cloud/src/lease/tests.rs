@@ -402,17 +402,17 @@ async fn a_node_has_only_so_many_volumes() {
         }
     });
     fill.await.unwrap();
-    let told = Cell::new(0);
+    let times_full = Cell::new(0);
     for step in [
         LeaseAction::Ask { pod: "p".into() },
         LeaseAction::Hold { epoch: 0, pod: "p".into(), mac: None },
     ] {
         let request = Request { id: 1, driver: driver(), volume: "v".into(), step };
-        let full = || told.set(told.get() + 1);
+        let full = || times_full.set(times_full.get() + 1);
         let answer = handle(&world.links, &node("n1"), request, || true, full).await.unwrap();
         assert!(not_now(answer).contains("has 10000 volumes"));
     }
-    assert_eq!(told.get(), 2);
+    assert_eq!(times_full.get(), 2);
     assert!(matches!(
         world.say_of("n1", "7", LeaseAction::Hold { epoch: 1, pod: "p".into(), mac: None }).await,
         Outcome::Held { .. }

@@ -42,9 +42,9 @@ const LOCAL: Duration = Duration::from_millis(500);
 /// A csi-cloud that follows gives a call back within this time.
 const AT_ONCE: Duration = Duration::from_secs(1);
 
-/// The longest time before a call's deadline at which its caller hears why no csi-cloud takes it.
-/// Later it would hear of its deadline alone.
-const TELL: Duration = Duration::from_secs(1);
+/// The longest time before a call's deadline at which it is refused with the reason why no
+/// csi-cloud takes it. Later its caller would learn of the deadline alone.
+const REFUSE: Duration = Duration::from_secs(1);
 
 /// Memory for the requests of all drivers, in KiB.
 pub(super) struct RequestMemory(Semaphore);
@@ -169,7 +169,7 @@ impl RelayFront {
     async fn unary(&self, call: Call, deadline: Option<Instant>) -> Result<Answer, Error> {
         let mut last = "there is none at the places of --to".into();
         let mut held_until = Instant::now() + HOLD;
-        let tell_at = deadline.map(|deadline| deadline - tell_before(deadline));
+        let refuse_at = deadline.map(|deadline| deadline - refuse_before(deadline));
         loop {
             let next = self.server.next();
             let connection = match deadline {
@@ -187,7 +187,9 @@ impl RelayFront {
                 Ok(answer) => return Ok(answer),
                 Err(SendError::Broken(source)) => return Err(Error::ServerLost { source }),
                 Err(SendError::Gone(reason)) => reason,
-                Err(SendError::Again(source)) if tell_at.is_some_and(|at| at <= Instant::now()) => {
+                Err(SendError::Again(source))
+                    if refuse_at.is_some_and(|at| at <= Instant::now()) =>
+                {
                     return Err(Error::ServerLost { source });
                 }
                 Err(SendError::Again(reason)) => reason,
@@ -249,8 +251,8 @@ impl RelayFront {
 }
 
 /// The time before its deadline at which a waiting call is refused with the reason.
-fn tell_before(deadline: Instant) -> Duration {
-    (deadline.saturating_duration_since(Instant::now()) / 10).min(TELL)
+fn refuse_before(deadline: Instant) -> Duration {
+    (deadline.saturating_duration_since(Instant::now()) / 10).min(REFUSE)
 }
 
 fn is_refused(error: &(dyn std::error::Error + 'static)) -> bool {

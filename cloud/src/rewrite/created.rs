@@ -54,12 +54,12 @@ mod tests {
         let request = csi::CreateVolumeRequest { capacity_range, ..Default::default() };
         let range = range(&request.encode_to_vec()).unwrap().unwrap();
         assert_eq!(range, Range { required: 10, limit: 20 });
-        let told = |capacity_bytes| {
+        let wrong = |capacity_bytes| {
             let volume = Some(csi::Volume { capacity_bytes, ..Default::default() });
             other_size(range, &csi::CreateVolumeResponse { volume }.encode_to_vec().into())
         };
         assert_eq!(
-            [told(0), told(9), told(10), told(20), told(21)],
+            [wrong(0), wrong(9), wrong(10), wrong(20), wrong(21)],
             [None, Some(9), None, None, Some(21)]
         );
     }

@@ -57,7 +57,7 @@ pub fn contested(
     for (key, value) in claimant.segments {
         let is_of_nodes = match policy.and_then(|policy| policy.topology.get(key)) {
             Some(kind) => *kind == KeyKind::Node,
-            None => key == NODE_SEGMENT || tells_nodes_apart(of, key, claimant.node),
+            None => key == NODE_SEGMENT || identifies_nodes(of, key, claimant.node),
         };
         if is_of_nodes {
             let segment = Segments::from([(key.clone(), value.clone())]);
@@ -69,7 +69,7 @@ pub fn contested(
 
 /// True if a key has identified nodes so far: every other node reports its own name or id, or many
 /// nodes report different values.
-fn tells_nodes_apart(of: &DriverState, key: &str, node: &NodeName) -> bool {
+fn identifies_nodes(of: &DriverState, key: &str, node: &NodeName) -> bool {
     let others = of.counts_of_others(key, node);
     let is_of_names = others.by >= ENOUGH && others.own == others.by;
     is_of_names || (others.by >= MANY && of.values_of_others(key, node) == others.by)

@@ -76,7 +76,7 @@ pub(super) struct Node {
     /// An operator has said that nobody there uses it.
     pub(super) excused: bool,
     /// It has not reported since the copy was restored.
-    pub(super) unheard: bool,
+    pub(super) unreported: bool,
     /// It keeps no MACs, like an older csi-edge.
     pub(super) is_older: bool,
 }
@@ -139,7 +139,7 @@ impl World {
 
     /// True if a node has not reported since the copy was restored. Pods must not start before.
     pub(super) fn is_recovering(&self) -> bool {
-        self.nodes.iter().any(|node| node.unheard)
+        self.nodes.iter().any(|node| node.unreported)
     }
 
     /// A pod wants the volume.
@@ -180,7 +180,7 @@ impl World {
         match self.nodes[at].lease {
             Lease::Held(grant) if way != Way::Lost => {
                 let verdict = self.hold(at, grant);
-                self.nodes[at].unheard = false;
+                self.nodes[at].unreported = false;
                 let fenced = matches!(verdict, LeaseVerdict::Fenced(_));
                 if fenced && !self.nodes[at].excused {
                     self.wronged = Some(at);
@@ -229,13 +229,13 @@ impl World {
                 (self.record, self.epoch) = self.copy.clone();
                 for node in &mut self.nodes {
                     node.linked = false;
-                    node.unheard = true;
+                    node.unreported = true;
                 }
             }
         }
         for node in self.nodes.iter_mut().filter(|node| !node.has()) {
             node.excused = false;
-            node.unheard = false;
+            node.unreported = false;
         }
     }
 }

@@ -77,7 +77,7 @@ impl Lies {
             }
         }
         // Only honest nodes are waited for.
-        self.world.nodes[LIAR].unheard = false;
+        self.world.nodes[LIAR].unreported = false;
     }
 
     fn lie(&mut self, lie: Lie) {
@@ -174,9 +174,9 @@ fn check_safe(lies: &Lies) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// An honest node that has it, and was heard since a copy was restored, has it by the record.
+/// An honest node that has it, and has reported since a copy was restored, has it by the record.
 fn check_held(lies: &Lies) -> Result<(), TestCaseError> {
-    for at in lies.users().into_iter().filter(|at| !lies.world.nodes[*at].unheard) {
+    for at in lies.users().into_iter().filter(|at| !lies.world.nodes[*at].unreported) {
         prop_assert_eq!(lies.holder(), Some(name(at)), "{:?}", &lies.world.record);
     }
     Ok(())

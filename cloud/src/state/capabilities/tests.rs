@@ -28,7 +28,7 @@ fn of(said: &[Option<Bytes>]) -> Agreed {
     agree(Capabilities::Controller, names.iter().zip(said.iter().map(Option::as_ref)))
 }
 
-fn told(agreed: &Agreed) -> Vec<String> {
+fn mismatches(agreed: &Agreed) -> Vec<String> {
     agreed.mismatches.iter().map(ToString::to_string).collect()
 }
 
@@ -55,13 +55,18 @@ fn only_what_all_can_is_said_and_the_odd_are_named() {
     let more = Bytes::from([&all, says(&[ListVolumes]).as_ref(), NEW].concat());
     let agreed = of(&[Some(all.clone()), Some(lacks), Some(more), Some(all)]);
     assert_eq!(agreed.answer, Some(says(&[CreateDeleteVolume, GetCapacity])));
-    let told = told(&agreed);
-    assert_eq!(told.len(), 3);
-    assert!(told.contains(&"CLONE_VOLUME everywhere but at n0001".to_owned()), "{told:?}");
-    assert!(told.contains(&"LIST_VOLUMES only at n0002".to_owned()), "{told:?}");
+    let mismatches = mismatches(&agreed);
+    assert_eq!(mismatches.len(), 3);
     assert!(
-        told.iter().any(|text| text.contains("newer than csi-cloud") && text.ends_with("n0002")),
-        "{told:?}"
+        mismatches.contains(&"CLONE_VOLUME everywhere but at n0001".to_owned()),
+        "{mismatches:?}"
+    );
+    assert!(mismatches.contains(&"LIST_VOLUMES only at n0002".to_owned()), "{mismatches:?}");
+    assert!(
+        mismatches
+            .iter()
+            .any(|text| text.contains("newer than csi-cloud") && text.ends_with("n0002")),
+        "{mismatches:?}"
     );
 }
 
@@ -77,7 +82,7 @@ fn what_is_newer_than_we_are_survives_if_all_have_it() {
 fn a_node_without_the_service_leaves_an_answer_that_is_empty() {
     let agreed = of(&[Some(says(&[CloneVolume])), None, Some(says(&[CloneVolume]))]);
     assert_eq!(agreed.answer, Some(Bytes::new()));
-    assert_eq!(told(&agreed), ["CLONE_VOLUME everywhere but at n0001"]);
+    assert_eq!(mismatches(&agreed), ["CLONE_VOLUME everywhere but at n0001"]);
 }
 
 #[test]
@@ -86,7 +91,7 @@ fn a_node_that_talks_nonsense_takes_nothing_from_the_others() {
     let agreed = of(&[good.clone(), Some(Bytes::from_static(b"\xff")), good.clone()]);
     assert_eq!(agreed.answer, good);
     assert_eq!(
-        told(&agreed),
+        mismatches(&agreed),
         ["an answer to ControllerGetCapabilities that is no protobuf only at n0001"]
     );
     assert_eq!(of(&[None, Some(Bytes::from_static(b"\xff"))]).answer, None);
@@ -101,7 +106,7 @@ fn of_thousands_a_few_are_named_and_the_rest_counted() {
     let agreed = of(&said);
     assert_eq!(agreed.answer, plain);
     assert_eq!(
-        told(&agreed),
+        mismatches(&agreed),
         ["LIST_VOLUMES only at n0000, n0050, n0100, n0150, n0200 and 95 more"]
     );
     // Each node has a capability of its own: only some mismatches are reported.

@@ -187,9 +187,9 @@ fn what_fails_now_is_told_with_the_begin_of_its_failures() {
     end(&ended, "w", Code::Internal, "no", 5);
     end(&ended, "w", Code::Ok, "", 6);
     let failing: Vec<_> = ended.failing();
-    let told: Vec<_> =
+    let failures: Vec<_> =
         failing.iter().map(|(call, since)| (&*call.subject, call.at, *since)).collect();
-    assert_eq!(told, [("v", 4, 3)]);
+    assert_eq!(failures, [("v", 4, 3)]);
 }
 
 #[test]

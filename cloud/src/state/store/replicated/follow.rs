@@ -91,7 +91,7 @@ impl Follower {
             orders: loaded.orders,
             candidate: Instant::now(),
         };
-        follower.tell(epoch);
+        follower.publish_leader(epoch);
         let others = follower.leader.as_ref().map(|leader| &leader.member.name);
         if others.is_some_and(|name| *name != follower.cluster.me.name) {
             follower.cluster.clear_trouble(Work::Stand);
@@ -234,7 +234,7 @@ impl Follower {
         };
         self.cluster.commit.send_replace(self.position.number);
         if leader != self.leader || before != epoch {
-            self.tell(epoch);
+            self.publish_leader(epoch);
         }
         Ok(())
     }
@@ -273,7 +273,7 @@ impl Follower {
     }
 
     /// Publishes the present leader.
-    fn tell(&self, epoch: Option<LeaderEpoch>) {
+    fn publish_leader(&self, epoch: Option<LeaderEpoch>) {
         let leader = self.leader.as_ref().map(|LeaderKey { member, .. }| {
             let Member { name, .. } = member;
             let epoch = epoch.unwrap_or(LeaderEpoch(0));

@@ -88,9 +88,9 @@ impl Lease {
 
     /// Keeps a lease, and makes another one when it is lost. Never ends.
     pub(super) async fn keep(&self) {
-        let mut told = None;
+        let mut recorded = None;
         loop {
-            let kept = self.keep_once(&mut told).await;
+            let kept = self.keep_once(&mut recorded).await;
             match &kept {
                 Ok(()) => self.cluster.clear_trouble(Work::Lease),
                 Err(error) => self.cluster.set_trouble(Work::Lease, error),
@@ -100,13 +100,13 @@ impl Lease {
         }
     }
 
-    async fn keep_once(&self, told: &mut Option<u64>) -> Result<(), EtcdError> {
+    async fn keep_once(&self, recorded: &mut Option<u64>) -> Result<(), EtcdError> {
         let sent = Instant::now();
         let before = *self.held.borrow();
         let Some(Held { id, .. }) = before else {
             let id = self.cluster.client.grant(TIME).await?;
-            *told = None;
-            self.tell(id, told).await?;
+            *recorded = None;
+            self.record_commit(id, recorded).await?;
             self.set(id, sent, TIME);
             return Ok(());
         };
@@ -118,7 +118,7 @@ impl Lease {
                 return Ok(());
             }
         }
-        self.tell(id, told).await
+        self.record_commit(id, recorded).await
     }
 
     fn set(&self, id: i64, sent: Instant, seconds: i64) {
@@ -131,14 +131,14 @@ impl Lease {
         self.held.send_replace(Some(Held { id, until }));
     }
 
-    /// Says how far this replica is, if that is news.
-    async fn tell(&self, id: i64, told: &mut Option<u64>) -> Result<(), EtcdError> {
+    /// Writes the commit that this replica has reached, if it is not the recorded one.
+    async fn record_commit(&self, id: i64, recorded: &mut Option<u64>) -> Result<(), EtcdError> {
         let commit = Some(self.cluster.commit());
-        if *told == commit {
+        if *recorded == commit {
             return Ok(());
         }
         self.put_replica(id, commit).await?;
-        *told = commit;
+        *recorded = commit;
         Ok(())
     }
 
