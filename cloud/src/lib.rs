@@ -152,7 +152,7 @@ async fn start(
     for endpoint in &config.listen {
         acceptor.listen(endpoint, &credentials).await?;
     }
-    let fronts = serve_fronts(&config, sockets, (&store, &links, &calls), &groups.fronts);
+    let fronts = serve_fronts(&config, sockets, &store, &links, &calls, &groups.fronts);
     let relays = RelayListener::new(fronts.clone(), store.clone(), groups.fronts.clone());
     relays.listen(&config.holders, &credentials).await?;
     keep_certificate(&credentials, &config.tls, &links, &groups.watching);
@@ -309,7 +309,9 @@ async fn serve_http(
 fn serve_fronts(
     config: &Config,
     sockets: Vec<(DriverName, Option<Socket>)>,
-    (store, links, calls): (&Store, &Arc<Links>, &Arc<Calls>),
+    store: &Store,
+    links: &Arc<Links>,
+    calls: &Arc<Calls>,
     tasks: &Tasks,
 ) -> BTreeMap<DriverName, Arc<Front>> {
     let mut fronts = BTreeMap::new();

@@ -275,7 +275,7 @@ impl PendingCreate<'_> {
                 if is_shared {
                     move_home(txn, &driver, &id, &at);
                 }
-                let home = record(txn, (&driver, &at), made, requested.take());
+                let home = record(txn, &driver, &at, made, requested.take());
                 if home != at && claimed.is_none() {
                     claimed = Some(Taken::AtNode { id, home });
                 }
@@ -393,7 +393,8 @@ fn move_home(txn: &mut Txn<'_>, driver: &DriverName, id: &Id, node: &NodeName) {
 /// Records the thing that a node created, with its requested name; returns its home.
 fn record(
     txn: &mut Txn<'_>,
-    (driver, node): (&DriverName, &NodeName),
+    driver: &DriverName,
+    node: &NodeName,
     made: Made,
     requested: Option<(Id, CreateFacts)>,
 ) -> NodeName {

@@ -151,10 +151,10 @@ pub async fn ready(
     let plan = plan(&seen, known.as_ref(), &journal.mark(), &wanted)?;
     let ready = match plan {
         FormatPlan::Format(file_system) => {
-            make(device, &seen, journal, (file_system, false), &wanted, steps).await?
+            make(device, &seen, journal, file_system, false, &wanted, steps).await?
         }
         FormatPlan::Again(file_system) => {
-            make(device, &seen, journal, (file_system, true), &wanted, steps).await?
+            make(device, &seen, journal, file_system, true, &wanted, steps).await?
         }
         FormatPlan::Finish(ready) => ready,
         FormatPlan::Use(ready) => {
@@ -231,7 +231,8 @@ async fn make(
     device: &Path,
     seen: &Seen,
     journal: &Journal,
-    (file_system, again): (FileSystem, bool),
+    file_system: FileSystem,
+    again: bool,
     wanted: &FormatSettings<'_>,
     steps: Steps<'_>,
 ) -> Result<Ready, FormatError> {
@@ -243,7 +244,7 @@ async fn make(
     steps("before mkfs")?;
     let shown = device.display();
     info!(device = %shown, file_system = file_system.as_str(), uuid, again, "formatting");
-    mkfs(device, file_system, (&uuid, &mark), wanted.mkfs, again).await?;
+    mkfs(device, file_system, &uuid, &mark, wanted.mkfs, again).await?;
     steps("after mkfs")?;
     sync(device).await?;
     let made = probe(device).await?.signature;
@@ -269,7 +270,8 @@ async fn make(
 async fn mkfs(
     device: &Path,
     file_system: FileSystem,
-    (uuid, mark): (&str, &str),
+    uuid: &str,
+    mark: &str,
     options: &[String],
     again: bool,
 ) -> Result<(), ToolError> {

@@ -80,7 +80,8 @@ impl Leases {
         &self,
         driver: &DriverName,
         volume: &str,
-        (target, recorded): (&Path, bool),
+        target: &Path,
+        recorded: bool,
     ) -> Result<(), Error> {
         if volume.len() > MAX_ID {
             let why =

@@ -220,7 +220,7 @@ impl Runtimes {
                 let reply =
                     talk.ask(runtime.resize(path(volume)?, size), self.patience * RESIZE).await?;
                 runtime.read_resize(&reply).map_err(|answer| talk.failed(answer))?;
-                self.grown(volume, (runtime, &sandbox), before, size).await
+                self.grown(volume, runtime, &sandbox, before, size).await
             }
             // Even without an entry a guest may run. Nothing that was ever handed over is written
             // to here; `format::grow` grows it before the next hand-over.
@@ -235,7 +235,8 @@ impl Runtimes {
     async fn grown(
         &self,
         volume: &Published,
-        (runtime, sandbox): (&dyn Runtime, &Sandbox),
+        runtime: &dyn Runtime,
+        sandbox: &Sandbox,
         before: u64,
         size: u64,
     ) -> Result<u64, Error> {

@@ -51,7 +51,7 @@ pub(super) async fn publish(
              podInfoOnMount in the driver's CSIDriver (pod_info_on_mount in csi-cloud's file)"
         );
     }
-    let owned = leases.acquire(call.driver, volume, (&publish.target, !there.is_empty())).await;
+    let owned = leases.acquire(call.driver, volume, &publish.target, !there.is_empty()).await;
     owned.map_err(|error| unless_begun(error, &publish, &there))?;
     let before = there.first();
     if let Some(before) = before {

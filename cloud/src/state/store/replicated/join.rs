@@ -119,7 +119,7 @@ async fn take_part(mut follower: Follower, (lease, state, queue): Parts, tasks: 
             () = tasks.stopped() => return,
             won = follower.until_won() => won,
         };
-        let beginning = Lead::begin((cluster.clone(), lease.clone()), won, &state);
+        let beginning = Lead::begin(cluster.clone(), lease.clone(), won, &state);
         let begun = tokio::select! {
             biased;
             () = tasks.stopped() => return,
@@ -137,5 +137,5 @@ async fn take_part(mut follower: Follower, (lease, state, queue): Parts, tasks: 
         }
     };
     drop(follower);
-    leading.lead(committer, (state, queue), &tasks).await;
+    leading.lead(committer, state, queue, &tasks).await;
 }

@@ -41,7 +41,8 @@ impl Lead {
     /// # Errors
     /// It does not lead; its state may lack something.
     pub(super) async fn begin(
-        (cluster, lease): (Arc<Cluster>, Arc<Lease>),
+        cluster: Arc<Cluster>,
+        lease: Arc<Lease>,
         won: Won,
         state: &RwLock<State>,
     ) -> Result<(Self, Committer), StoreError> {
@@ -78,7 +79,8 @@ impl Lead {
     pub(super) async fn lead(
         self,
         committer: Committer,
-        (state, queue): (Arc<RwLock<State>>, mpsc::Receiver<Job>),
+        state: Arc<RwLock<State>>,
+        queue: mpsc::Receiver<Job>,
         tasks: &Tasks,
     ) {
         let writes = Writes::Shared(committer);

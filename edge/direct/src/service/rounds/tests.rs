@@ -56,7 +56,7 @@ impl Fixture {
     }
 
     async fn acquire(&self, recorded: bool) -> Result<(), Error> {
-        self.service.leases.acquire(&self.driver, "v", (Path::new(TARGET), recorded)).await
+        self.service.leases.acquire(&self.driver, "v", Path::new(TARGET), recorded).await
     }
 
     /// The same, while the cloud answers the next request so.
@@ -150,7 +150,7 @@ async fn what_is_new_waits_for_a_link_and_what_was_published_before_is_said_at_t
     assert_eq!(node.lease(), Some(held(9)));
     // An older cloud cannot be asked.
     node.service.leases.client().linked_without_leases();
-    node.service.leases.acquire(&node.driver, "w", (Path::new(TARGET), false)).await.unwrap();
+    node.service.leases.acquire(&node.driver, "w", Path::new(TARGET), false).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
@@ -279,7 +279,7 @@ async fn an_id_that_the_cloud_cannot_keep_is_refused_before_anything_is_written(
     let node = node(Some(Scope::Shared)).await;
     let mut link = node.link();
     let id = "v".repeat(MAX_ID + 1);
-    let owned = node.service.leases.acquire(&node.driver, &id, (Path::new(TARGET), false)).await;
+    let owned = node.service.leases.acquire(&node.driver, &id, Path::new(TARGET), false).await;
     assert_eq!(owned.unwrap_err().code(), Code::FailedPrecondition);
     assert!(!node.state().exists());
     // Also if an older csi-edge published it.
