@@ -87,7 +87,7 @@ pub struct RoutingFacts<'a> {
     pub up: &'a dyn Fn(&NodeName) -> bool,
     /// Whether the driver at a node has been down for `failover_s`, by the node's word.
     pub down: &'a dyn Fn(&NodeName) -> bool,
-    /// Whether a node lost its link so lately that it is waited for.
+    /// Whether a node lost its link less than the grace period ago.
     pub just_left: &'a dyn Fn(&NodeName) -> bool,
     /// Whether an operator removed a node.
     pub removed: &'a dyn Fn(&NodeName) -> bool,
@@ -263,7 +263,7 @@ impl RoutingFacts<'_> {
 
     /// Places a new volume without a source: by the topology, else by the policy.
     ///
-    /// Takes the first topology with a node that can do it now, or that is waited for. Without one,
+    /// Takes the first topology with a node that can do it now, or that was just left. Without one,
     /// a node gets the create although its driver is not up: its edge knows best.
     fn place(&self, name: Id, topology: &[Segments]) -> Result<Plan, Unclear> {
         let requested = || topology.iter().filter(|segments| !segments.is_empty());
@@ -316,15 +316,16 @@ impl RoutingFacts<'_> {
         })
     }
 
-    /// The nodes at a topology that can carry out a create now, or one that is waited for.
+    /// The nodes at a topology that can carry out a create now. Without one, a node that was just
+    /// left may be back soon, and the answer is UNAVAILABLE until then.
     fn able_at(&self, segments: &Segments) -> Option<Result<Vec<NodeName>, Unclear>> {
-        let waited_for = || {
+        let just_left = || {
             let mut there = self.admitted_at(segments);
             there.find(|node| (self.just_left)(node) && (self.apart)(node).is_none())
         };
         match candidates(self.admitted_at(segments).filter(|node| self.is_able(node))) {
             Some(able) => Some(Ok(able)),
-            None => waited_for().map(|node| Err(Unclear::Away(node.clone()))),
+            None => just_left().map(|node| Err(Unclear::Away(node.clone()))),
         }
     }
 

@@ -1,6 +1,6 @@
 //! The location of the store, as a URL. Its scheme is the kind of store.
 //!
-//! A new kind is a variant here and a file in `store/`. An error names the scheme only, since a URL
+//! docs/adding.md says what a new kind takes. An error names the scheme only, since a URL
 //! may contain a password.
 
 use std::fmt;

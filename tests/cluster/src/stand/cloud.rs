@@ -1,6 +1,6 @@
 //! The cloud half as its pod has it: csi-cloud behind the socket relay, and four sidecars for each
-//! driver. They share the service account of our manifests. The snapshot-controller has an account
-//! of its own.
+//! driver. csi-cloud, the sidecars and the snapshot-controller each have an account of their own,
+//! as in our manifests.
 
 use std::path::{Path, PathBuf};
 
