@@ -168,8 +168,11 @@ fn service(
 
 #[cfg(test)]
 pub(super) mod tests {
+    use std::path::Path;
+
     use edge_calls::drivers;
     use edge_calls::drivers::Drivers;
+    use proto::host::publish::{Existing, publish};
 
     use super::*;
 
@@ -185,5 +188,17 @@ pub(super) mod tests {
     pub(in crate::service) fn service(dir: &tempfile::TempDir) -> Arc<Service> {
         let settings = Settings { state: Some(dir.path().to_owned()), ..Settings::default() };
         service_of(settings, Cloud::default())
+    }
+
+    /// Settings with all directories below this one, and with a runtime that passes its check: it
+    /// gets volumes whose target cannot be covered.
+    pub(in crate::service) fn checked(dir: &Path, host: Host) -> Settings {
+        let checks = Checks { root: dir.join("host"), required: true };
+        let path = checks.root.join("etc/kata-containers/configuration.toml");
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        let text = b"[hypervisor.qemu]\ndisable_block_device_use = false\n";
+        publish(&path, text, 0o600, Existing::Keep).unwrap();
+        let roots = Roots { entries: dir.join("entries"), ..Roots::default() };
+        Settings { state: Some(dir.join("state")), host, roots, checks, ..Settings::default() }
     }
 }

@@ -55,17 +55,14 @@ pub(super) async fn publish(
     owned.map_err(|error| unless_begun(error, &publish, &there))?;
     let before = there.first();
     if let Some(before) = before {
-        match verify(node, before).await {
-            DeviceMatch::Same if before.state == PublicationState::Published => {
-                return again(node, before, &record);
-            }
-            DeviceMatch::Unknown(why) if before.state == PublicationState::Published => {
-                return Err(not_yet(volume, HANDED_OVER)(why));
-            }
-            // A guest may have the earlier device; an unfinished hand-over goes back to the host.
-            _ => release::withdraw(node, before, Absent::Lost).await?,
+        if stands(node, before).await? {
+            return again(node, before, &record);
         }
+        // A guest may have the earlier device; an unfinished hand-over goes back to the host.
+        release::withdraw(node, before, Absent::of(before)).await?;
     }
+    // Until the driver has published it, it may still be taking it back.
+    let record = Published { unpublishing: before.is_some_and(|it| it.unpublishing), ..record };
     let not_done = not_yet::<io::Error>(volume, HANDED_OVER);
     // Before the driver is called, so that whatever happens is taken back.
     record.keep(state).map_err(&not_done)?;
@@ -89,6 +86,22 @@ pub(super) async fn publish(
     Ok(answer)
 }
 
+/// True if a volume is published as its record says. None is after its driver was asked to take it
+/// back: the device's number may be another volume's soon.
+///
+/// # Errors
+/// It cannot be found out whether the device is still the volume's.
+async fn stands(node: &Node, before: &Published) -> Result<bool, Error> {
+    if before.unpublishing || before.state != PublicationState::Published {
+        return Ok(false);
+    }
+    match verify(node, before).await {
+        DeviceMatch::Same => Ok(true),
+        DeviceMatch::Another => Ok(false),
+        DeviceMatch::Unknown(why) => Err(not_yet(&before.volume_id, HANDED_OVER)(why)),
+    }
+}
+
 /// Takes back the volumes of pods that are gone.
 ///
 /// # Errors
@@ -103,8 +116,8 @@ pub(super) async fn take_back_orphans(
     let there = there.map_err(not_yet(volume, HANDED_OVER))?;
     for record in there.iter().filter(|record| is_orphan(record)) {
         let target = record.target.display();
-        // The driver was not asked to take it back yet, so a guest that has it keeps it.
-        let released = release::wait_released(node, record, Absent::Lost).await;
+        // A guest that has it keeps it. Once the driver was asked, none has it.
+        let released = release::wait_released(node, record, Absent::of(record)).await;
         released.map_err(not_yet(volume, TAKEN_BACK))?;
         warn!(
             volume, %target,
@@ -230,11 +243,15 @@ fn is_final(code: Code) -> bool {
 #[cfg(test)]
 mod tests {
     use http::HeaderMap;
+    use proto::csi::direct::DeviceKind;
     use proto::csi::{Method, direct};
 
     use super::*;
+    use crate::device::host;
+    use crate::device::host::tests::{block_device, with_open};
     use crate::records::published::tests::record;
-    use crate::service::direct::tests::service;
+    use crate::service::direct::Cloud;
+    use crate::service::direct::tests::{checked, service, service_of};
 
     fn published_at(target: &str) -> Publish {
         let direct = direct::Direct::read(&[(direct::KEY.to_owned(), "kata".to_owned())].into());
@@ -265,6 +282,74 @@ mod tests {
         }
         let other = unless_begun(refused(), &published_at("/pods/p/mount"), &[]);
         assert_eq!(other.code(), Code::FailedPrecondition);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_may_be_being_taken_back_is_not_shown_before_the_driver_has_it_published() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().canonicalize().unwrap();
+        let (proc, host) = with_open(&root);
+        // The host has the target's parent there too, and does not see what is mounted.
+        let hosts = proc.path().join("1/root").join(root.strip_prefix("/").unwrap());
+        std::fs::create_dir_all(hosts).unwrap();
+        let settings = checked(&root, host);
+        let state = settings.state.clone().unwrap();
+        let service = service_of(settings, Cloud::default());
+        service.leases.client().linked_without_leases();
+        let target = root.join("mount");
+        let entry = service.node.root.entry(&target).unwrap();
+        let device = root.join("socket");
+        std::fs::File::create(&device).unwrap();
+        let options = Vec::new();
+        let kind = DeviceKind::Spdk;
+        let volume = Published { target: target.clone(), device, options, kind, ..record("v") };
+        let headers = HeaderMap::new();
+        let driver = "d.example".parse().unwrap();
+        let method = Method::NodePublishVolume;
+        let executor = &service.executor;
+        let call = DriverCall { executor, driver: &driver, method, headers: &headers };
+        let again = async || {
+            let asked = published_at(target.to_str().unwrap());
+            publish(&service.node, &service.leases, &call, asked).await
+        };
+        Published { unpublishing: true, ..volume.clone() }.keep(&state).unwrap();
+        // The node has no such driver.
+        let refused = again().await.err().unwrap();
+        assert_eq!(refused.code(), Code::Unavailable);
+        assert!(refused.chain().contains("d.example"), "{}", refused.chain());
+        assert!(!entry.exists(), "its runtime was told");
+        assert!(published::all(&state).unwrap().pop().unwrap().unpublishing);
+        // Whose driver was not asked to take it back is not asked anything.
+        volume.keep(&state).unwrap();
+        assert!(again().await.unwrap().failure().is_none());
+        assert!(entry.exists());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_has_the_number_of_a_device_that_was_taken_back_is_not_waited_for() {
+        let Some(device) = block_device() else { return };
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().canonicalize().unwrap();
+        let (_proc, host) = with_open(&device);
+        let settings = checked(&root, host);
+        let state = settings.state.clone().unwrap();
+        let service = service_of(settings, Cloud::default());
+        std::fs::create_dir(root.join("pods")).unwrap();
+        let target = root.join("pods/uid/volumes/kubernetes.io~csi/pv/mount");
+        let private_path = root.join("gone");
+        let number = host::number(&device).unwrap();
+        let volume = Published { target, private_path, device, number, ..record("v") };
+        let headers = HeaderMap::new();
+        let driver = "d.example".parse().unwrap();
+        let method = Method::NodePublishVolume;
+        let executor = &service.executor;
+        let call = DriverCall { executor, driver: &driver, method, headers: &headers };
+        // The node has no such driver.
+        for (unpublishing, why) in [(false, "is open in process 12"), (true, "d.example")] {
+            Published { unpublishing, ..volume.clone() }.keep(&state).unwrap();
+            let kept = take_back_orphans(&service.node, &call, "v").await.unwrap_err();
+            assert!(kept.chain().contains(why), "{}", kept.chain());
+        }
     }
 
     #[tokio::test]

@@ -51,13 +51,14 @@ pub(crate) async fn reconcile(node: &Node, leases: &Leases) {
 async fn reconcile_volume(node: &Node, leases: &Leases, record: &Published) {
     let driver = &record.driver;
     let volume = &record.volume_id;
-    // An unfinished publication belongs to nobody, whatever its runtime was told before.
+    // An unfinished publication belongs to nobody, whatever its runtime was told before. Neither
+    // does one that its driver may be taking back.
     let device = match record.state {
-        PublicationState::Published => {
+        PublicationState::Published if !record.unpublishing => {
             let late = |_| DeviceMatch::Unknown("its device does not answer".into());
             tokio::time::timeout(LOOK, verify(node, record)).await.unwrap_or_else(late)
         }
-        PublicationState::Begun => DeviceMatch::Another,
+        PublicationState::Published | PublicationState::Begun => DeviceMatch::Another,
     };
     match device {
         DeviceMatch::Same if leases.is_fenced(record) => {
@@ -86,16 +87,16 @@ async fn reconcile_volume(node: &Node, leases: &Leases, record: &Published) {
 fn remove_entry(node: &Node, record: &Published) {
     let driver = &record.driver;
     let volume = &record.volume_id;
+    let why = if record.unpublishing {
+        "its driver was asked to take it back"
+    } else {
+        "its device is not there"
+    };
     match node.root.remove(&record.target, driver, volume) {
-        Ok(()) => {
-            info!(driver, volume, "its device is not there; the next NodePublishVolume brings it")
-        }
+        Ok(()) => info!(driver, volume, why, "not handed over; the next NodePublishVolume does it"),
         Err(error) => {
             let error = chain(&error);
-            warn!(
-                driver,
-                volume, error, "its device is not there, and the runtime is still told of it"
-            );
+            warn!(driver, volume, why, error, "its runtime is still told of it");
         }
     }
 }
@@ -117,13 +118,15 @@ fn tidy(directory: &Path) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device::host::tests::with_open;
     use crate::records::journal::{Content, Journal};
     use crate::records::published::tests::record;
     use crate::runtimes::Roots;
     use crate::runtimes::mount_info::MountInfo;
-    use crate::service::direct::tests::service_of;
+    use crate::service::direct::tests::{checked, service_of};
     use crate::service::direct::{Cloud, Settings};
     use futures_util::FutureExt;
+    use proto::csi::direct::DeviceKind;
     use proto::host::publish::{Existing, publish};
     use rustix::fs::{CWD, FileType, Mode, mknodat};
     use std::fs::File;
@@ -164,6 +167,29 @@ mod tests {
         assert!(reconciled.as_mut().now_or_never().is_some(), "all at the same time");
         let entries = std::fs::read_dir(dir.path().join("entries")).unwrap().count();
         assert_eq!(entries, names.len());
+    }
+
+    #[tokio::test]
+    async fn what_a_driver_was_asked_to_take_back_is_shown_to_nobody() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().canonicalize().unwrap();
+        let (_proc, host) = with_open(&root);
+        let service = service_of(checked(&root, host), Cloud::default());
+        let node = &service.node;
+        let target = root.join("mount");
+        let entry = node.root.entry(&target).unwrap();
+        let device = root.join("socket");
+        File::create(&device).unwrap();
+        let kind = DeviceKind::Spdk;
+        let volume = Published { target, device, kind, ..record("v") };
+        for unpublishing in [true, false] {
+            let volume = Published { unpublishing, ..volume.clone() };
+            volume.keep(node.state.as_deref().unwrap()).unwrap();
+            reconcile(node, &service.leases).await;
+            assert_eq!(entry.exists(), !unpublishing);
+            let kept = published::all(node.state.as_deref().unwrap()).unwrap();
+            assert_eq!(kept, [volume]);
+        }
     }
 
     #[test]

@@ -37,6 +37,8 @@ pub(crate) async fn attach(
 ) -> Result<(), Error> {
     let volume = record.volume_id.clone();
     let state = node.state(&volume)?;
+    // The driver has published it since. That is durable before anybody can have the device.
+    record.unpublishing = false;
     match record.kind {
         DeviceKind::Block | DeviceKind::Vfio => {
             prepare_device(node, &mut record, direct, mount).await?
@@ -118,17 +120,11 @@ pub(crate) fn show(node: &Node, record: &Published) -> Result<(), Error> {
 }
 
 /// Tells the runtime again of a volume that was published before: writes its damaged entry anew.
+/// The volume is none that its driver was asked to take back.
 ///
 /// # Errors
-/// The target cannot be made or covered, the entry is somebody else's, or it cannot be written. It
-/// also fails if the record cannot be kept.
+/// The target cannot be made or covered, the entry is somebody else's, or it cannot be written.
 pub(crate) fn show_again(node: &Node, record: &Published) -> Result<(), Error> {
-    if record.unpublishing {
-        // A guest may have the device from now on.
-        let shown = Published { unpublishing: false, ..record.clone() };
-        let kept = shown.keep(node.state(&record.volume_id)?);
-        kept.map_err(not_yet(&record.volume_id, HANDED_OVER))?;
-    }
     make_target(node, record)?;
     let shown = entry::restore(&node.root, record);
     shown.map_err(not_yet(&record.volume_id, HANDED_OVER))
@@ -163,14 +159,41 @@ fn cover_unless_checked(node: &Node, record: &Published) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use proto::csi::direct;
     use proto::host::chain;
     use proto::host::publish::{Existing, publish};
 
     use super::*;
     use crate::device::host::Host;
+    use crate::records::published;
     use crate::records::published::tests::record;
     use crate::runtimes::mount_info::Root;
     use crate::runtimes::prerequisites::Checks;
+
+    #[tokio::test]
+    async fn what_the_driver_has_published_again_is_not_being_taken_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let host = Host { proc: dir.path().join("proc"), ..Host::default() };
+        let checks = Checks { root: dir.path().join("host"), required: false };
+        let root = Root::new(dir.path().join("entries"));
+        let node = Node::new(Some(dir.path().to_owned()), host, root).with_checks(checks);
+        let private_path = dir.path().join("socket");
+        let _socket = UnixListener::bind(&private_path).unwrap();
+        let target = dir.path().join("mount");
+        let kind = DeviceKind::Spdk;
+        let state = PublicationState::Begun;
+        let volume = Published { target, private_path, kind, state, ..record("v") };
+        let asked = Published { unpublishing: true, ..volume };
+        let direct = Direct::read(&[(direct::KEY.to_owned(), "kata".to_owned())].into());
+        let direct = direct.unwrap().unwrap();
+        let mount = Mount { file_system: None, flags: Vec::new(), group: String::new() };
+        // Its target cannot be covered; it was the driver's turn before.
+        attach(&node, asked, &direct, &mount).await.unwrap_err();
+        let kept = published::all(dir.path()).unwrap().pop().unwrap();
+        assert_eq!((kept.state, kept.unpublishing), (PublicationState::Published, false));
+    }
 
     #[test]
     fn without_a_cover_only_checked_runtimes_get_a_volume() {

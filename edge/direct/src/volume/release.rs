@@ -35,7 +35,7 @@ pub(crate) enum Absent {
 }
 
 impl Absent {
-    /// What it means when a volume is unpublished.
+    /// What it means for a volume with this record.
     pub(crate) fn of(record: &Published) -> Self {
         if record.unpublishing { Self::TakenBack } else { Self::Lost }
     }
