@@ -179,7 +179,8 @@ impl Host {
     /// A process or a loop device has it open, or this is not known.
     pub fn is_closed(&self, kind: FileType, number: u64, path: &Path) -> Result<(), DeviceError> {
         if kind == FileType::BlockDevice {
-            let device = loops::upon(&self.sys, &self.proc, number).map_err(unknown(&self.sys))?;
+            let views = loops::views(&self.proc).map_err(unknown(&self.proc))?;
+            let device = loops::upon(&self.sys, &views, number).map_err(unknown(&self.sys))?;
             if let Some(device) = device {
                 return Err(DeviceError::Looped { path: path.display().to_string(), device });
             }
@@ -341,11 +342,21 @@ pub(crate) mod tests {
         DEVICES.get(next.checked_rem(DEVICES.len())?).cloned()
     }
 
+    /// Has a process's mount table say that it has a root, and then this.
+    fn mounted(process: &Path, more: &str) {
+        let text = format!("22 1 8:1 / / rw shared:1 - ext4 /dev/root rw\n{more}");
+        let path = process.join("mountinfo");
+        publish(&path, text.as_bytes(), 0o600, Existing::Replace).unwrap();
+    }
+
     /// A `/proc` with one process, in this PID namespace.
     fn processes(namespace: &str) -> (tempfile::TempDir, Host) {
         let dir = tempfile::tempdir().unwrap();
-        for path in ["self/ns", "12/fd", "sys"] {
+        for path in ["self/ns", "1", "12/fd", "sys"] {
             std::fs::create_dir_all(dir.path().join(path)).unwrap();
+        }
+        for process in ["self", "1"] {
+            mounted(&dir.path().join(process), "");
         }
         symlink(namespace, dir.path().join("self/ns/pid")).unwrap();
         symlink("socket:[7]", dir.path().join("12/fd/0")).unwrap();
@@ -412,6 +423,19 @@ pub(crate) mod tests {
         symlink(&device, dir.path().join("1/root/hosts/disk")).unwrap();
         backed(Path::new("/hosts/disk"));
         assert!(host.is_free(&device, number).is_err());
+        // A server would be asked, which may be dead.
+        let nfs = |point: &str| format!("23 22 0:5 / {point} rw - nfs4 server:/a rw\n");
+        mounted(&dir.path().join("1"), &nfs("/hosts"));
+        host.is_free(&device, number).unwrap();
+        backed(&device);
+        assert!(host.is_free(&device, number).is_err());
+        for process in ["self", "1"] {
+            mounted(&dir.path().join(process), &nfs("/dev"));
+        }
+        host.is_free(&device, number).unwrap();
+        std::fs::remove_file(dir.path().join("self/mountinfo")).unwrap();
+        let unknown = host.is_free(&device, number).unwrap_err();
+        assert!(matches!(unknown, DeviceError::Unknown { .. }), "{unknown}");
     }
 
     #[test]
