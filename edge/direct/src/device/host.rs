@@ -271,8 +271,12 @@ fn has_open(files: &Path, kind: FileType, number: u64) -> Result<bool, DeviceErr
     for file in open {
         let Some(file) = unless_ended(file).map_err(unknown(files))? else { continue };
         let path = file.path();
-        let Some(leads) = unless_ended(std::fs::read_link(&path)).map_err(unknown(&path))? else {
-            continue;
+        let leads = match unless_ended(std::fs::read_link(&path)) {
+            Ok(Some(leads)) => leads,
+            Ok(None) => continue,
+            // Linux denies this for a process that has just ended.
+            Err(_) if files.try_exists().is_ok_and(|is_there| !is_there) => return Ok(false),
+            Err(error) => return Err(unknown(&path)(error)),
         };
         // Sockets and pipes have no path.
         if !leads.is_absolute() {
