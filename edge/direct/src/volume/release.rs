@@ -142,8 +142,10 @@ fn other_with(
 
 /// Gives the host back a PCI device that a VM was given.
 async fn give_back(node: &Node, record: &Published) -> Result<(), Error> {
-    // At boot the kernel gives all devices to their own drivers.
+    // At boot the kernel gives all devices to their own drivers. Before the driver was asked, the
+    // host got the device back: the group's number may be another volume's since.
     if record.kind != DeviceKind::Vfio
+        || record.unpublishing
         || record.device.as_os_str().is_empty()
         || node.host.is_other_boot(&record.boot)
     {
@@ -168,6 +170,8 @@ fn is_released(
     match record.kind {
         // Only SPDK's driver knows who is connected to a socket.
         DeviceKind::Spdk => Ok(()),
+        // Nobody had it when the driver was asked, and nobody has got it since.
+        DeviceKind::Vfio if handed_over && absent == Absent::TakenBack => Ok(()),
         DeviceKind::Vfio if handed_over => match number_of(&record.device)? {
             Some(number) => host.is_closed(FileType::CharacterDevice, number, &record.device),
             None => Ok(()),

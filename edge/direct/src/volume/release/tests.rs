@@ -149,3 +149,22 @@ async fn no_device_is_free_while_the_records_cannot_be_read() {
     assert!(refused.chain().contains("it is not known who has"), "{}", refused.chain());
     assert_eq!(second.number, 0);
 }
+
+#[tokio::test]
+async fn a_controller_is_given_back_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let sys = dir.path().join("sys");
+    // Another volume's controller, which has the number by now.
+    let group = sys.join("kernel/iommu_groups/9/devices/0000:00:04.0");
+    std::fs::create_dir_all(group).unwrap();
+    let host = Host { sys, ..Host::default() };
+    let boot = host.boot();
+    let node = Node::new(None, host, Root::new(dir.path().join("entries")));
+    let device = "/dev/vfio/9".into();
+    let volume = Published { kind: DeviceKind::Vfio, device, boot, ..record("v") };
+    let refused = give_back(&node, &volume).await.unwrap_err().chain();
+    assert!(refused.contains("0000:00:04.0"), "{refused}");
+    let asked = Published { unpublishing: true, ..volume };
+    give_back(&node, &asked).await.unwrap();
+    assert!(is_released(&node.host, &asked, Absent::TakenBack, false).is_ok());
+}
