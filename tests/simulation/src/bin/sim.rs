@@ -3,14 +3,16 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write;
+use std::num::{NonZeroU64, NonZeroUsize};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use clap::Parser;
 use simulation::Outcome;
 use simulation::keys::Keys;
@@ -22,8 +24,8 @@ use tokio::time::Instant;
 #[derive(Parser)]
 struct Args {
     /// How many seeds
-    #[arg(long, default_value_t = 1000)]
-    seeds: u64,
+    #[arg(long, default_value = "1000")]
+    seeds: NonZeroU64,
     /// The first seed
     #[arg(long, default_value_t = 0)]
     first: u64,
@@ -37,8 +39,8 @@ struct Args {
     #[arg(long, default_value_t = 2)]
     threads: usize,
     /// Stop after this many failed seeds; their traces are printed
-    #[arg(long, default_value_t = 3)]
-    failures: usize,
+    #[arg(long, default_value = "3")]
+    failures: NonZeroUsize,
 }
 
 /// A seed that takes longer by the real clock goes round in circles.
@@ -75,19 +77,20 @@ fn simulate(args: &Args, out: &mut File) -> anyhow::Result<bool> {
     let keys = Arc::new(Keys::make()?);
     let (first, last) = match args.seed {
         Some(seed) => (seed, seed),
-        None => (args.first, args.first + args.seeds.max(1) - 1),
+        None => (args.first, args.first + args.seeds.get() - 1),
     };
     let next = AtomicU64::new(first);
     let replicas = args.replicas;
     let seeds = Arc::new(Seeds { next, last, replicas, stop: AtomicBool::new(false) });
     let busy = Busy::default();
     let (send, outcomes) = mpsc::channel();
+    let mut workers = Vec::new();
     for _ in 0..args.threads.max(1) {
         let keys = keys.clone();
         let seeds = seeds.clone();
         let busy = busy.clone();
         let send = send.clone();
-        std::thread::spawn(move || work(&keys, &seeds, &busy, &send));
+        workers.push(std::thread::spawn(move || work(&keys, &seeds, &busy, &send)));
     }
     drop(send);
     let mut total = Total::default();
@@ -96,12 +99,12 @@ fn simulate(args: &Args, out: &mut File) -> anyhow::Result<bool> {
         match outcomes.recv_timeout(Duration::from_secs(1)) {
             Ok(outcome) => {
                 let outcome = outcome?;
-                let wanted = args.seed.is_some() || total.failed.len() < args.failures;
+                let wanted = args.seed.is_some() || total.failed.len() < args.failures.get();
                 total.add(&outcome);
                 if args.seed.is_some() || (wanted && !outcome.wrong.is_empty()) {
                     show(&outcome, out)?;
                 }
-                if total.failed.len() >= args.failures {
+                if total.failed.len() >= args.failures.get() {
                     seeds.stop.store(true, Ordering::Relaxed);
                 }
             }
@@ -114,7 +117,21 @@ fn simulate(args: &Args, out: &mut File) -> anyhow::Result<bool> {
         }
     }
     total.show(began.elapsed(), out)?;
+    complete(workers, &busy)?;
+    ensure!(total.seeds > 0, "no seed was run");
     Ok(total.failed.is_empty())
+}
+
+/// Fails if a thread has panicked. Its seed has no outcome, and is still in `busy`.
+fn complete(workers: Vec<JoinHandle<()>>, busy: &Busy) -> anyhow::Result<()> {
+    let panicked = workers.into_iter().map(JoinHandle::join).filter(Result::is_err).count();
+    let busy = busy.lock().unwrap_or_else(PoisonError::into_inner);
+    let lost: Vec<_> = busy.keys().collect();
+    ensure!(
+        panicked == 0 && lost.is_empty(),
+        "{panicked} threads panicked; seeds without an outcome: {lost:?}"
+    );
+    Ok(())
 }
 
 /// The seeds that are left.
@@ -249,5 +266,29 @@ impl Total {
             writeln!(out, "  make sim SEED={seed}   {wrong}")?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_panics_fails_the_program() {
+        let busy = Busy::default();
+        let well = || std::thread::spawn(|| ());
+        complete(vec![well(), well()], &busy).unwrap();
+        let workers = vec![std::thread::spawn(|| panic!("as it should")), well()];
+        let error = complete(workers, &busy).unwrap_err().to_string();
+        assert!(error.starts_with("1 threads panicked"), "{error}");
+    }
+
+    #[test]
+    fn nobody_asks_for_no_seed_or_for_an_end_before_the_first_failure() {
+        for option in ["--seeds", "--failures"] {
+            assert!(Args::try_parse_from(["sim", option, "1"]).is_ok());
+            let refused = Args::try_parse_from(["sim", option, "0"]).err().unwrap();
+            assert_eq!(refused.kind(), clap::error::ErrorKind::ValueValidation, "{refused}");
+        }
     }
 }
