@@ -16,7 +16,28 @@ fresh() {
     done
 }
 build() { (cd "$work/src" && cargo build --quiet --locked -p simulation --bin sim); }
+sim=$work/target/debug/sim
 
+# A seed that fails without any patch shows nothing about a patch. What has passed with these seeds
+# is not run again.
+baseline() {
+    fresh
+    if ! build 2>"$work/baseline.log"; then
+        cat "$work/baseline.log" >&2
+        echo "mutants: our own code does not build" >&2
+        exit 1
+    fi
+    passed="$seeds seeds by $(sha256sum <"$sim")"
+    [ "$(cat "$work/baseline.passed" 2>/dev/null)" != "$passed" ] || return 0
+    if ! "$sim" --seeds "$seeds" --failures 1 >"$work/baseline.log" 2>&1; then
+        grep -m1 '^seed [0-9]*: ' "$work/baseline.log" >&2 || true
+        echo "mutants: the simulation fails without a patch; see $work/baseline.log" >&2
+        exit 1
+    fi
+    echo "$passed" >"$work/baseline.passed"
+}
+
+baseline
 missed=
 for name in "$@"; do
     fresh
@@ -26,7 +47,7 @@ for name in "$@"; do
         echo "mutants: $name does not build; bring its patch up to date" >&2
         exit 1
     fi
-    if "$work/target/debug/sim" --seeds "$seeds" --failures 1 >"$work/$name.log" 2>/dev/null; then
+    if "$sim" --seeds "$seeds" --failures 1 >"$work/$name.log" 2>/dev/null; then
         echo "MISSED  $name"
         missed="$missed $name"
     elif ! grep -q '^seed [0-9]*: ' "$work/$name.log"; then
