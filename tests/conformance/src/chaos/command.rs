@@ -31,7 +31,7 @@ pub struct Args {
 /// Injects faults for the given time, and prints the findings.
 ///
 /// # Errors
-/// Something is there that must not be, or a program does not start.
+/// Something is there that must not be, nothing was tried, or a program does not start.
 pub async fn main(args: Args) -> anyhow::Result<()> {
     let seed = args.seed.unwrap_or_else(|| rand::random_range(0..1_000_000));
     let several = args.replicas.map(|replicas| format!(" REPLICAS={replicas}")).unwrap_or_default();
@@ -60,6 +60,7 @@ pub async fn main(args: Args) -> anyhow::Result<()> {
         println!("WRONG: {wrong}");
     }
     anyhow::ensure!(found.wrong.is_empty(), "{} things must not be", found.wrong.len());
+    found.has_tried()?;
     println!("nothing was leaked, lost, doubled or given a final code");
     Ok(())
 }

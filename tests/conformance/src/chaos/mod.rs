@@ -19,7 +19,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use proto::csi::controller_client::ControllerClient;
 use tokio::sync::{Mutex, watch};
 use tokio::task::JoinSet;
@@ -43,6 +43,18 @@ pub struct Found {
     pub faults: std::collections::BTreeMap<&'static str, usize>,
     /// The violations.
     pub wrong: Vec<String>,
+}
+
+impl Found {
+    /// A run shows something only if volumes lived while things broke.
+    ///
+    /// # Errors
+    /// No life was led to its end, or nothing was broken.
+    pub fn has_tried(&self) -> anyhow::Result<()> {
+        ensure!(self.seen.lives > 0, "no life was led to its end");
+        ensure!(self.faults.values().sum::<usize>() > 0, "nothing was broken");
+        Ok(())
+    }
 }
 
 /// Breaks things for `time`, then checks.
@@ -142,4 +154,25 @@ async fn left(
     lines(shown.difference(kept).collect(), "is listed and should not be there");
     lines(kept.difference(&shown).collect(), "is not listed");
     Ok(wrong)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_without_lives_or_faults_shows_nothing() {
+        let found = |lives, faults: &[(&'static str, usize)]| Found {
+            seen: Seen { lives, ..Seen::default() },
+            faults: faults.iter().copied().collect(),
+            wrong: Vec::new(),
+        };
+        found(1, &[("link cut", 1)]).has_tried().unwrap();
+        for (found, why) in
+            [(found(0, &[("link cut", 1)]), "no life"), (found(1, &[]), "nothing was broken")]
+        {
+            let error = found.has_tried().unwrap_err().to_string();
+            assert!(error.contains(why), "{error}");
+        }
+    }
 }
