@@ -30,8 +30,9 @@ pub struct Args {
 /// Something is there that must not be, or a program does not start. Many cuts left out a step.
 pub async fn main(args: Args) -> anyhow::Result<()> {
     ensure!(rustix::process::geteuid().is_root(), "a power cut takes mounts: run it as root");
+    ensure!(args.seeds > 0 && args.volumes > 0, "it takes a power cut and a volume");
     let first = args.seed.unwrap_or(1);
-    let last = if args.seed.is_some() { first } else { first + args.seeds.saturating_sub(1) };
+    let last = if args.seed.is_some() { first } else { first + args.seeds - 1 };
     let mut slowest = 0.0_f64;
     let mut all = Tally::default();
     for seed in first..=last {
