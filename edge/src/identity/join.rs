@@ -267,7 +267,9 @@ mod tests {
         let unseen = async {
             let (tcp, _) = stranger.0.accept().await.unwrap();
             let greeted = stranger.1.greet(Box::new(tcp)).await.unwrap();
-            assert!(stranger.1.accept(greeted).await.is_err(), "it got the question");
+            let refused = stranger.1.accept(greeted).await.err().expect("it got the question");
+            let text = refused.to_string();
+            assert!(matches!(refused, LinkError::Tls(_)), "{text}");
         };
         let issuing = leader.answer(|question| {
             Answer::Certificate(ca.issue(&question.csr, "edge-csi://node/n1", 3))
