@@ -39,7 +39,9 @@ fn a_driver_has_what_another_node_made_and_not_what_it_deleted() {
     assert_eq!(shown.volume_context["share"], format!("/volumes/{id}/data"));
     let request = DeleteVolumeRequest { volume_id: id.clone(), ..Default::default() };
     call(&two, |core| core.delete_volume(request)).unwrap();
-    assert!(call(&one, |core| core.volume(&id)).is_err());
+    let gone = call(&one, |core| core.volume(&id)).err().unwrap();
+    assert_eq!(gone.code(), tonic::Code::NotFound, "{gone}");
+    assert!(gone.message().contains(&id), "{gone}");
 }
 
 #[test]
