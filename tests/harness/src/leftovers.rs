@@ -71,6 +71,8 @@ fn backed_by(under: &BTreeSet<(String, String)>) -> anyhow::Result<Vec<String>> 
     let columns = "NAME,BACK-INO,BACK-MAJ:MIN";
     let mut command = std::process::Command::new("losetup");
     let listed = command.args(["--list", "--noheadings", "--raw", "-O", columns]).output()?;
+    let error = String::from_utf8_lossy(&listed.stderr);
+    anyhow::ensure!(listed.status.success(), "losetup: {error}");
     // It pads values, and escapes the blanks.
     let listed = String::from_utf8_lossy(&listed.stdout).replace("\\x20", "");
     let found = listed.lines().filter_map(|line| {
