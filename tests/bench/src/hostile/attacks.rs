@@ -2,6 +2,7 @@
 //! after a restart.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::ensure;
@@ -9,10 +10,13 @@ use drivers::testdriver::{Fault, TestDriver, Times};
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, try_join_all};
 use harness::raw::RawClient;
+use harness::wait::until;
 use prost::Message;
 use proto::csi;
 use proto::csi::Method;
 use proto::host::tasks::Tasks;
+use tokio::sync::oneshot;
+use tokio::sync::oneshot::error::TryRecvError;
 use tokio::time::{Instant, sleep, timeout};
 use tonic::Code;
 
@@ -73,13 +77,23 @@ async fn removed(transport: &'static str, attack: Attack) -> anyhow::Result<Row>
     fleet.ready().await?;
     let volume = made_at(&fleet, "data", HONEST).await?;
     let tasks = Tasks::default();
-    let gone = attack.begin(&mut fleet, &tasks).await?;
+    let sent = Arc::default();
+    let attacking = attack.begin(&mut fleet, &tasks, &sent).await?;
+    let (ended, mut gone) = oneshot::channel();
+    tasks.spawn_until_stop("attack", async move {
+        attacking.await;
+        let _ = ended.send(());
+    });
     tasks.spawn_until_stop("ask", ask(fleet.front.clone()));
     sleep(BEFORE).await;
+    let sent = until("the attack", || async { attack.sent(&fleet, &sent) }).await?;
+    let early = gone.try_recv();
+    ensure!(early == Err(TryRecvError::Empty), "{attack:?}: closed before the removal");
     let begun = Instant::now();
     let remove = ["node", "remove", attack.node(), "--yes"];
     let removing = fleet.world.admin(&remove);
-    let closing = async { timeout(PATIENCE, gone).await.is_ok().then(|| begun.elapsed()) };
+    let closing =
+        async { matches!(timeout(PATIENCE, gone).await, Ok(Ok(()))).then(|| begun.elapsed()) };
     let (removing, closed) = tokio::join!(removing, closing);
     removing?;
     tasks.stop();
@@ -89,8 +103,10 @@ async fn removed(transport: &'static str, attack: Attack) -> anyhow::Result<Row>
         transport,
         asked: ASKED,
         measured: match closed {
-            Some(after) => format!("closed after {:.2} s, {left} left", after.as_secs_f64()),
-            None => format!("open after {} s, {left} left", PATIENCE.as_secs()),
+            Some(after) => {
+                format!("{sent} sent, closed after {:.2} s, {left} left", after.as_secs_f64())
+            }
+            None => format!("{sent} sent, open after {} s, {left} left", PATIENCE.as_secs()),
         },
         ok: closed.is_some_and(|after| after <= MOST) && left == 0,
     })
@@ -105,34 +121,44 @@ impl Attack {
         }
     }
 
-    async fn begin(self, fleet: &mut Fleet, tasks: &Tasks) -> anyhow::Result<Gone> {
+    /// Begins to attack. An edge and a driver that lists count in `sent`.
+    async fn begin(
+        self,
+        fleet: &mut Fleet,
+        tasks: &Tasks,
+        sent: &Arc<AtomicU64>,
+    ) -> anyhow::Result<Gone> {
         let world = &fleet.world;
         let later = Instant::now() + Duration::from_secs(600);
         Ok(match self {
             Self::Lists | Self::Place | Self::Garbage | Self::Silence => {
-                return self.driver(fleet).await;
+                return self.driver(fleet, sent).await;
             }
-            Self::Frames => frames::attack(world, tasks.clone()).await?.boxed(),
+            Self::Frames => frames::attack(world, tasks.clone(), sent.clone()).await?.boxed(),
             Self::Changes => {
-                let changing = scopes::change(frames::link(world).await?, later);
+                let changing = scopes::change(frames::link(world).await?, later, sent.clone());
                 changing.map(drop).boxed()
             }
-            Self::Leases => replays::attack(world).await?.boxed(),
+            Self::Leases => replays::attack(world, sent.clone()).await?.boxed(),
         })
     }
 
     /// A csi-edge whose driver attacks.
-    async fn driver(self, fleet: &mut Fleet) -> anyhow::Result<Gone> {
+    async fn driver(self, fleet: &mut Fleet, sent: &Arc<AtomicU64>) -> anyhow::Result<Gone> {
         let driver = TestDriver::new(DRIVER, self.node());
-        driver.record(false);
-        let sent = Method::ALL.iter().filter(|method| method.sent());
+        driver.record(self != Self::Lists);
+        let pages = sent.clone();
+        let methods = Method::ALL.iter().filter(|method| method.sent());
         let all = |fault: Fault| {
-            sent.for_each(|method| driver.inject(method.name(), fault.clone(), Times::All));
+            methods.for_each(|method| driver.inject(method.name(), fault.clone(), Times::All));
         };
         match self {
             Self::Lists => {
-                let pages = Fault::Pages(Arc::new(endless::long));
-                driver.inject(Method::ListVolumes.name(), pages, Times::All);
+                let page = move |at| {
+                    pages.fetch_add(1, Ordering::Relaxed);
+                    endless::long(at)
+                };
+                driver.inject(Method::ListVolumes.name(), Fault::Pages(Arc::new(page)), Times::All);
             }
             Self::Place => {
                 let place = Fault::raw(segments::at_the_victims_place());
@@ -149,6 +175,23 @@ impl Attack {
             }
         }
         .boxed())
+    }
+
+    /// How much of the attack was sent: frames, messages, pages, or calls that its driver has.
+    ///
+    /// # Errors
+    /// Nothing was.
+    fn sent(self, fleet: &Fleet, counted: &AtomicU64) -> anyhow::Result<u64> {
+        let is_answered = |method: &str| match self {
+            Self::Place => method == "NodeGetInfo",
+            _ => Method::ALL.iter().any(|known| known.sent() && known.name() == method),
+        };
+        let node = fleet.nodes.iter().find(|node| node.name == self.node());
+        let calls = node.map(|node| node.driver.calls()).unwrap_or_default();
+        let calls = calls.iter().filter(|call| is_answered(call.method())).count();
+        let sent = counted.load(Ordering::Relaxed) + calls as u64;
+        ensure!(sent > 0, "{self:?}: nothing was sent");
+        Ok(sent)
     }
 }
 

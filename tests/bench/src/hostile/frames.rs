@@ -131,15 +131,16 @@ pub(super) async fn link(world: &World) -> anyhow::Result<Link> {
     Ok(link)
 }
 
-/// Floods csi-cloud until it closes the link.
+/// Floods csi-cloud until it closes the link; `sent` counts the frames.
 pub(super) async fn attack(
     world: &World,
     tasks: Tasks,
+    sent: Arc<AtomicU64>,
 ) -> anyhow::Result<impl Future<Output = ()> + use<>> {
     let link = link(world).await?;
     tasks.spawn_until_stop("ask", ask(world.stand.cloud_front(DRIVER)));
     let [ping, ..] = &FRAMES;
-    Ok(drive(link, ping, tasks, Arc::default()))
+    Ok(drive(link, ping, tasks, sent))
 }
 
 /// Asks for the capacity of all nodes, so that csi-cloud calls each of them.

@@ -2,6 +2,9 @@
 //! the other node's epoch and MAC, and MACs of its own older leases. It does so also after an older
 //! store was put back.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use anyhow::{Context, bail};
 use futures_util::future::try_join_all;
 use proto::control::hello::Message;
@@ -203,8 +206,11 @@ async fn restored(transport: &'static str, volumes: usize, is_first: bool) -> an
     })
 }
 
-/// States leases until csi-cloud closes the link.
-pub(super) async fn attack(world: &World) -> anyhow::Result<impl Future<Output = ()> + use<>> {
+/// States leases until csi-cloud closes the link; `sent` counts those that had a reply.
+pub(super) async fn attack(
+    world: &World,
+    sent: Arc<AtomicU64>,
+) -> anyhow::Result<impl Future<Output = ()> + use<>> {
     let mut node = Node::link(world, HOSTILE).await?;
     Ok(async move {
         // Each waits for its reply, which paces them.
@@ -212,6 +218,7 @@ pub(super) async fn attack(world: &World) -> anyhow::Result<impl Future<Output =
             if node.say("not-its-own", hold(epoch, None)).await.is_err() {
                 return;
             }
+            sent.fetch_add(1, Ordering::Relaxed);
         }
     })
 }
