@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, try_join_all};
 use harness::raw::RawClient;
@@ -18,6 +18,8 @@ use super::world::{DRIVER, HOSTILE, PATIENCE, TRANSPORTS, World, closed, driver,
 
 const ASKED: &str = "closed <= 5 s after `node remove`";
 const MOST: Duration = Duration::from_secs(5);
+/// How long the connection is open before.
+const BEFORE: Duration = Duration::from_millis(200);
 
 /// The step of a link's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +48,8 @@ async fn removed(transport: &'static str, step: Step) -> anyhow::Result<Row> {
     let world = World::new(transport).await?;
     // Only a node that has linked can be removed.
     world.link(HOSTILE).await?.close("known").await;
-    let held = hold(&world, step).await?;
+    let mut held = hold(&world, step).await?;
+    ensure!(timeout(BEFORE, &mut held).await.is_err(), "{step:?}: closed before the removal");
     let admin = world.stand.at("cloud/_admin.sock");
     let begun = Instant::now();
     let removing = async {
@@ -122,8 +125,14 @@ async fn with_call(world: &World) -> anyhow::Result<Closed<'_>> {
     Ok(async move {
         // It takes the call and never answers.
         let mut unanswered = [0; 1024];
-        let reading = async { while let Ok(1..) = io.read(&mut unanswered).await {} };
-        tokio::select! { () = closed(&mut link) => {}, () = reading => {}, () = calling => {} }
+        // Over QUIC the stream may end before the connection. Over WebSocket it is the connection,
+        // whose end is known when it is dropped.
+        let reading = async {
+            while let Ok(1..) = io.read(&mut unanswered).await {}
+            drop(io);
+        };
+        let closing = async { tokio::join!(closed(&mut link), reading) };
+        tokio::select! { _ = closing => {}, () = calling => {} }
     }
     .boxed())
 }
