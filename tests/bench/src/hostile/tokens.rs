@@ -2,19 +2,22 @@
 
 use std::time::Duration;
 
-use anyhow::Context;
-use harness::wait::START;
+use anyhow::{Context, ensure};
+use harness::wait::{START, until};
 use proto::link::Event;
+use serde_json::Value;
 use tokio::time::{sleep, timeout};
 
 use super::report::Row;
-use super::world::{HONEST, TRANSPORTS, World};
+use super::world::{HONEST, TRANSPORTS, World, closed};
 
 /// The node that joins.
 const JOINS: &str = "joins";
 /// The shortest life of a token, and a little more.
 const LIFE: &str = "60s";
 const ENDED: Duration = Duration::from_secs(62);
+/// How long the link that stays is watched.
+const STAYS: Duration = Duration::from_secs(2);
 const ASKED: &str = "refused, and told why";
 
 /// A csi-cloud that issues certificates.
@@ -104,7 +107,7 @@ impl Issuing {
 async fn two_links(transport: &'static str) -> anyhow::Result<Row> {
     let world = World::new(transport).await?;
     let mut older = world.link(HONEST).await?;
-    let newer = world.link(HONEST).await?;
+    let mut newer = world.link(HONEST).await?;
     let ended = async {
         loop {
             if let Event::Closed(error) = older.next().await {
@@ -113,15 +116,25 @@ async fn two_links(transport: &'static str) -> anyhow::Result<Row> {
         }
     };
     let why = timeout(START, ended).await?;
+    let stays = timeout(STAYS, closed(&mut newer)).await.is_err();
+    until("the node has a link", || is_linked(&world)).await?;
     newer.close("done").await;
     world.stop().await?;
     Ok(Row {
         case: "two edges of one name".into(),
         transport,
         asked: "the newer one stays, the other is told",
-        ok: why.contains("replaced by a newer link"),
-        measured: why,
+        ok: stays && why.contains("replaced by a newer link"),
+        measured: if stays { why } else { format!("{why}; the newer one is closed too") },
     })
+}
+
+async fn is_linked(world: &World) -> anyhow::Result<()> {
+    let nodes = world.admin(&["nodes", "-o", "json"]).await?;
+    let nodes: Value = serde_json::from_str(&nodes)?;
+    let mut of_it = nodes.as_array().into_iter().flatten().filter(|node| node["name"] == HONEST);
+    ensure!(of_it.any(|node| node["state"] == "linked"), "csi-cloud shows {nodes}");
+    Ok(())
 }
 
 /// The token in the command that joins.
