@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use anyhow::{Context, ensure};
 use drivers::testdriver::{Fault, TestDriver, Times};
 use futures_util::future::try_join_all;
 use harness::filled::{Rpc, Spec, Texts};
@@ -59,6 +60,8 @@ pub(super) async fn run(rows: &mut Vec<Row>) -> anyhow::Result<()> {
 /// What was found in one place.
 #[derive(Default)]
 struct Found {
+    /// The answers, messages and calls with such a text.
+    sent: usize,
     raw: usize,
     /// The places that show such a text, escaped.
     escaped: BTreeSet<String>,
@@ -81,14 +84,14 @@ impl Found {
     }
 
     fn row(self, peer: &str, transport: &'static str) -> Row {
-        let Self { raw, escaped, places } = self;
+        let Self { sent, raw, escaped, places } = self;
         let is_shown = !escaped.is_empty();
         let places = if places.is_empty() { String::new() } else { format!(" in {places:?}") };
         Row {
             case: format!("control characters in every text of {peer}"),
             transport,
             asked: ASKED,
-            measured: format!("{raw} raw{places}, escaped in {escaped:?}"),
+            measured: format!("{sent} sent, {raw} raw{places}, escaped in {escaped:?}"),
             ok: raw == 0 && is_shown,
         }
     }
@@ -116,14 +119,14 @@ async fn of_an_edge(transport: &'static str, spec: &Spec) -> anyhow::Result<Row>
     fleet.join("evil-driver", driver.clone()).await?;
     fleet.ready().await?;
     let mut found = Found::default();
-    call_all(&fleet, spec).await?;
+    found.sent += call_all(&fleet, &driver, spec).await?;
     search_tables(&fleet, &mut found).await?;
     driver.clear_faults();
     for rpc in spec.rpcs().iter().filter(|rpc| !is_of_identity(rpc)) {
         driver.inject(rpc.name(), Fault::error(Code::Internal, TEXT), Times::All);
     }
-    call_all(&fleet, spec).await?;
-    links(&fleet.world, spec).await?;
+    found.sent += call_all(&fleet, &driver, spec).await?;
+    found.sent += links(&fleet.world, spec).await?;
     search_tables(&fleet, &mut found).await?;
     for (name, process) in logs(&fleet) {
         found.search(name, &String::from_utf8_lossy(&process.log()));
@@ -149,19 +152,27 @@ fn answer(spec: &Spec, rpc: &Rpc) -> Vec<u8> {
     spec.fill(&rpc.answer, &Texts { secret: TEXT, field: &field, map: Some(TEXT) })
 }
 
-/// Calls each RPC at the front with such texts. Each may be refused.
-async fn call_all(fleet: &Fleet, spec: &Spec) -> anyhow::Result<()> {
+/// Calls each RPC at the front with such texts. Each may be refused. Returns how many of them the
+/// driver got, and answered with such a text.
+async fn call_all(fleet: &Fleet, driver: &TestDriver, spec: &Spec) -> anyhow::Result<usize> {
+    driver.forget_calls();
     for rpc in spec.rpcs() {
         let field = |name: &str| (name != "starting_token").then(|| TEXT.to_owned());
         let texts = Texts { secret: "secret", field: &field, map: None };
         let request = spec.fill(&rpc.request, &texts);
         let _ = timeout(SOON, fleet.front.call(&rpc.path, &request)).await;
     }
-    Ok(())
+    let calls = driver.calls();
+    let is_told =
+        |path: &str| spec.rpcs().iter().any(|rpc| rpc.path == path && !is_of_identity(rpc));
+    let told = calls.iter().filter(|call| is_told(&call.path)).count();
+    ensure!(told > 0, "the driver was not called");
+    Ok(told)
 }
 
-/// Links whose hello, messages and close have such texts.
-async fn links(world: &World, spec: &Spec) -> anyhow::Result<()> {
+/// Links whose hello, messages and close have such texts. Returns how many messages were sent.
+async fn links(world: &World, spec: &Spec) -> anyhow::Result<usize> {
+    let mut sent = 0;
     let rpcs = spec.rpcs();
     let told = rpcs.iter().filter(|rpc| rpc.path.contains("Get"));
     let answers = told.map(|rpc| (rpc.name().to_owned(), Protobuf(answer(spec, rpc).into())));
@@ -181,19 +192,20 @@ async fn links(world: &World, spec: &Spec) -> anyhow::Result<()> {
         let mut hello = hello(HOSTILE, vec![driver])?;
         hello.version = TEXT.into();
         link.send(&Message::Hello(hello)).await?;
-        let _ = timeout(SOON, link.next()).await;
+        timeout(SOON, link.next()).await.context("a hello without an answer")?;
+        sent += 1;
         for step in [
             LeaseAction::Ask { pod: TEXT.into() },
             LeaseAction::Hold { epoch: 7, pod: TEXT.into(), mac: Some(TEXT.into()) },
             LeaseAction::Release,
         ] {
             let request = Request { id: 1, driver: DRIVER.parse()?, volume: TEXT.into(), step };
-            let _ = link.send(&Message::Lease(request)).await;
+            sent += usize::from(link.send(&Message::Lease(request)).await.is_ok());
             let _ = timeout(SOON, link.next()).await;
         }
         link.close(TEXT).await;
     }
-    Ok(())
+    Ok(sent)
 }
 
 async fn search_tables(fleet: &Fleet, found: &mut Found) -> anyhow::Result<()> {
@@ -222,12 +234,15 @@ async fn of_a_cloud(transport: &'static str, spec: &Spec) -> anyhow::Result<Row>
     let client = caller(cloud.welcome_as(TEXT).await?, DRIVER, &tasks).await?;
     let field = |_: &str| Some(TEXT.to_owned());
     let texts = Texts { secret: "secret", field: &field, map: Some(TEXT) };
+    let mut found = Found::default();
     for rpc in spec.rpcs() {
-        let _ = timeout(SOON, client.call(&rpc.path, &spec.fill(&rpc.request, &texts))).await;
+        let request = spec.fill(&rpc.request, &texts);
+        let called = timeout(SOON, client.call(&rpc.path, &request)).await;
+        found.sent += usize::from(matches!(called, Ok(Ok(_))));
     }
+    ensure!(found.sent > 0, "csi-edge answered no call");
     let _ = client.call(Method::CreateVolume.path(), TEXT.as_bytes()).await;
     tasks.stop();
-    let mut found = Found::default();
     found.search("csi-edge's log", &String::from_utf8_lossy(&edge.log()));
     edge.stop(STOP).await?;
     serving.stop().await;
