@@ -5,6 +5,7 @@ use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
+use anyhow::ensure;
 use futures_util::future::try_join_all;
 use harness::hostile_cloud::HostileCloud;
 use harness::process::Process;
@@ -21,6 +22,7 @@ use tokio::time::{Instant, timeout};
 use super::report::Row;
 use super::world::{DRIVER, HOSTILE, TRANSPORTS, World, hello};
 
+const SECOND: Duration = Duration::from_secs(1);
 const DAY: Duration = Duration::from_secs(86_400);
 /// How long a certificate lives on.
 const LIFE: Duration = Duration::from_secs(3);
@@ -70,6 +72,15 @@ impl Off {
 fn ending() -> (SystemTime, SystemTime) {
     let now = SystemTime::now();
     (now - DAY, now + LIFE)
+}
+
+/// How long something lived on after its certificate had ended.
+///
+/// # Errors
+/// It ended while the certificate was valid. The time in a certificate has whole seconds.
+fn after_life(lived: Duration, why: &str) -> anyhow::Result<Duration> {
+    ensure!(lived + 2 * SECOND >= LIFE, "the certificate had not ended after {lived:?}: {why}");
+    Ok(lived.saturating_sub(LIFE))
 }
 
 /// A certificate of the world's CA for this end of links.
@@ -151,7 +162,7 @@ async fn ends_at_cloud(transport: &'static str) -> anyhow::Result<Row> {
     let credentials = issue(&world.stand, Role::Node, ending())?;
     let begun = Instant::now();
     let why = told(&world, &credentials).await?;
-    let elapsed = begun.elapsed().saturating_sub(LIFE);
+    let elapsed = after_life(begun.elapsed(), &why)?;
     world.stop().await?;
     Ok(row("the certificate of an edge ends".into(), transport, elapsed, &[&why], true))
 }
@@ -165,7 +176,7 @@ async fn ends_at_edge(transport: &'static str) -> anyhow::Result<Row> {
     let driver = stand.at("no-driver.sock");
     let edge = stand.edge_with("ends", &[(DRIVER, &driver)], &["--cloud", &url]).await?;
     let why = ended(&mut cloud.welcome().await?).await;
-    let elapsed = begun.elapsed().saturating_sub(LIFE);
+    let elapsed = after_life(begun.elapsed(), &why)?;
     edge.kill().await?;
     Ok(row("the certificate of a cloud ends".into(), transport, elapsed, &[&why], true))
 }
