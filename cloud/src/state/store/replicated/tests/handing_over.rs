@@ -6,6 +6,7 @@ use super::*;
 use crate::etcd::api::TxnRequest;
 use crate::etcd::request;
 use crate::state::store::leadership::Role;
+use crate::state::store::replicated::cluster::OrderError;
 
 /// The key of the leader.
 const LEADER: &[u8] = b"/edge-csi/leader";
@@ -80,7 +81,8 @@ async fn a_promoted_replica_leads_and_a_drained_one_does_not() {
     let unknown = orders.promote("x").await.unwrap_err().to_string();
     assert!(unknown.contains("there are a, b, c"), "{unknown}");
     orders.drain("b").await.unwrap();
-    assert!(orders.promote("b").await.is_err());
+    let drained = orders.promote("b").await.unwrap_err();
+    assert!(matches!(&drained, OrderError::Drained(name) if name == "b"), "{drained}");
     orders.promote("c").await.unwrap();
     soon("a resigns", a.store.leadership().resigning()).await;
     a.stop().await;

@@ -153,9 +153,12 @@ async fn a_leader_without_etcd_is_deposed_before_its_lease_ends() {
     let Some(mut server) = EtcdServer::start(&[]) else { return };
     let a = Running::leading(&server, "a").await;
     server.stop();
-    let write = a.keep("v");
-    soon("it is deposed", a.store.leadership().deposed()).await;
+    let deposed = soon("it is deposed", a.store.leadership().deposed());
+    let (during, _) = tokio::join!(a.keep("v"), deposed);
     assert!(!a.store.leadership().leads());
-    assert!(write.await.is_err());
+    for outcome in [during, a.keep("w").await] {
+        assert!(matches!(outcome, Err(StoreError::Deposed)), "{outcome:?}");
+    }
+    assert!(!a.has("v") && !a.has("w"));
     assert!(a.store.cluster().unwrap().trouble().is_some());
 }
