@@ -274,17 +274,24 @@ mod tests {
         let auto = class(&[(direct::KEY, "auto"), ("edge-csi.io/direct-fsck", "never")]);
         check_create(&create(Mode::MultiNodeMultiWriter), &auto).unwrap();
         let bad = class(&[(direct::KEY, "auto"), ("edge-csi.io/direct-fsck", "often")]);
-        assert!(check_create(&create(Mode::SingleNodeSingleWriter), &bad).is_err());
+        let is_refused = |outcome: Result<(), Error>, word: &str| {
+            let refused = outcome.unwrap_err();
+            assert_eq!(refused.code(), Code::InvalidArgument, "{}", refused.chain());
+            assert!(refused.chain().contains(word), "{}", refused.chain());
+        };
+        is_refused(check_create(&create(Mode::SingleNodeSingleWriter), &bad), "direct-fsck");
         let made = direct::decided(&auto, true);
         check_create(&create(Mode::SingleNodeSingleWriter), &made).unwrap();
-        assert!(check_create(&create(Mode::MultiNodeMultiWriter), &made).is_err());
+        let shared = check_create(&create(Mode::MultiNodeMultiWriter), &made);
+        is_refused(shared, "MULTI_NODE_MULTI_WRITER");
         assert_eq!(direct::decision(&made), Some(true));
         let ordinary = direct::decided(&auto, false);
         check_create(&create(Mode::MultiNodeMultiWriter), &ordinary).unwrap();
         assert_eq!(ordinary, class(&[(direct::KEY, direct::NONE)]));
         assert_eq!(direct::decision(&ordinary), Some(false));
         assert_eq!(direct::decision(&class(&[(direct::KEY, "kata")])), None);
-        assert!(check_class(&ordinary).is_err(), "no class can have it");
+        // No class can have it.
+        is_refused(check_class(&ordinary), "it can be: kata, auto");
         check_class(&auto).unwrap();
         let method = Method::CreateVolume;
         let request = create(Mode::SingleNodeSingleWriter);
