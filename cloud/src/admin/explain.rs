@@ -45,6 +45,7 @@ mod tests {
     use super::*;
     use crate::admin::tests::{admin_state, admin_state_into, refuse};
     use crate::state::record::Node;
+    use crate::state::store::backend::StoreError;
     use crate::state::store::memory::{Crash, Memory};
 
     #[tokio::test]
@@ -58,7 +59,7 @@ mod tests {
         let written = admin.store.write(move |txn| {
             txn.set_node(&node(), Some(Node { since: 1, removed: None }));
         });
-        assert!(written.await.is_err());
+        assert!(matches!(written.await, Err(StoreError::Closed)));
         let verdict = admin.explain(&asked()).await.verdict;
         assert_eq!(verdict.cause, Cause::StoreFails);
         assert!(verdict.sentence().contains("EdgeCsiStoreFailing"), "{verdict:?}");

@@ -159,7 +159,7 @@ mod tests {
         assert_eq!(status(&health, "/readyz"), StatusCode::OK);
         let node = "n1".parse().unwrap();
         let written = state.store.write(move |txn| txn.set_node(&node, Some(Node::default())));
-        assert!(written.await.is_err());
+        assert!(matches!(written.await, Err(StoreError::Commit(_))));
         // The store says so before its task has ended.
         tasks.ended().await;
         assert_eq!(status(&health, "/readyz"), StatusCode::SERVICE_UNAVAILABLE);
