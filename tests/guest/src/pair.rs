@@ -247,7 +247,7 @@ impl Pair {
     /// # Errors
     /// There is none.
     pub fn device(&self) -> anyhow::Result<String> {
-        let devices = loops(&self.stand.dir().canonicalize()?);
+        let devices = loops(&self.stand.dir().canonicalize()?)?;
         Ok(devices.into_iter().next().context("no device")?.0)
     }
 

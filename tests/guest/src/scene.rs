@@ -52,7 +52,7 @@ impl Drop for Clean {
         for point in points.filter(|point| Path::new(point).starts_with(&self.0)) {
             let _ = rustix::mount::unmount(point, rustix::mount::UnmountFlags::DETACH);
         }
-        for (device, _) in loops(&self.0) {
+        for (device, _) in loops(&self.0).unwrap_or_default() {
             let _ = Command::new("losetup").args(["-d", &device]).output();
         }
     }
@@ -68,16 +68,20 @@ pub fn remove_pod(pod: &Path) -> anyhow::Result<()> {
 }
 
 /// Loop devices of files below a directory, and those files.
-pub(crate) fn loops(below: &Path) -> Vec<(String, PathBuf)> {
+///
+/// # Errors
+/// losetup does not say.
+pub(crate) fn loops(below: &Path) -> anyhow::Result<Vec<(String, PathBuf)>> {
     let listed = Command::new("losetup").args(["-n", "-O", "NAME,BACK-FILE"]).output();
-    let listed = listed
-        .map(|output| String::from_utf8_lossy(&output.stdout).into_owned())
-        .unwrap_or_default();
+    let listed = listed.context("losetup")?;
+    let error = String::from_utf8_lossy(&listed.stderr);
+    ensure!(listed.status.success(), "losetup: {error}");
+    let listed = String::from_utf8_lossy(&listed.stdout);
     let pair = |line: &str| {
         let (device, file) = line.split_once(' ')?;
         Some((device.to_owned(), PathBuf::from(file.trim().trim_end_matches(" (deleted)"))))
     };
-    listed.lines().filter_map(pair).filter(|(_, file)| file.starts_with(below)).collect()
+    Ok(listed.lines().filter_map(pair).filter(|(_, file)| file.starts_with(below)).collect())
 }
 
 /// A volume, as Kubernetes knows it.
@@ -450,18 +454,22 @@ impl Scene {
     }
 
     /// The loop devices of the driver's images.
-    pub fn devices(&self) -> Vec<(String, PathBuf)> {
-        let below = self.stand.dir().canonicalize().unwrap_or_default();
-        loops(&below)
+    ///
+    /// # Errors
+    /// losetup does not say.
+    pub fn devices(&self) -> anyhow::Result<Vec<(String, PathBuf)>> {
+        loops(&self.stand.dir().canonicalize()?)
     }
 
     /// Fails if the host has mounted the file system of one of the driver's devices.
     ///
     /// # Errors
-    /// It has.
+    /// It has, or the driver has no device.
     pub fn host_has_mounted_none(&self) -> anyhow::Result<()> {
         let table = std::fs::read_to_string("/proc/self/mountinfo")?;
-        for (device, _) in self.devices() {
+        let devices = self.devices()?;
+        ensure!(!devices.is_empty(), "the driver has no device");
+        for (device, _) in devices {
             let source =
                 |line: &&str| line.split(" - ").nth(1).is_some_and(|end| end.contains(&device));
             ensure!(!table.lines().any(|line| source(&line)), "{device} is mounted on the host");
@@ -474,7 +482,8 @@ impl Scene {
     /// # Errors
     /// A program does not end well.
     pub async fn stop(mut self) -> anyhow::Result<()> {
-        ensure!(self.devices().is_empty(), "loop devices were left behind: {:?}", self.devices());
+        let left = self.devices()?;
+        ensure!(left.is_empty(), "loop devices were left behind: {left:?}");
         for process in [self.edge.take(), self.driver.take()].into_iter().flatten() {
             process.stop(STOP).await?;
         }

@@ -83,6 +83,7 @@ impl Turn<'_> {
         let name = self.file_system.as_str();
         let class = [("edge-csi.io/direct", "kata")];
         let target = self.scene.target(&format!("{name}-refused"))?;
+        ensure!(options::refused().next().is_some(), "csi-edge refuses no option by its name");
         for option in options::refused().chain(["nosuch"]) {
             let capability = capability(self.file_system, &[option], "");
             let made = self.scene.create("refused", &class, capability.clone()).await;
@@ -121,7 +122,9 @@ impl Turn<'_> {
     /// Each option that csi-edge lets pass, alone or with what it needs.
     async fn each_option(&mut self, device: &str) -> anyhow::Result<()> {
         let mut failed = Vec::new();
-        for option in options::examples(self.file_system) {
+        let examples = options::examples(self.file_system);
+        ensure!(!examples.is_empty(), "csi-edge lets no option pass");
+        for option in examples {
             let words = together(&option);
             let passed = options::for_guest(&words, self.file_system, false)?.options;
             ensure!(passed == words, "csi-edge makes {passed:?} of {words:?}");

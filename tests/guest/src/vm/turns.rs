@@ -121,7 +121,7 @@ async fn life(ground: &Ground, scope: &str, fs_type: &str) -> anyhow::Result<()>
     guest.write("larger", &"b".repeat(4096), 80 * 1024).await?;
     mounted_nowhere(&scene)?;
     guest.stop().await?;
-    let device = scene.devices().pop().context("no device")?.0;
+    let device = scene.devices()?.pop().context("no device")?.0;
     // The guest's data is on the volume's own device.
     run("grep", &["-qaF", "-m1", TEXT, &device])?;
     whole(fs_type, &device)?;
@@ -159,13 +159,13 @@ async fn killed(ground: &Ground, fs_type: &str) -> anyhow::Result<()> {
     let code = taken.downcast::<Status>()?.code();
     ensure!(code == Code::Unavailable, "a volume that a guest has: {code:?}");
     guest.kill().await?;
-    let device = scene.devices().pop().context("no device")?.0;
+    let device = scene.devices()?.pop().context("no device")?.0;
     ensure!(fs_type != "ext4" || recovers(&device)?, "nothing was in the journal of {device}");
     scene.unpublish(&volume, &first).await?;
 
     let second = scene.target("pod-2")?;
     scene.publish(&volume, &second).await?;
-    let device = scene.devices().pop().context("no device")?.0;
+    let device = scene.devices()?.pop().context("no device")?.0;
     ensure!(fs_type != "ext4" || !recovers(&device)?, "{device} was handed over with its journal");
     let guest = Sandbox::start(&scene, ground, Runtime::Go, &second).await?;
     for name in ["kept", "more"] {
@@ -205,13 +205,15 @@ async fn shown(
 /// namespace.
 fn mounted_nowhere(scene: &Scene) -> anyhow::Result<()> {
     scene.host_has_mounted_none()?;
-    for (device, _) in scene.devices() {
+    for (device, _) in scene.devices()? {
         let number = std::fs::metadata(&device)?.rdev();
         let number = format!("{}:{}", rustix::fs::major(number), rustix::fs::minor(number));
+        let mut read = 0;
         for process in std::fs::read_dir("/proc")?.filter_map(Result::ok) {
             // A process that has ended has none.
             let table =
                 std::fs::read_to_string(process.path().join("mountinfo")).unwrap_or_default();
+            read += usize::from(!table.is_empty());
             let there = table.lines().find(|line| line.split(' ').nth(2) == Some(&number));
             ensure!(
                 there.is_none(),
@@ -219,6 +221,7 @@ fn mounted_nowhere(scene: &Scene) -> anyhow::Result<()> {
                 process.path().display()
             );
         }
+        ensure!(read > 0, "no process has a mount table");
     }
     Ok(())
 }

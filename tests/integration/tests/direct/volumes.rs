@@ -350,7 +350,7 @@ async fn what_the_runtime_is_told_comes_again_and_goes_when_the_device_is_anothe
     publish(&theirs.join("mountInfo.json"), b"{}", 0o600, Existing::Keep)?;
 
     // The loop device gets another image while csi-edge is away, and keeps its number and name.
-    let (device, image) = at.scene.devices().pop().context("no loop device")?;
+    let (device, image) = at.scene.devices()?.pop().context("no loop device")?;
     at.scene.kill_edge().await?;
     let other = at.scene.stand.at("other.img");
     File::create(&other)?.set_len(64 << 20)?;
@@ -374,7 +374,7 @@ async fn what_the_runtime_is_told_comes_again_and_goes_when_the_device_is_anothe
 async fn a_device_that_somebody_uses_is_not_handed_over() -> anyhow::Result<()> {
     let (at, target) = Handover::published().await?;
     at.unpublish(&target).await?;
-    let (device, _) = at.scene.devices().pop().context("no loop device")?;
+    let (device, _) = at.scene.devices()?.pop().context("no loop device")?;
     // A VM that still runs.
     let held = File::open(&device)?;
     assert_refused(at.publish(&target).await, Code::Unavailable, &["is open in process"]);
@@ -402,7 +402,7 @@ async fn what_a_vm_still_has_goes_to_nobody_else() -> anyhow::Result<()> {
     let first = at.scene.kubelets_target("pod-1")?;
     let second = at.scene.kubelets_target("pod-2")?;
     at.publish(&first).await?;
-    let (device, _) = at.scene.devices().pop().context("no loop device")?;
+    let (device, _) = at.scene.devices()?.pop().context("no loop device")?;
     let vm = File::open(&device)?;
     assert_refused(at.unpublish(&first).await, Code::Unavailable, &["is open in process"]);
     assert_eq!(at.entries(), 0, "no VM that starts now gets it");
