@@ -120,8 +120,10 @@ async fn serves(cluster: &Cluster) -> anyhow::Result<()> {
 
 async fn all_linked(cluster: &Cluster) -> anyhow::Result<()> {
     within("all links", SOON, || async {
-        for node in cluster.cloud.shows(&cluster.ground, &["nodes"]).await? {
-            ensure!(node["state"] == "linked", "{node}");
+        let nodes = cluster.cloud.shows(&cluster.ground, &["nodes"]).await?;
+        for of in &cluster.nodes {
+            let node = nodes.iter().find(|node| node["name"] == of.name);
+            ensure!(node.is_some_and(|node| node["state"] == "linked"), "{}: {node:?}", of.name);
         }
         Ok(())
     })

@@ -139,7 +139,11 @@ fn short(cluster: &Cluster, node: &str) -> anyhow::Result<[String; 2]> {
 async fn linked(cluster: &Cluster) -> anyhow::Result<()> {
     within("all links", SOON, || async {
         let nodes = cluster.cloud.shows(&cluster.ground, &["nodes"]).await?;
-        ensure!(nodes.iter().all(|node| node["state"] == "linked"), "they are {nodes:?}");
+        let is_linked = |of: &Node| {
+            nodes.iter().any(|node| node["name"] == of.name && node["state"] == "linked")
+        };
+        ensure!(!cluster.nodes.is_empty(), "the stand has no node");
+        ensure!(cluster.nodes.iter().all(is_linked), "they are {nodes:?}");
         Ok(())
     })
     .await

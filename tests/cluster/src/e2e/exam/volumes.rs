@@ -113,6 +113,7 @@ async fn quota(scene: &Scene<'_>) -> anyhow::Result<()> {
     let cluster = scene.cluster;
     let volumes = cluster.cloud.shows(&cluster.ground, &["volumes"]).await?;
     let there = volumes.iter().filter(|volume| volume["node"] == "n1").count();
+    ensure!(there > 0, "n1 has no volume: {volumes:?}");
     let examined = async {
         scene.apply(&claim("more", "at-n1")).await?;
         let subject = format!("{}/more", scene.namespace());
