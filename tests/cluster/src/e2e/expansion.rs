@@ -58,10 +58,14 @@ async fn expanded(scene: &Scene<'_>, node: &Node) -> anyhow::Result<()> {
     scene.ready(&["user", "again"]).await?;
     let records = scene.cluster.ground.dir().join(NODE).join("csi-edge/node-volumes");
     within("the end of what csi-edge owed", look::SOON, || async {
+        let mut kept = 0;
         for entry in std::fs::read_dir(&records).context("csi-edge keeps nothing")? {
             let text = std::fs::read_to_string(entry?.path())?;
             ensure!(text.contains("\"growth\": null"), "it keeps {text}");
+            kept += 1;
         }
+        // Pods use both volumes.
+        ensure!(kept >= 2, "csi-edge keeps {kept} volumes");
         Ok(())
     })
     .await

@@ -13,9 +13,9 @@ use super::pods::{READ, STAY, WRITE};
 use super::scene::{Scene, claim, pod};
 use super::texts::{at, rather, with};
 use super::traces::Traces;
-use crate::stand::NODES;
 use crate::stand::objects;
 use crate::stand::objects::within;
+use crate::stand::{NODES, SHARES};
 
 pub(super) const SNAPSHOT: &str = "snapshot.storage.k8s.io/v1";
 const GROUP: &str = "groupsnapshot.storage.k8s.io/v1";
@@ -45,6 +45,8 @@ pub(super) async fn restored(scene: &Scene<'_>) -> anyhow::Result<()> {
     }
     told_of(scene, "of-late", "PlacedAtSource").await?;
     // First the snapshot, then the source: what was made of them stays.
+    let kept = (of_kind(scene, "snapshot").await?, at_drivers(scene)?);
+    ensure!(!kept.0.is_empty() && !kept.1.is_empty(), "store and drivers have {kept:?}");
     forget(scene, SNAPSHOT, "VolumeSnapshot", "today").await?;
     scene.delete::<Pod>("writer").await?;
     scene.delete::<PersistentVolumeClaim>("data").await?;
@@ -122,12 +124,35 @@ spec:
     scene.apply(&pod("again", "again", STAY, READ)).await?;
     let nodes = scene.ready(&["again"]).await?;
     ensure!(nodes == ["n3"], "the group is at n3, the pod of what was restored at {nodes:?}");
+    let kept = of_kind(scene, "group").await?;
+    ensure!(!kept.is_empty(), "our store has no group");
     forget(scene, GROUP, "VolumeGroupSnapshot", "shop").await?;
     no_snapshots(scene).await?;
-    let stored = scene.cluster.cloud.shows(&scene.cluster.ground, &["volumes", "--all"]).await?;
-    let group = stored.iter().find(|one| one.get("kind") == Some(&json!("group")));
-    ensure!(group.is_none(), "our store has {group:?}");
+    let left = of_kind(scene, "group").await?;
+    ensure!(left.is_empty(), "our store has the groups {left:?}");
     Ok(())
+}
+
+/// The ids of what our store has of a kind.
+async fn of_kind(scene: &Scene<'_>, kind: &str) -> anyhow::Result<Vec<String>> {
+    let stored = scene.cluster.cloud.shows(&scene.cluster.ground, &["volumes", "--all"]).await?;
+    let of_it = stored.iter().filter(|one| one.get("kind") == Some(&json!(kind)));
+    let id = |one: &Value| one.get("id")?.as_str().map(str::to_owned);
+    of_it.map(|one| id(one).with_context(|| format!("no id in {one}"))).collect()
+}
+
+/// The names of the snapshots that drivers have in their files.
+fn at_drivers(scene: &Scene<'_>) -> anyhow::Result<Vec<String>> {
+    let mut names = Vec::new();
+    let drivers = scene.cluster.nodes.iter().flat_map(|node| &node.drivers);
+    // One without a controller has none.
+    for driver in drivers.filter(|driver| driver.name != SHARES) {
+        let entries = std::fs::read_dir(driver.state.join("snapshots"));
+        for entry in entries.into_iter().flatten() {
+            names.push(entry?.file_name().to_string_lossy().into_owned());
+        }
+    }
+    Ok(names)
 }
 
 /// The snapshots of the group's two members, when all are ready.
@@ -180,23 +205,11 @@ async fn no_snapshots(scene: &Scene<'_>) -> anyhow::Result<()> {
             .iter()
             .filter_map(|one| one.data.pointer("/status/snapshotHandle")?.as_str())
             .collect();
-        for stored in
-            scene.cluster.cloud.shows(&scene.cluster.ground, &["volumes", "--all"]).await?
-        {
-            let id = stored.get("id").and_then(Value::as_str).unwrap_or_default();
-            let snapshot = stored.get("kind") == Some(&json!("snapshot"));
-            ensure!(!snapshot || handles.contains(&id), "our store has {stored}");
+        for id in of_kind(scene, "snapshot").await? {
+            ensure!(handles.contains(&id.as_str()), "our store has the snapshot {id}");
         }
-        for driver in scene.cluster.nodes.iter().flat_map(|node| &node.drivers) {
-            // One without a controller has none.
-            for entry in std::fs::read_dir(driver.state.join("snapshots")).into_iter().flatten() {
-                let name = entry?.file_name().to_string_lossy().into_owned();
-                ensure!(
-                    handles.contains(&name.as_str()),
-                    "{} has the snapshot {name}",
-                    driver.name
-                );
-            }
+        for name in at_drivers(scene)? {
+            ensure!(handles.contains(&name.as_str()), "a driver has the snapshot {name}");
         }
         Ok(())
     };
