@@ -241,7 +241,7 @@ pub(super) async fn stray(scene: &Scene<'_>) -> anyhow::Result<()> {
     scene.apply(&at(&pod("stray", "disk", UNWRITABLE, NOTICE), "n2")).await?;
     scene.ready(&["stray"]).await?;
     let traces = Traces::of(scene, "disk").await?;
-    ensure!(tables::namespaces(&traces.handle)?.is_empty(), "somebody has mounted the volume");
+    tables::mounted_nowhere(&traces.handle)?;
     let seen = listed(scene, node).await?;
     let standing = seen.pointer("/0/standing").and_then(Value::as_str);
     ensure!(standing == Some("not taken"), "csi-edge shows {seen}");

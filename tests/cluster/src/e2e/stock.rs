@@ -33,7 +33,7 @@ pub(super) async fn shared_and_mended(scene: &Scene<'_>) -> anyhow::Result<()> {
     scene.apply(&direct::guest("stock", NODE, UNWRITABLE, &notice)).await?;
     scene.ready(&["stock"]).await?;
     let traces = Traces::of(scene, "disk").await?;
-    ensure!(tables::namespaces(&traces.handle)?.is_empty(), "somebody has mounted the volume");
+    tables::mounted_nowhere(&traces.handle)?;
     let target = target(scene, node, "stock", &traces).await?;
     told(scene, node, "stock").await?;
     let pod = format!("{}/stock", scene.namespace());

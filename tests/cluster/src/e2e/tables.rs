@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 
 use crate::stand::Cluster;
 
@@ -66,6 +66,17 @@ pub(super) fn namespaces(handle: &str) -> anyhow::Result<Vec<Seen>> {
         }
     }
     Ok(seen)
+}
+
+/// Fails if a volume's file system is mounted anywhere. Only a volume with a device can show that.
+///
+/// # Errors
+/// It is mounted, it has no device, or the kernel does not say.
+pub(super) fn mounted_nowhere(handle: &str) -> anyhow::Result<()> {
+    ensure!(!devices(handle)?.is_empty(), "no device serves the volume {handle}");
+    let seen = namespaces(handle)?;
+    ensure!(seen.is_empty(), "somebody has mounted the volume: {seen:?}");
+    Ok(())
 }
 
 /// Reads the mount tables of the host and of all nodes until a volume's file system is in one.
