@@ -174,6 +174,7 @@ async fn verdicts(scene: &Scene<'_>) -> anyhow::Result<BTreeMap<String, String>>
     let output = tokio::time::timeout(START, output).await.context("it does not end")??;
     let findings: Vec<Value> = serde_json::from_slice(&output.stdout)
         .with_context(|| String::from_utf8_lossy(&output.stderr).into_owned())?;
+    ensure!(!findings.is_empty(), "the doctor finds nothing: {}", output.status);
     let mut worst = BTreeMap::<String, String>::new();
     for finding in &findings {
         let word = |key: &str| finding[key].as_str().context("a finding without a word");

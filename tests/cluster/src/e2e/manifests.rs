@@ -23,7 +23,11 @@ pub(super) async fn accepted(scene: &Scene<'_>) -> anyhow::Result<()> {
     let ground = &scene.cluster.ground;
     let mut tried = 0;
     let mut absent = BTreeSet::new();
-    for text in ground.sources(BUNDLES)?.into_iter().chain(ground.sources(EXAMPLES)?) {
+    let [bundles, examples] = [BUNDLES, EXAMPLES].map(|dir| ground.sources(dir));
+    let [bundles, examples] = [bundles?, examples?];
+    ensure!(!bundles.is_empty(), "there is nothing in {BUNDLES}");
+    ensure!(!examples.is_empty(), "there is nothing in {EXAMPLES}");
+    for text in bundles.into_iter().chain(examples) {
         for object in objects::parse(&text)? {
             let kind = object["kind"].as_str().context("an object without a kind")?;
             if FOREIGN.contains(&kind) {
@@ -34,7 +38,7 @@ pub(super) async fn accepted(scene: &Scene<'_>) -> anyhow::Result<()> {
             tried += 1;
         }
     }
-    ensure!(tried > 0, "there is nothing in {BUNDLES}");
+    ensure!(tried > 0, "no document was tried");
     println!(
         "{:24} {:>8}  {tried} documents accepted, not tried for want of their kinds: {absent:?}",
         "", ""

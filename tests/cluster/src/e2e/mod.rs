@@ -310,10 +310,12 @@ mod tests {
             assert!(in_ci.iter().all(|row| !["renewal", "exam-nodes"].contains(&row.name)));
         } else {
             assert_eq!(chosen(&[], false).unwrap().len(), ROWS.len() - SHARED_STORAGE.len());
-            assert!(chosen(&[], true).is_err());
+            let refused = chosen(&[], true).err().unwrap().to_string();
+            assert!(refused.contains("continuous integration needs"), "{refused}");
         }
         assert_eq!(chosen(&["pod".into()], true).unwrap()[0].name, "pod");
-        assert!(chosen(&["pods".into()], true).is_err());
+        let unknown = chosen(&["pods".into()], true).err().unwrap().to_string();
+        assert!(unknown.contains("there is no row pods; there are "), "{unknown}");
     }
 
     #[test]

@@ -69,9 +69,11 @@ pub(super) async fn ten_restarts(scene: &Scene<'_>) -> anyhow::Result<()> {
 
 /// Fails if a sidecar logged a lost call since its log had this length.
 pub(super) fn lost_calls(cluster: &Cluster, logged: &[usize]) -> anyhow::Result<()> {
-    for (sidecar, from) in cluster.cloud.sidecars.iter().zip(logged) {
+    let sidecars = &cluster.cloud.sidecars;
+    ensure!(!logged.is_empty() && sidecars.len() == logged.len(), "{} sidecars", sidecars.len());
+    for (sidecar, from) in sidecars.iter().zip(logged) {
         let log = sidecar.log();
-        let new = log.get(*from..).unwrap_or_default();
+        let new = log.get(*from..).context("a log is shorter than it was")?;
         let lost = new.lines().find(|line| LOST.iter().any(|word| line.contains(word)));
         ensure!(lost.is_none(), "{} has lost a call: {lost:?}", sidecar.name());
     }

@@ -58,7 +58,9 @@ struct Back {
 /// # Errors
 /// That is no number.
 pub(super) fn number() -> anyhow::Result<u32> {
-    of_environment("WHOLE", 1)
+    let number = of_environment("WHOLE", 1)?;
+    ensure!(number > 0, "WHOLE=0 cuts no power");
+    Ok(number)
 }
 
 fn of_environment(name: &str, usual: u32) -> anyhow::Result<u32> {
