@@ -190,7 +190,7 @@ impl Dispatcher {
                 scope,
                 policy: &self.policy,
                 awaits: &|| state.awaited(self.driver()).next().is_some(),
-                uncounted: state.why_uncounted(self.driver()),
+                uncounted: &|| state.why_uncounted(self.driver()),
                 now: now(),
             };
             route(call.method, &call.key, &facts)

@@ -103,7 +103,7 @@ pub struct RoutingFacts<'a> {
     /// have an id without a home.
     pub awaits: &'a dyn Fn() -> bool,
     /// The reason why the nodes that may have an id without a home are not known; none if they are.
-    pub uncounted: Option<&'static str>,
+    pub uncounted: &'a dyn Fn() -> Option<&'static str>,
     /// The current time, in ms since 1970.
     pub now: u64,
 }
@@ -114,7 +114,9 @@ pub struct RoutingFacts<'a> {
 /// No node is certain.
 pub fn route(method: Method, key: &Key, facts: &RoutingFacts<'_>) -> Result<Plan, Unclear> {
     let plan = decide(method, key, facts)?;
-    if let Some(why) = facts.uncounted.filter(|_| plan.takes_all_nodes()) {
+    if plan.takes_all_nodes()
+        && let Some(why) = (facts.uncounted)()
+    {
         return Err(Unclear::Yet(why.into()));
     }
     Ok(if method.streaming() { plan.streamed() } else { plan })
@@ -407,7 +409,7 @@ impl RoutingFacts<'_> {
     fn only_node(&self) -> Option<NodeName> {
         let mut nodes = self.driver?.nodes().keys();
         let only = nodes.next().filter(|_| nodes.next().is_none())?;
-        (self.uncounted.is_none() && !(self.awaits)()).then(|| only.clone())
+        (!(self.awaits)() && (self.uncounted)().is_none()).then(|| only.clone())
     }
 
     /// The plan with the driver's only node, or else this plan.

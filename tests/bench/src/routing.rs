@@ -129,7 +129,7 @@ fn decided(
             apart: &|_| None,
             scope: of.map_or(Scope::Node, |of| of.info().scope()),
             policy: &policy,
-            uncounted: None,
+            uncounted: &|| None,
             awaits: &|| false,
             only: None,
             // Only a shared driver's intents end.

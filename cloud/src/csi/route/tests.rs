@@ -136,7 +136,7 @@ impl World {
             scope: self.scope,
             policy: &policy,
             awaits: &|| self.awaits,
-            uncounted: self.uncounted,
+            uncounted: &|| self.uncounted,
             now: self.now,
         };
         route(method, key, &facts)
