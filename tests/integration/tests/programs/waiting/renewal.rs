@@ -21,6 +21,7 @@ use proto::control::hello::{Message, Welcome};
 use proto::control::join::Answer;
 use proto::host::publish::{Existing, publish};
 use proto::host::tasks::Tasks;
+use proto::http2::forward::NOT_DISPATCHED;
 use proto::link::tls::{Credentials, Files, join_config, server_config};
 use proto::link::{Event, KeepAlive, Link, LinkError, Opening, StreamKind, join, quic, ws};
 use proto::names::NodeName;
@@ -229,13 +230,14 @@ impl Cloud {
         Ok((link, client.ok_or_else(|| anyhow::anyhow!("no link"))?))
     }
 
-    /// Calls on the newest link. If that was replaced meanwhile, the call is sent again, as
-    /// csi-cloud does it.
+    /// Calls on the newest link. If that was replaced meanwhile, or the edge did not pass the call
+    /// on, it is sent again, as csi-cloud does it.
     async fn call(&self, method: &str, request: &[u8]) -> anyhow::Result<RawAnswer> {
         loop {
             let (link, client) = self.client().await?;
             match client.call(method, request).await {
                 Err(_) if self.newest.borrow().0 > link => {}
+                Ok(refused) if refused.headers.contains_key(&NOT_DISPATCHED) => {}
                 answer => return answer,
             }
         }
