@@ -4,21 +4,19 @@
 //! synchronized with the disk, as in life.
 
 use std::io::Write;
-use std::net::TcpListener;
 use std::path::Path;
 
 use anyhow::{Context, ensure};
 use tokio::process::Command;
 
 use crate::http;
+use crate::port;
 use crate::process::Process;
 use crate::relay::Relay;
 use crate::wait::until;
 
 /// Debian's program.
 const PROGRAM: &str = "/usr/bin/etcd";
-/// The ports of programs.
-const PORTS: std::ops::Range<u16> = 20_000..32_000;
 /// The most bytes that it keeps: enough for a million volumes.
 const QUOTA: &str = "8589934592";
 
@@ -36,17 +34,6 @@ pub fn is_installed(tier: &str) -> anyhow::Result<bool> {
         || std::env::var_os("WITHOUT_KUBERNETES").is_some();
     ensure!(may, "no tier may be skipped in CI but as .ci/run says");
     Ok(false)
-}
-
-/// A port that stays with a program that is started again. It is below those that the system gives
-/// to connections, which would take it meanwhile.
-///
-/// # Errors
-/// There is none.
-pub fn free_port() -> anyhow::Result<u16> {
-    let ports = std::iter::repeat_with(|| rand::random_range(PORTS)).take(100);
-    let is_free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
-    ports.into_iter().find(is_free).context("no port is free")
 }
 
 /// A running etcd.
@@ -84,8 +71,8 @@ impl EtcdServer {
     pub async fn start(dir: &Path, members: usize) -> anyhow::Result<Self> {
         let mut made = Vec::new();
         for number in 0..members {
-            let client = free_port()?;
-            let peer = free_port()?;
+            let client = port::free()?;
+            let peer = port::free()?;
             let wire = Relay::to(&format!("tcp://127.0.0.1:{peer}")).await?;
             let name = format!("etcd{number}");
             made.push(Member { name, client, peer, wire, process: None });

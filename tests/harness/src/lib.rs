@@ -13,6 +13,7 @@ pub mod http;
 pub mod leftovers;
 pub mod net;
 pub mod no_credit;
+pub mod port;
 pub mod process;
 pub mod programs;
 pub mod proxy;

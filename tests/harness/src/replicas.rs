@@ -6,7 +6,8 @@ use std::time::Duration;
 use anyhow::Context;
 use rustix::process::Signal;
 
-use crate::etcd_server::{EtcdServer, free_port};
+use crate::etcd_server::EtcdServer;
+use crate::port;
 use crate::process::Process;
 use crate::stand::Stand;
 use crate::wait::{START, STOP, until};
@@ -42,7 +43,7 @@ impl Replica {
     ) -> anyhow::Result<Self> {
         let mut urls = Vec::new();
         for transport in transports {
-            urls.push(format!("{transport}://127.0.0.1:{}", free_port()?));
+            urls.push(format!("{transport}://127.0.0.1:{}", port::free()?));
         }
         Ok(Self {
             name: name.to_owned(),

@@ -16,6 +16,7 @@ use tokio::process::Command;
 use tonic::transport::{Channel, Endpoint};
 
 use crate::net::{Net, Space};
+use crate::port::with_port;
 use crate::process::Process;
 use crate::programs::Programs;
 use crate::wait::START;
@@ -219,7 +220,9 @@ impl Stand {
             command.arg(format!("--store=file:{}", self.at(&format!("{name}.redb"))));
         }
         self.tls(&mut command, "cloud");
-        command.args(listen.iter().flat_map(|url| ["--listen", url]));
+        for url in listen {
+            command.args(["--listen", &with_port(url)?]);
+        }
         command.args(drivers.iter().flat_map(|driver| ["--driver", driver]));
         let mut process = Process::start(&format!("csi-{name}"), command, self.dir())?;
         let http = match more.contains(&"--http") {

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use drivers::testdriver::{TOPOLOGY_KEY, TestDriver};
+use harness::port;
 use harness::process::Process;
 use harness::requests::{controller, create, created};
 use harness::stand::Stand;
@@ -62,10 +63,6 @@ fn programs() -> Option<(PathBuf, PathBuf)> {
     None
 }
 
-fn free_port() -> anyhow::Result<u16> {
-    Ok(std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
-}
-
 /// A control plane that has nothing but its API.
 struct Plane {
     etcd: Process,
@@ -80,7 +77,7 @@ struct Plane {
 impl Plane {
     async fn new(stand: &Stand, programs: (PathBuf, PathBuf)) -> anyhow::Result<Self> {
         let dir = stand.dir().to_owned();
-        let ports = (free_port()?, free_port()?);
+        let ports = (port::free()?, port::free()?);
         let tokens = "admin-token,admin,1,system:masters\nedge-csi-token,edge-csi,2\n";
         publish(&dir.join("tokens.csv"), tokens.as_bytes(), 0o600, Existing::Keep)?;
         for user in ["admin", "edge-csi"] {
@@ -97,7 +94,7 @@ impl Plane {
             publish(&path, config.to_string().as_bytes(), 0o600, Existing::Keep)?;
         }
         let client = format!("http://127.0.0.1:{}", ports.1);
-        let peer = format!("http://127.0.0.1:{}", free_port()?);
+        let peer = format!("http://127.0.0.1:{}", port::free()?);
         let mut command = Command::new(&programs.1);
         command.arg(format!("--data-dir={}", dir.join("etcd").display()));
         for flag in ["listen-client-urls", "advertise-client-urls"] {

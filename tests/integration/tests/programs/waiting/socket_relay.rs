@@ -15,6 +15,7 @@ use cloud::relay::connection;
 use drivers::testdriver::{Fault, Gate, Outcome, Running, TestDriver, Times};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
+use harness::port::with_port;
 use harness::process::Process;
 use harness::raw::RawClient;
 use harness::requests::{controller, create, created};
@@ -62,7 +63,11 @@ impl World {
         let driver = TestDriver::new(DRIVER, NODE);
         let socket = stand.at("driver.sock");
         let serving = driver.serve(Path::new(&socket))?;
-        let place = if unix { format!("unix:{}", stand.at("holders.sock")) } else { free_place()? };
+        let place = if unix {
+            format!("unix:{}", stand.at("holders.sock"))
+        } else {
+            with_port("https://127.0.0.1:0")?
+        };
         let relay = hold(&stand, &place).await?;
         let cloud = stand.cloud(&["wss://127.0.0.1:0"], &[DRIVER], &["--holders", &place]).await?;
         let edge = stand.edge(NODE, &cloud.urls[0], &[(DRIVER, &socket)]).await?;
@@ -102,12 +107,6 @@ impl World {
         self.serving.stop().await;
         Ok(())
     }
-}
-
-/// Nobody else is likely to take the port between here and there.
-fn free_place() -> anyhow::Result<String> {
-    let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-    Ok(format!("https://127.0.0.1:{port}"))
 }
 
 async fn hold(stand: &Stand, place: &str) -> anyhow::Result<Process> {

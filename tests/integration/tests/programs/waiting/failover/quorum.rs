@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use anyhow::ensure;
-use harness::etcd_server::free_port;
+use harness::port;
 use harness::process::Process;
 use harness::requests::created;
 use harness::stand::Stand;
@@ -65,7 +65,7 @@ async fn a_csi_cloud_that_waits_for_its_store_ends_when_it_is_told_to() -> anyho
     command.args(["--driver", "test.edge-csi.io"]);
     command.arg("--ca").arg(files.ca).arg("--cert").arg(files.cert).arg("--key").arg(files.key);
     // Nobody is there.
-    command.arg(format!("--store=etcd://127.0.0.1:{}/edge-csi", free_port()?));
+    command.arg(format!("--store=etcd://127.0.0.1:{}/edge-csi", port::free()?));
     let waiting = Process::start("csi-cloud", command, stand.dir())?;
     waiting.logged("etcd cannot be used").await?;
     waiting.stop(START).await
