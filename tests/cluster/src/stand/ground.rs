@@ -4,6 +4,7 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
+use harness::port;
 use harness::programs::Programs;
 
 /// Programs that Debian's packages or `make stand` must have installed.
@@ -145,10 +146,9 @@ pub(super) fn older() -> Option<PathBuf> {
 pub(super) fn ports<const N: usize>() -> anyhow::Result<[u16; N]> {
     let mut held = Vec::new();
     let mut ports = [0; N];
-    for port in &mut ports {
-        let listener = TcpListener::bind("127.0.0.1:0").context("no free port")?;
-        *port = listener.local_addr()?.port();
-        held.push(listener);
+    for at in &mut ports {
+        *at = port::free()?;
+        held.push(TcpListener::bind(("127.0.0.1", *at)).context("a port was taken")?);
     }
     Ok(ports)
 }
