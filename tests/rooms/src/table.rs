@@ -12,11 +12,11 @@ use crate::imports;
 use crate::methods;
 use crate::modules::{self, House};
 use crate::order::Order;
-use crate::size::Size;
-use crate::tree::Tree;
+use crate::size::{Product, Size};
+use crate::tree::{SCRIPTS, Tree};
 
 /// The columns: what text shows, and the key in JSON.
-const COLUMNS: [(&str, &str); 14] = [
+const COLUMNS: [(&str, &str); 19] = [
     ("crate", "crate"),
     ("rooms", "rooms"),
     ("files", "files"),
@@ -31,6 +31,11 @@ const COLUMNS: [(&str, &str); 14] = [
     ("tuple lets", "tuple_lets"),
     (">100 cols", "lines_over_100"),
     ("closures", "one_line_closures"),
+    ("product files", "product_files"),
+    ("<60", "product_files_under_60"),
+    ("pure", "pure_lines"),
+    ("closures/10k", "named_closures_per_10000"),
+    ("re-bound/10k", "rebound_names_per_10000"),
 ];
 
 /// The figures of one crate, or of several together.
@@ -55,7 +60,7 @@ impl Row {
         self.methods = sum(self.methods, other.methods);
     }
 
-    fn figures(&self) -> [Option<usize>; 13] {
+    fn figures(&self) -> [Option<usize>; 18] {
         [
             Some(self.rooms),
             Some(self.size.files),
@@ -70,6 +75,11 @@ impl Row {
             Some(self.size.tuple_lets),
             Some(self.size.long_lines),
             Some(self.size.closures),
+            Some(self.size.product.files),
+            Some(self.size.product.small_files),
+            Some(self.size.product.pure_lines),
+            Some(self.size.product.tenths_per_thousand(self.size.product.closures)),
+            Some(self.size.product.tenths_per_thousand(self.size.product.rebound)),
         ]
     }
 }
@@ -175,6 +185,10 @@ fn rooms(house: &House, package: usize) -> usize {
     files.filter_map(|file| house.room(file)).collect::<BTreeSet<_>>().len()
 }
 
+fn is_script(path: &str) -> bool {
+    SCRIPTS.iter().any(|end| path.ends_with(end))
+}
+
 /// Measures all sources of a crate except generated ones.
 fn size(tree: &Tree, house: &House, package: usize) -> anyhow::Result<Size> {
     let about = &house.packages[package];
@@ -183,7 +197,13 @@ fn size(tree: &Tree, house: &House, package: usize) -> anyhow::Result<Size> {
     for folder in ["src", "tests", "benches", "examples"] {
         // The directory of the crate `tests` holds other crates, but not in these folders.
         let below = format!("{}/{folder}/", about.directory);
-        for path in tree.below(&below).filter(|path| path.ends_with(".rs")) {
+        for path in tree.below(&below) {
+            if !about.is_for_tests() && is_script(path) {
+                size.product.add(&Product::script(tree.get(path).unwrap_or_default()));
+            }
+            if !path.ends_with(".rs") {
+                continue;
+            }
             let is_other = house.packages.iter().any(|other| {
                 other.directory.len() > about.directory.len()
                     && path.starts_with(&format!("{}/", other.directory))

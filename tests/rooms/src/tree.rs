@@ -14,7 +14,7 @@ pub(crate) struct Tree {
 }
 
 impl Tree {
-    /// Reads the Rust sources, manifests, Markdown and protobuf files below a directory.
+    /// Reads the Rust sources, manifests, scripts, Markdown and protobuf files below a directory.
     ///
     /// # Errors
     /// A directory or file cannot be read.
@@ -69,5 +69,9 @@ fn is_read(directory: &str) -> bool {
 }
 
 fn is_needed(name: &str) -> bool {
-    name == "Cargo.toml" || [".rs", ".md", ".proto"].iter().any(|end| name.ends_with(end))
+    let ends = [".rs", ".md", ".proto"];
+    name == "Cargo.toml" || ends.iter().chain(&SCRIPTS).any(|end| name.ends_with(end))
 }
+
+/// The ends of the names of scripts, style sheets and templates, which are product code, too.
+pub(crate) const SCRIPTS: [&str; 3] = [".js", ".css", ".html"];
