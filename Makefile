@@ -48,7 +48,7 @@ direct: build ## Direct volumes: create, format, hand over to guests in namespac
 guest: build ## Direct volumes with real guests: QEMU and Debian's kernel from packages, KVM or emulated (root); TURN='name …'
 	@sh tests/guest.sh target/debug/guest vm $(foreach turn,$(TURN),--turn $(turn))
 
-check: ## Format, clippy, docs, dependencies, generated code, rooms, sentences, subjects of commits
+check: ## Format, clippy, docs, dependencies, generated code, rooms, subjects of commits
 	@sh tests/check.sh
 
 sanity: $(GO_BIN)/.done build ## csi-sanity, direct and through both links; DRIVER='command {endpoint} {state}' for yours, BAD=1 over a bad network, NODES=3 at several nodes

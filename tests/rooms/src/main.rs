@@ -1,6 +1,6 @@
 //! Checks over the sources that the compiler does not make: the order of rooms and crates, circles
-//! of files, and door plates. They also find method names outside the table of RPCs, and long
-//! sentences. It measures the sources, too.
+//! of files, and door plates. They also find method names outside the table of RPCs. It measures the
+//! sources, too.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -21,7 +21,6 @@ mod methods;
 mod modules;
 mod order;
 mod paths;
-mod prose;
 mod prune;
 mod resolve;
 mod size;
@@ -46,8 +45,6 @@ enum Command {
     Check,
     /// Fail on production code that names a CSI method outside proto/src/csi.
     Methods,
-    /// Fail on sentences of more than 25 words in documents and comments.
-    Prose,
     /// Print the figures of each crate.
     Table {
         /// As JSON.
@@ -71,7 +68,6 @@ fn run(cli: &Cli) -> anyhow::Result<ExitCode> {
     match cli.command {
         Command::Check => check_order(&tree),
         Command::Methods => check_methods(&tree),
-        Command::Prose => check_prose(&tree),
         Command::Table { json } => {
             let table = Table::of(&tree)?;
             print!("{}", if json { table.json()? + "\n" } else { table.text() });
@@ -97,14 +93,6 @@ fn check_methods(tree: &Tree) -> anyhow::Result<ExitCode> {
         .map(|at| format!("{}:{}: {} stands outside the table of RPCs", at.file, at.line, at.what))
         .collect();
     Ok(report(&faults, "no method is named outside the table of RPCs"))
-}
-
-fn check_prose(tree: &Tree) -> anyhow::Result<ExitCode> {
-    let long = prose::all(tree)?.into_iter();
-    let faults: Vec<_> = long
-        .map(|at| format!("{}:{}: a sentence of {} words", at.file, at.line, at.words))
-        .collect();
-    Ok(report(&faults, "no sentence has more than 25 words"))
 }
 
 /// Prints the faults, or that there are none.
