@@ -22,6 +22,7 @@ mod modules;
 mod order;
 mod paths;
 mod prune;
+mod ratchet;
 mod resolve;
 mod size;
 mod table;
@@ -45,6 +46,13 @@ enum Command {
     Check,
     /// Fail on production code that names a CSI method outside proto/src/csi.
     Methods,
+    /// Fail if the files that changed since a commit have more of an idiom that slows readers down,
+    /// more named closures, or a new type with another type's name.
+    Ratchet {
+        /// The commit.
+        #[arg(long)]
+        base: String,
+    },
     /// Print the figures of each crate.
     Table {
         /// As JSON.
@@ -68,6 +76,10 @@ fn run(cli: &Cli) -> anyhow::Result<ExitCode> {
     match cli.command {
         Command::Check => check_order(&tree),
         Command::Methods => check_methods(&tree),
+        Command::Ratchet { ref base } => {
+            let faults = ratchet::faults(&cli.root, base)?;
+            Ok(report(&faults, "what changed has no more closures, idioms and double names"))
+        }
         Command::Table { json } => {
             let table = Table::of(&tree)?;
             print!("{}", if json { table.json()? + "\n" } else { table.text() });
