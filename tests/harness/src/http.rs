@@ -15,9 +15,23 @@ const ASK: Duration = Duration::from_secs(2);
 /// # Errors
 /// It gives none in time.
 pub async fn get(address: &str, path: &str) -> anyhow::Result<String> {
+    ask(address, format!("GET {path} HTTP/1.0\r\n\r\n")).await
+}
+
+/// The answer to this body, head and body.
+///
+/// # Errors
+/// It gives none in time.
+pub async fn post(address: &str, path: &str, body: &str) -> anyhow::Result<String> {
+    let length = body.len();
+    let head = format!("POST {path} HTTP/1.0\r\nContent-Length: {length}\r\n\r\n");
+    ask(address, head + body).await
+}
+
+async fn ask(address: &str, request: String) -> anyhow::Result<String> {
     let asking = async {
         let mut stream = TcpStream::connect(address).await?;
-        stream.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes()).await?;
+        stream.write_all(request.as_bytes()).await?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await?;
         anyhow::Ok(answer)

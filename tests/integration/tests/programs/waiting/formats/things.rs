@@ -18,10 +18,20 @@ pub(super) const FIRST: &str = "pvc-first";
 pub(super) const REMOVED: &str = "pvc-removed";
 /// The name of a create whose outcome is not known.
 pub(super) const OPEN: &str = "pvc-open";
+/// The name of a create that an older csi-cloud did not count: its driver may have got it.
+pub(super) const UNCOUNTED: &str = "pvc-uncounted";
 /// The name of the volume that is handed over directly.
 pub(super) const DIRECT: &str = "pvc-direct";
 /// The pod that has it.
 pub(super) const POD: &str = "6e5c1f5a-2f3d-4ce5-9b53-2b1f0f8e4d11";
+/// A direct volume that a node has by its word alone.
+pub(super) const UNPROVEN: &str = "lease-by-word";
+/// A direct volume that two nodes claim, and nobody has.
+pub(super) const CLAIMED: &str = "lease-claimed";
+/// The node that may join with the token.
+pub(super) const TOKEN_NODE: &str = "n4";
+/// The node whose certificates are revoked.
+pub(super) const REVOKED_NODE: &str = "n5";
 
 /// The ids at the first node.
 #[derive(Debug, PartialEq, Eq)]

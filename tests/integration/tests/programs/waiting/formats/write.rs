@@ -1,16 +1,19 @@
-//! Writes a store, a state directory, a hello and a welcome with older programs, for
-//! `tests/formats/make.sh`. It is no test, and needs root, loop devices and those programs.
+//! Writes stores, a state directory, a hello and a welcome with older programs, for
+//! `tests/formats/make.sh`. It is no test, and needs root, loop devices, etcd and those programs.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
 use drivers::testdriver::{Fault, TestDriver, Times};
+use harness::etcd_server::EtcdServer;
 use harness::process::Process;
 use harness::raw::RawClient;
+use harness::replicas;
+use harness::replicas::Replica;
 use harness::requests::{controller, created};
 use harness::stand::{Cloud, Stand};
 use harness::wait::{START, STOP, until};
-use harness::world::{DRIVER, NODE, ready};
+use harness::world::{DRIVER, NODE, ready, section};
 use prost::Message;
 use proto::csi;
 use proto::csi::volume_capability::access_mode::Mode;
@@ -18,7 +21,9 @@ use proto::host::publish::{Existing, publish};
 use tonic::Code;
 
 use super::super::routing::create_at;
-use super::things::{DIRECT, OPEN, POD, REMOVED, SHARED, claimed, make};
+use super::etcd;
+use super::supplement::supplemented;
+use super::things::{DIRECT, OPEN, POD, REMOVED, REVOKED_NODE, SHARED, TOKEN_NODE, claimed, make};
 use super::wire::{RawCloud, RawLink};
 
 /// The older version's world.
@@ -33,10 +38,7 @@ struct Older {
 async fn older_programs_write() -> anyhow::Result<()> {
     let into = PathBuf::from(std::env::var("FORMATS").context("FORMATS=DIR is not set")?);
     let mut stand = Stand::new().await?;
-    let config = format!(
-        "[driver.\"{DRIVER}\"]\nscope = \"node\"\n[driver.\"{SHARED}\"]\nscope = \"shared\"\n"
-    );
-    publish(stand.at("old.toml").as_ref(), config.as_bytes(), 0o600, Existing::Keep)?;
+    stand.issuing(&format!("{}{}", section(DRIVER, "node"), section(SHARED, "shared")))?;
     let drivers = ["n1", "n2"].map(|node| TestDriver::new(DRIVER, node));
     // No id is at both.
     drivers[1].count_from(100);
@@ -57,11 +59,13 @@ async fn older_programs_write() -> anyhow::Result<()> {
     older.fill().await?;
     let volume = older.hand_over().await?;
     older.remove_second().await?;
+    let token = older.trust().await?;
     cloud.process.stop(STOP).await?;
     for edge in edges {
         edge.stop(STOP).await?;
     }
-    older.keep(&into)?;
+    older.supplement().await?;
+    older.keep(&into, &token).await?;
     older.record(&into).await?;
     older.take_back(&volume).await?;
     hostdir.stop(STOP).await?;
@@ -82,7 +86,7 @@ async fn hostdir(stand: &Stand) -> anyhow::Result<Process> {
 }
 
 async fn start(stand: &Stand, listen: &str) -> anyhow::Result<Cloud> {
-    let config = stand.at("old.toml");
+    let config = stand.at("ca.toml");
     stand.cloud(&[listen], &[DRIVER, SHARED], &["--config", &config]).await
 }
 
@@ -194,15 +198,72 @@ impl Older {
         self.say(&["node", "remove", "n2", "--yes"]).await.map(drop)
     }
 
-    /// Copies the store and the first node's state.
-    fn keep(&self, into: &Path) -> anyhow::Result<()> {
+    /// A token for a node that joins later, and a node whose certificates count no more. Returns
+    /// the token.
+    async fn trust(&self) -> anyhow::Result<String> {
+        self.say(&["node", "revoke", REVOKED_NODE]).await?;
+        let command = self.say(&["token", "create", TOKEN_NODE, "--cloud", &self.url]).await?;
+        let (_, token) = command.trim().split_once("--token ").context("no token")?;
+        Ok(token.into())
+    }
+
+    async fn export(&self, store: &str, more: &[&str]) -> anyhow::Result<String> {
+        let command = ["store", "export", "--store", store];
+        self.stand.run("csi-cloud", &[&command, more].concat()).await
+    }
+
+    /// Has the older csi-cloud make its store of an export with further records, and open it.
+    async fn supplement(&self) -> anyhow::Result<()> {
+        let [path, first, file] =
+            ["cloud.redb", "first.redb", "supplemented"].map(|name| self.stand.at(name));
+        let store = format!("file:{path}");
+        let export = supplemented(&self.export(&store, &["--with-secrets"]).await?)?;
+        std::fs::rename(&path, &first)?;
+        publish(file.as_ref(), export.as_bytes(), 0o600, Existing::Keep)?;
+        self.stand.run("csi-cloud", &["store", "import", "--store", &store, &file]).await?;
+        start(&self.stand, &self.url).await?.process.stop(STOP).await
+    }
+
+    /// Has an older csi-cloud lead with a store in etcd that is made of the export, and returns the
+    /// keys of it.
+    async fn in_etcd(&self, export: &str) -> anyhow::Result<String> {
+        let etcd = EtcdServer::start(self.stand.dir(), 1).await?;
+        let store = etcd.url(etcd::PREFIX);
+        self.stand.run("csi-cloud", &["store", "import", "--store", &store, export]).await?;
+        let config = self.stand.at("ca.toml");
+        let drivers = [DRIVER, SHARED];
+        let replica = Replica::new("replica", &["wss"], &store, &drivers)?;
+        let mut replicas = [replica.with(&["--config", &config])];
+        for replica in &mut replicas {
+            replica.start(&self.stand).await?;
+        }
+        replicas::leader(&replicas, &[]).await?;
+        for replica in &mut replicas {
+            replica.take()?.stop(STOP).await?;
+        }
+        etcd::dump(etcd.addresses().first().context("no member")?).await
+    }
+
+    /// Keeps the store, the same as an export and in etcd, the first node's state, and the token.
+    async fn keep(&self, into: &Path, token: &str) -> anyhow::Result<()> {
         std::fs::create_dir_all(into)?;
+        let export = self.export(&format!("file:{}", self.stand.at("cloud.redb")), &[]).await?;
+        let write = |name: &str, text: &str| {
+            publish(self.stand.at(name).as_ref(), text.as_bytes(), 0o644, Existing::Keep)
+        };
+        write("export.jsonl", &export)?;
+        write("etcd.jsonl", &self.in_etcd(&self.stand.at("export.jsonl")).await?)?;
+        publish(&into.join("token"), token.as_bytes(), 0o644, Existing::Replace)?;
         let [here, state] = [".", "n1-state"].map(|name| self.stand.at(name));
-        for (file, of, name) in [("store.tar.gz", here, "cloud.redb"), ("state.tar.gz", state, ".")]
-        {
+        for (file, of, name) in [
+            ("store.tar.gz", &here, "cloud.redb"),
+            ("export.tar.gz", &here, "export.jsonl"),
+            ("etcd.tar.gz", &here, "etcd.jsonl"),
+            ("state.tar.gz", &state, "."),
+        ] {
             // The zeros of the store are most of it.
             let mut tar = std::process::Command::new("tar");
-            tar.args(["--owner=0", "--group=0", "-C", &of, "-czf"]).arg(into.join(file)).arg(name);
+            tar.args(["--owner=0", "--group=0", "-C", of, "-czf"]).arg(into.join(file)).arg(name);
             ensure!(tar.status()?.success(), "tar failed");
         }
         Ok(())
