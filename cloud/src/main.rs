@@ -15,8 +15,12 @@ fn main() -> ExitCode {
     program::run(|| {
         program::forbid_core_dumps();
         match Cli::parse().command {
-            Command::Serve(flags) => {
+            Command::Serve { check, flags } => {
                 let config = Config::load(*flags)?;
+                if check {
+                    println!("ok");
+                    return Ok(());
+                }
                 program::runtime(config.common.workers)?.block_on(cloud::serve(config))
             }
             Command::Tool(tool) => cloud::cli::run::run(tool),

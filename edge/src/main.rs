@@ -19,8 +19,12 @@ fn main() -> ExitCode {
     program::run(|| {
         program::forbid_core_dumps();
         match Cli::parse().command {
-            Command::Serve(flags) => {
+            Command::Serve { check, flags } => {
                 let config = Config::load(*flags)?;
+                if check {
+                    println!("ok");
+                    return Ok(());
+                }
                 let runtime = program::runtime(config.common.workers)?;
                 let served = runtime.block_on(edge::serve(config));
                 // A device that does not answer would hold the end.

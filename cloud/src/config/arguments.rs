@@ -45,7 +45,15 @@ RUST_LOG sets what is logged, for example RUST_LOG=debug or RUST_LOG=cloud=debug
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Take links and serve CSI sockets until told to stop (SIGTERM, SIGINT).
-    Serve(Box<Serve>),
+    Serve {
+        /// Only read the configuration and the flags: print ok, or every fault. Nothing else is
+        /// touched, neither files nor sockets
+        #[arg(long)]
+        check: bool,
+        /// Where and how to serve
+        #[command(flatten)]
+        flags: Box<Serve>,
+    },
     /// The other commands.
     #[command(flatten)]
     Tool(Tool),

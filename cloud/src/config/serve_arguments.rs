@@ -16,6 +16,8 @@ use crate::state::store::url::StoreAt;
 
 /// The flags of `serve`. A flag overrides the file.
 #[derive(Debug, Default, Args)]
+// The variant of the commands has a group of this name.
+#[group(skip)]
 pub struct Serve {
     /// What both programs have
     #[command(flatten)]

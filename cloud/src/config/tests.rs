@@ -31,7 +31,7 @@ fn load(file: &str, flags: &[&str]) -> Result<Config, Problems> {
     let path = path.to_str().unwrap().to_owned();
     let args = ["csi-cloud", "serve", "--config", &path].into_iter().chain(flags.iter().copied());
     match Cli::try_parse_from(args).unwrap().command {
-        Command::Serve(flags) => Config::load(*flags),
+        Command::Serve { flags, .. } => Config::load(*flags),
         Command::Tool(_) => unreachable!(),
     }
 }

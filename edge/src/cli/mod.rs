@@ -52,7 +52,15 @@ RUST_LOG sets what is logged, for example RUST_LOG=debug or RUST_LOG=edge=debug,
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Link to the cloud and serve until told to stop (SIGTERM, SIGINT).
-    Serve(Box<Serve>),
+    Serve {
+        /// Only read the configuration and the flags: print ok, or every fault. Nothing else is
+        /// touched, neither files nor sockets
+        #[arg(long)]
+        check: bool,
+        /// Where and how to serve
+        #[command(flatten)]
+        flags: Box<Serve>,
+    },
     /// Ask a csi-edge that runs.
     #[command(flatten)]
     Ask(Ask),
@@ -89,6 +97,8 @@ pub struct Doctor {
 
 /// What `serve` takes. A flag overrides the file.
 #[derive(Debug, Args)]
+// The variant of the commands has a group of this name.
+#[group(skip)]
 pub struct Serve {
     /// What both programs have
     #[command(flatten)]

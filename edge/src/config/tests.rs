@@ -10,7 +10,7 @@ fn load(file: &str, flags: &[&str]) -> Result<Config, Problems> {
     publish(&path, file.as_bytes(), 0o600, Existing::Keep).unwrap();
     let path = path.to_str().unwrap().to_owned();
     let args = ["csi-edge", "serve", "--config", &path].into_iter().chain(flags.iter().copied());
-    let Command::Serve(flags) = Cli::try_parse_from(args).unwrap().command else {
+    let Command::Serve { flags, .. } = Cli::try_parse_from(args).unwrap().command else {
         panic!("not serve")
     };
     Config::load(*flags).map(|mut config| {

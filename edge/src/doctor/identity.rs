@@ -122,7 +122,7 @@ mod tests {
 
     fn config(args: &[&str]) -> Config {
         let usual = ["csi-edge", "serve", "--cloud=wss://h:1", "--driver=d.example=/s"];
-        let Command::Serve(flags) = Cli::parse_from(usual.iter().chain(args)).command else {
+        let Command::Serve { flags, .. } = Cli::parse_from(usual.iter().chain(args)).command else {
             panic!()
         };
         Config::load(*flags).unwrap()

@@ -16,12 +16,12 @@ pub fn configuration(bytes: &[u8]) {
     let Some((_dir, path)) = written(bytes, "config.toml") else { return };
     let arguments = ["x", "serve", "--config", &path];
     let mistakes = match cloud_arguments::Cli::try_parse_from(arguments).map(|cli| cli.command) {
-        Ok(cloud_arguments::Command::Serve(flags)) => CloudConfig::load(*flags).err(),
+        Ok(cloud_arguments::Command::Serve { flags, .. }) => CloudConfig::load(*flags).err(),
         _ => None,
     };
     assert!(mistakes.is_none_or(|mistakes| !mistakes.0.is_empty()), "refused without a reason");
     let mistakes = match edge_arguments::Cli::try_parse_from(arguments).map(|cli| cli.command) {
-        Ok(edge_arguments::Command::Serve(flags)) => EdgeConfig::load(*flags).err(),
+        Ok(edge_arguments::Command::Serve { flags, .. }) => EdgeConfig::load(*flags).err(),
         _ => None,
     };
     assert!(mistakes.is_none_or(|mistakes| !mistakes.0.is_empty()), "refused without a reason");

@@ -34,6 +34,47 @@ fn write(stand: &Stand, name: &str, text: &str) -> String {
     stand.at(name)
 }
 
+/// The names of all that is in a directory.
+fn names(stand: &Stand) -> Vec<std::ffi::OsString> {
+    let entries = stand.dir().read_dir().unwrap();
+    let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
+    names.sort();
+    names
+}
+
+/// A chart's test has neither certificates nor a store, and the configuration of a running program
+/// may be checked beside it.
+#[tokio::test]
+async fn a_configuration_can_be_checked_without_touching_anything_else() -> anyhow::Result<()> {
+    let stand = Stand::new().await?;
+    let tls = "[tls]\nca = \"ca.crt\"\ncert = \"own.crt\"\nkey = \"own.key\"\n";
+    let cloud = format!(
+        "listen = [\"wss://127.0.0.1:7443\"]\ndrivers = [\"a.example\"]\nfronts = \"fronts\"\n\
+         store = \"file:store.redb\"\n{tls}"
+    );
+    let edge = format!(
+        "cloud = \"wss://h:1\"\nfronts = \"fronts\"\nstate = \"state\"\n{tls}\
+         [[drivers]]\nname = \"a.example\"\nsocket = \"d.sock\"\n"
+    );
+    for (program, file, text) in
+        [("csi-cloud", "cloud.toml", &cloud), ("csi-edge", "edge.toml", &edge)]
+    {
+        let file = write(&stand, file, text);
+        let before = names(&stand);
+        let output = stand.run(program, &["serve", "--check", "--config", &file]).await?;
+        assert_eq!(output.trim(), "ok", "{program}");
+        assert_eq!(names(&stand), before, "{program} made a file");
+        let flags = ["serve", "--check", "--config", &file, "--workers", "2"];
+        assert_eq!(stand.run(program, &flags).await?.trim(), "ok", "{program} with a flag");
+        let wrong = write(&stand, "wrong.toml", &format!("worker = 1\nadmin = 2\n{text}"));
+        let text = refused(&stand, program, &["serve", "--check", "--config", &wrong]).await;
+        for expected in ["worker", "admin"] {
+            assert!(text.contains(expected), "{program}: {expected} is not in {text}");
+        }
+    }
+    Ok(())
+}
+
 #[tokio::test]
 async fn all_that_is_wrong_with_a_configuration_is_said_at_once() -> anyhow::Result<()> {
     let stand = Stand::new().await?;
