@@ -52,15 +52,33 @@ pub struct Flags {
     pub dead_after: Option<u16>,
 }
 
-/// The admin socket of a running program: from the flag, else from the configuration. Mistakes in
-/// other keys of the configuration do not matter.
-pub fn admin_socket(flag: Option<PathBuf>, config: Option<&Path>) -> PathBuf {
-    let configured = || {
-        let mut file = Reader::open(config);
+/// The paths in a configuration by which a command finds the program that uses it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ConfiguredPaths {
+    /// The admin socket: `admin`, or else in `fronts`.
+    pub admin: Option<PathBuf>,
+    /// The state directory of csi-edge.
+    pub state: Option<PathBuf>,
+    /// The directory in which VM runtimes look for direct volumes.
+    pub direct_volumes: Option<PathBuf>,
+}
+
+impl ConfiguredPaths {
+    /// Reads these paths. Mistakes in other keys do not matter, and a path at fault is not there.
+    pub fn read(config: &Path) -> Self {
+        let mut file = Reader::open(Some(config));
         let fronts = file.path("fronts").map(|fronts| fronts.join(SOCKET_NAME));
-        file.path("admin").or(fronts)
-    };
-    flag.or_else(configured).unwrap_or_else(|| ADMIN.into())
+        Self {
+            admin: file.path("admin").or(fronts),
+            state: file.path("state"),
+            direct_volumes: file.path("direct_volumes"),
+        }
+    }
+}
+
+/// The admin socket of a running program: from the flag, else from the configuration.
+pub fn admin_socket(flag: Option<PathBuf>, config: Option<&Path>) -> PathBuf {
+    flag.or_else(|| ConfiguredPaths::read(config?).admin).unwrap_or_else(|| ADMIN.into())
 }
 
 /// The settings of both programs, without their certificates.
@@ -87,6 +105,8 @@ fn listed(problems: &[String]) -> String {
 #[derive(Default)]
 pub struct Reader {
     table: Table,
+    /// The keys that were asked for.
+    known: Vec<String>,
     /// Begins every problem, before the key.
     place: String,
     /// Relative paths in the file are relative to this directory.
@@ -182,7 +202,7 @@ impl Reader {
 
     /// Takes a key's text, which may be a secret: no problem shows it.
     pub fn secret(&mut self, key: &str) -> Option<String> {
-        match self.table.remove(key)? {
+        match self.take(key)? {
             Value::String(text) => Some(text),
             _ => {
                 self.problems.push(format!("{}{key} is a text, and here it is none", self.place));
@@ -210,6 +230,7 @@ impl Reader {
         key: &str,
         parse: impl Fn(&str) -> Result<T, E>,
     ) -> Option<Vec<T>> {
+        self.known.push(key.to_owned());
         if !self.table.contains_key(key) {
             return None;
         }
@@ -226,7 +247,7 @@ impl Reader {
         key: &str,
         parse: impl Fn(&str) -> Result<T, E>,
     ) -> Vec<T> {
-        let values = match self.table.remove(key) {
+        let values = match self.take(key) {
             None => return Vec::new(),
             Some(Value::Array(values)) => values,
             Some(other) => {
@@ -251,7 +272,7 @@ impl Reader {
         key: &str,
         parse: impl Fn(&str, &str) -> Result<T, E>,
     ) -> BTreeMap<String, T> {
-        let values = match self.table.remove(key) {
+        let values = match self.take(key) {
             None => return BTreeMap::new(),
             Some(Value::Table(values)) => values,
             Some(other) => {
@@ -278,7 +299,7 @@ impl Reader {
 
     /// Takes a whole number from 1 to `most`.
     pub fn number(&mut self, key: &str, most: u16) -> Option<u16> {
-        let value = self.table.remove(key)?;
+        let value = self.take(key)?;
         let number = value
             .as_integer()
             .and_then(|n| u16::try_from(n).ok())
@@ -291,7 +312,7 @@ impl Reader {
 
     /// Takes `true` or `false`.
     pub fn yes_no(&mut self, key: &str) -> Option<bool> {
-        let value = self.table.remove(key)?;
+        let value = self.take(key)?;
         if value.as_bool().is_none() {
             self.wrong_type(key, "true or false", &value);
         }
@@ -300,7 +321,7 @@ impl Reader {
 
     /// Takes a section; `read` takes its keys.
     pub fn section<T>(&mut self, key: &str, read: impl FnOnce(&mut Self) -> T) -> Option<T> {
-        let value = self.table.remove(key)?;
+        let value = self.take(key)?;
         self.nested(&format!("[{key}] "), value, read)
     }
 
@@ -310,7 +331,7 @@ impl Reader {
         key: &str,
         mut read: impl FnMut(&str, &mut Self) -> T,
     ) -> Vec<T> {
-        match self.table.remove(key) {
+        match self.take(key) {
             None => Vec::new(),
             Some(Value::Table(named)) => {
                 let each = |(name, value): (String, Value)| {
@@ -329,7 +350,7 @@ impl Reader {
 
     /// Takes a list of sections.
     pub fn sections<T>(&mut self, key: &str, mut read: impl FnMut(&mut Self) -> T) -> Vec<T> {
-        match self.table.remove(key) {
+        match self.take(key) {
             None => Vec::new(),
             Some(Value::Array(values)) => {
                 let each = |value| self.nested(&format!("[[{key}]] "), value, &mut read);
@@ -360,8 +381,20 @@ impl Reader {
     }
 
     fn refuse_unknown(&mut self) {
-        let unknown = self.table.keys().map(|key| format!("{}unknown key {key:?}", self.place));
-        self.problems.extend(unknown);
+        for key in self.table.keys() {
+            let known = self.known.iter();
+            let advice = known
+                .min_by_key(|known| strsim::damerau_levenshtein(known, key))
+                .map(|nearest| format!("; the nearest known one is {nearest:?}"))
+                .unwrap_or_default();
+            self.problems.push(format!("{}unknown key {key:?}{advice}", self.place));
+        }
+    }
+
+    /// Takes a key, which is known from then on.
+    fn take(&mut self, key: &str) -> Option<Value> {
+        self.known.push(key.to_owned());
+        self.table.remove(key)
     }
 
     fn nested<T>(
@@ -378,7 +411,7 @@ impl Reader {
             table,
             place: format!("{}{place}", self.place),
             directory: self.directory.clone(),
-            problems: Vec::new(),
+            ..Self::default()
         };
         let read = read(&mut section);
         section.refuse_unknown();
@@ -387,7 +420,7 @@ impl Reader {
     }
 
     fn text(&mut self, key: &str) -> Option<String> {
-        match self.table.remove(key)? {
+        match self.take(key)? {
             Value::String(text) => Some(text),
             other => {
                 self.wrong_type(key, "a text", &other);
@@ -416,7 +449,7 @@ mod tests {
     #[test]
     fn every_problem_is_reported_at_once() {
         let (_dir, mut reader) = reader(
-            "listen = [\"x\", 1]\nfronts = 7\nworkers = -1\nnonsense = true\n\
+            "listen = [\"x\", 1]\nfronts = 7\nworkers = -1\nlisten_on = true\n\
              [tls]\nca = \"a\"\ncert_file = \"b\"\n",
         );
         assert!(
@@ -426,7 +459,7 @@ mod tests {
         );
         assert_eq!(reader.path("fronts"), None);
         assert_eq!(reader.number("workers", 8), None);
-        reader.section("tls", |tls| tls.path("ca"));
+        reader.section("tls", |tls| (tls.path("ca"), tls.path("cert")));
         let problems = reader.finish().unwrap_err();
         let text = problems.to_string();
         for expected in [
@@ -434,8 +467,8 @@ mod tests {
             "list of texts, and here it is: 1",
             "fronts is a text",
             "workers is",
-            "\"nonsense\"",
-            "[tls] unknown key \"cert_file\"",
+            "unknown key \"listen_on\"; the nearest known one is \"listen\"",
+            "[tls] unknown key \"cert_file\"; the nearest known one is \"cert\"",
         ] {
             assert!(text.contains(expected), "{expected} is not in {text}");
         }
@@ -474,6 +507,28 @@ mod tests {
         assert_eq!(reader.path("a"), Some(dir.path().join("x/y")));
         assert_eq!(reader.path("b"), Some("/z".into()));
         reader.finish().unwrap();
+    }
+
+    #[test]
+    fn the_paths_are_found_whatever_else_is_wrong() {
+        let paths = |text: &str| {
+            let (dir, _) = reader(text);
+            let path = dir.path().join("c.toml");
+            (ConfiguredPaths::read(&path), admin_socket(None, Some(&path)), dir)
+        };
+        let (found, admin, dir) =
+            paths("fronts = \"f\"\nstate = \"/s\"\ndirect_volumes = 1\nworkers = \"x\"\nx = 1\n");
+        let expected = dir.path().join("f").join(SOCKET_NAME);
+        assert_eq!((found.admin, admin), (Some(expected.clone()), expected));
+        assert_eq!((found.state, found.direct_volumes), (Some("/s".into()), None));
+        let (_, admin, dir) = paths("fronts = \"f\"\nadmin = \"/b\"\n");
+        assert_eq!(admin, Path::new("/b"));
+        let flag = admin_socket(Some("/a".into()), Some(&dir.path().join("c.toml")));
+        assert_eq!(flag, Path::new("/a"));
+        for text in ["fronts = ", "admin = 1\n", ""] {
+            let (found, admin, _) = paths(text);
+            assert_eq!((found, admin), (ConfiguredPaths::default(), ADMIN.into()), "{text}");
+        }
     }
 
     #[test]
