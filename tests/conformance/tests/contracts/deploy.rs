@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use clap::Parser;
+use proto::host::publish::{Existing, publish};
 
 /// A path below the repository's root.
 pub(crate) fn at(path: &str) -> PathBuf {
@@ -115,6 +116,49 @@ fn every_configuration_can_be_read() {
         read += 1;
     }
     assert!(read > 3, "{read}");
+}
+
+/// The text of a configuration in which no key is commented out, and the number of these keys.
+fn uncommented(file: &str) -> (String, usize) {
+    let mut count = 0;
+    let whole = text(file);
+    let lines = whole.lines().map(|line| {
+        let code = line.strip_prefix("# ").unwrap_or(line);
+        let is_name = |c: char| c.is_ascii_lowercase() || c == '_';
+        let is_key =
+            code.trim_start_matches(is_name).starts_with(" = ") && code.starts_with(is_name);
+        let is_code = is_key || code.starts_with('[');
+        count += usize::from(is_key && code != line);
+        if is_code { format!("{code}\n") } else { format!("{line}\n") }
+    });
+    (lines.collect(), count)
+}
+
+/// Every key that `deploy/*.toml` shows is known and has a value of its form. Some contradict each
+/// other, which is said of them, and of no others.
+#[test]
+fn every_key_that_is_commented_out_can_be_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("all.toml");
+    let (cloud, keys) = uncommented("deploy/cloud.toml");
+    assert!(keys > 60, "{keys} keys of cloud.toml");
+    publish(&path, cloud.as_bytes(), 0o600, Existing::Replace).unwrap();
+    let problems = cloud::config::Config::load(flags(&path)).unwrap_err().0;
+    let expected = ["has both node_days and node_life", "controllers are for scope \"shared\""];
+    contain(&problems, &expected);
+    let (edge, keys) = uncommented("deploy/edge.toml");
+    assert!(keys > 20, "{keys} keys of edge.toml");
+    publish(&path, edge.as_bytes(), 0o600, Existing::Replace).unwrap();
+    let problems = edge::config::Config::load(flags(&path)).unwrap_err().0;
+    contain(&problems, &["leave out [tls]"]);
+}
+
+/// These problems, and no others.
+fn contain(problems: &[String], expected: &[&str]) {
+    assert_eq!(problems.len(), expected.len(), "{problems:#?}");
+    for expected in expected {
+        assert!(problems.iter().any(|problem| problem.contains(expected)), "{problems:#?}");
+    }
 }
 
 /// The flags of either program's `serve`.
