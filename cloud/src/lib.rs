@@ -154,7 +154,7 @@ async fn start(
     }
     let fronts = serve_fronts(&config, sockets, &store, &links, &calls, &groups.fronts);
     let relays = RelayListener::new(fronts.clone(), store.clone(), groups.fronts.clone());
-    relays.listen(&config.holders, &credentials).await?;
+    relays.listen(&config.relays, &credentials).await?;
     keep_certificate(&credentials, &config.tls, &links, &groups.watching);
     let page = config.page.take();
     let state = AdminState {

@@ -84,7 +84,7 @@ pub struct Front {
     /// A driver to hold a CSI socket for; give it once for each
     #[arg(long = "driver", value_name = "NAME", required = true)]
     pub drivers: Vec<DriverName>,
-    /// Where csi-cloud takes the calls (its --holders): unix:PATH or https://HOST:PORT; of several
+    /// Where csi-cloud takes the calls (its --relays): unix:PATH or https://HOST:PORT; of several
     /// the first that answers
     #[arg(long, value_name = "PLACE", required = true)]
     pub to: Vec<Address>,

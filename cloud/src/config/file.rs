@@ -10,6 +10,7 @@ use proto::config::{Common, HOUR, Problems, Reader};
 use proto::link::endpoint::Endpoint;
 use proto::link::tls::Files;
 use proto::names::{DriverName, NodeName};
+use tracing::warn;
 
 use crate::admin::doctor::installation::Installation;
 use crate::config::duration::duration;
@@ -47,7 +48,7 @@ pub struct Config {
     /// The directory of the fronts' sockets; none if all callers come by socket relays.
     pub fronts: Option<PathBuf>,
     /// The addresses for the calls of socket relays.
-    pub holders: Vec<Address>,
+    pub relays: Vec<Address>,
     /// Each node has a front for each driver as well: `FRONTS/NODE/DRIVER.sock`.
     pub node_fronts: bool,
     /// True if direct volumes get new leases. False while a store is put back.
@@ -100,7 +101,7 @@ impl Config {
         let drivers = drivers(flags.drivers, &mut file);
         let default_node = default_node(flags.default_node, &mut file);
         let (policies, csidrivers) = sections(&mut file, &drivers, default_node.as_ref());
-        let (fronts, holders) = sockets(flags.fronts, flags.holders, &mut file);
+        let (fronts, relays) = sockets(flags.fronts, flags.relays, flags.holders, &mut file);
         let store = store(flags.store, &mut file, directory);
         let calls = file.path("calls");
         let admin = admin(flags.admin, &mut file, fronts.as_deref(), &drivers);
@@ -129,7 +130,7 @@ impl Config {
             listen,
             drivers,
             fronts,
-            holders,
+            relays,
             node_fronts,
             new_leases,
             default_node,
@@ -160,7 +161,7 @@ impl Config {
             advertise: self.advertise.clone(),
             drivers: self.drivers.clone(),
             fronts: self.fronts.clone(),
-            is_relayed: !self.holders.is_empty(),
+            is_relayed: !self.relays.is_empty(),
             store: self.store.clone(),
             tls: self.tls.clone(),
             ca: self.ca.clone(),
@@ -184,16 +185,22 @@ fn drivers(flags: Vec<DriverName>, file: &mut Reader) -> Vec<DriverName> {
 /// there.
 fn sockets(
     fronts: Option<PathBuf>,
+    relays: Vec<Address>,
     holders: Vec<Address>,
     file: &mut Reader,
 ) -> (Option<PathBuf>, Vec<Address>) {
     let listed = file.path("fronts");
     let fronts = fronts.or(listed);
-    let holders = over(holders, file.list("holders", str::parse::<Address>));
-    if holders.is_empty() {
+    let former = file.list("holders", str::parse::<Address>);
+    if !holders.is_empty() || !former.is_empty() {
+        warn!("holders (--holders) is called relays (--relays) since 0.3.0; rename it");
+    }
+    let listed = [file.list("relays", str::parse::<Address>), former].concat();
+    let relays = over([relays, holders].concat(), listed);
+    if relays.is_empty() {
         file.required("fronts (--fronts)", fronts.as_ref());
     }
-    (fronts, holders)
+    (fronts, relays)
 }
 
 /// The store. A relative path in the file is relative to the file's directory.

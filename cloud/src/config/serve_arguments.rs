@@ -70,7 +70,10 @@ pub struct Serve {
     pub node_fronts: bool,
     /// Where to take the calls of a `csi-cloud front`: unix:PATH or https://HOST:PORT; may be given
     /// several times. Then --fronts may be left out, and --admin says where the admin socket is
-    #[arg(long = "holders", value_name = "PLACE")]
+    #[arg(long, value_name = "PLACE")]
+    pub relays: Vec<Address>,
+    /// The name of --relays before 0.3.0
+    #[arg(long, value_name = "PLACE", hide = true)]
     pub holders: Vec<Address>,
 }
 

@@ -147,20 +147,34 @@ fn a_quota_is_set_by_itself_and_the_others_keep_their_defaults() {
 }
 
 #[test]
-fn fronts_may_be_left_out_where_holders_bring_the_calls() {
-    let text = "holders = [\"unix:/h.sock\", \"https://0.0.0.0:7444\"]\nadmin = \"/a.sock\"\n";
+fn fronts_may_be_left_out_where_relays_bring_the_calls() {
+    let text = "relays = [\"unix:/h.sock\", \"https://0.0.0.0:7444\"]\nadmin = \"/a.sock\"\n";
     let file = WHOLE.replace("fronts = \"/run/x\"\n", text);
     let config = load(&file, &[]).unwrap();
-    let holders: Vec<_> = config.holders.iter().map(ToString::to_string).collect();
-    assert_eq!(holders, ["unix:/h.sock", "https://0.0.0.0:7444"]);
+    let relays: Vec<_> = config.relays.iter().map(ToString::to_string).collect();
+    assert_eq!(relays, ["unix:/h.sock", "https://0.0.0.0:7444"]);
     assert_eq!(config.fronts, None);
     let problems = load(&file.replace("admin = \"/a.sock\"\n", ""), &["--node-fronts"])
         .unwrap_err()
         .to_string();
     assert!(problems.contains("admin (--admin)") && problems.contains("node_fronts"), "{problems}");
     let beside =
-        format!("{WHOLE}\n").replace("default_node", "holders = [\"unix:/h\"]\ndefault_node");
+        format!("{WHOLE}\n").replace("default_node", "relays = [\"unix:/h\"]\ndefault_node");
     assert_eq!(load(&beside, &[]).unwrap().fronts, Some("/run/x".into()), "beside its own");
+}
+
+#[test]
+fn relays_have_their_former_name_too() {
+    let relays = |file: &str, flags: &[&str]| {
+        let relays = load(file, flags).unwrap().relays;
+        relays.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    let former = format!("holders = [\"unix:/h\"]\n{WHOLE}");
+    assert_eq!(relays(&former, &[]), ["unix:/h"]);
+    assert_eq!(relays(&former, &["--relays", "unix:/r"]), ["unix:/r"], "a flag overrides it");
+    assert_eq!(relays(&former, &["--holders", "unix:/g"]), ["unix:/g"]);
+    let both = format!("relays = [\"unix:/r\"]\n{former}");
+    assert_eq!(relays(&both, &[]), ["unix:/r", "unix:/h"]);
 }
 
 #[test]

@@ -75,7 +75,7 @@ impl RelayListener {
                 Address::Https { host, port } => self.listen_tls(host, *port, credentials).await,
             };
             let bound = bound.with_context(|| {
-                format!("cannot listen for socket relays on {address} (holders, --holders)")
+                format!("cannot listen for socket relays on {address} (relays, --relays)")
             })?;
             println!("holders {bound}");
         }
