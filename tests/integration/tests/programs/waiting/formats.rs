@@ -2,7 +2,7 @@
 //! its state directory, its hello and its welcome. They are committed in `tests/formats`, whose
 //! README says how they were made.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, ensure};
 use drivers::testdriver::TestDriver;
@@ -14,6 +14,7 @@ use proto::control::hello;
 use proto::host::publish::{Existing, publish};
 use serde_json::Value;
 use successor::{Kept, Successor};
+use things::{OLDEST, committed};
 use wire::{RawCloud, RawLink};
 
 mod etcd;
@@ -23,18 +24,11 @@ mod things;
 mod wire;
 mod write;
 
-/// The oldest version whose store is read.
-const OLDEST: &str = "0.1.0";
 /// The versions whose formats are committed, also as exports and in etcd: the release before this
 /// one, and a commit after it.
 const EXPORTED: [&str; 2] = ["0.2.0", "db421f83"];
 /// All versions.
 const VERSIONS: [&str; 3] = [OLDEST, "0.2.0", "db421f83"];
-
-fn committed(version: &str, file: &str) -> PathBuf {
-    let formats = Path::new(env!("CARGO_MANIFEST_DIR")).join("../formats");
-    formats.join(version).join(file)
-}
 
 #[tokio::test]
 async fn the_store_and_the_state_of_an_older_version_are_read_and_served() -> anyhow::Result<()> {

@@ -18,11 +18,11 @@ use serde_json::{Value, json};
 use tonic::Code;
 
 use super::super::routing::create_at;
+use super::etcd;
 use super::things::{
-    CLAIMED, DIRECT, FIRST, Ids, OPEN, POD, REMOVED, REVOKED_NODE, SHARED, TOKEN_NODE, UNCOUNTED,
-    UNPROVEN, claimed, make, restored,
+    CLAIMED, DIRECT, FIRST, Ids, OLDEST, OPEN, POD, REMOVED, REVOKED_NODE, SHARED, TOKEN_NODE,
+    UNCOUNTED, UNPROVEN, claimed, committed, make, restored,
 };
-use super::{OLDEST, committed, etcd};
 
 /// How an older csi-cloud kept its records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,6 +1,8 @@
 //! What there is in the committed store, made in this order, so that a driver of the tests gives
 //! the same ids again.
 
+use std::path::{Path, PathBuf};
+
 use anyhow::Context;
 use harness::raw::{RawAnswer, RawClient};
 use harness::requests::{controller, created};
@@ -88,4 +90,13 @@ pub(super) fn restored(snapshot: &str) -> anyhow::Result<Vec<u8>> {
 
 fn message(answer: &RawAnswer) -> anyhow::Result<bytes::Bytes> {
     answer.message().with_context(|| answer.status().to_string())
+}
+
+/// The oldest version whose store and state directory are read.
+pub(super) const OLDEST: &str = "0.1.0";
+
+/// A file that this version wrote.
+pub(super) fn committed(version: &str, file: &str) -> PathBuf {
+    let formats = Path::new(env!("CARGO_MANIFEST_DIR")).join("../formats");
+    formats.join(version).join(file)
 }
