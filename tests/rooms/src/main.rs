@@ -1,6 +1,6 @@
 //! Checks over the sources that the compiler does not make: the order of rooms and crates, circles
-//! of files, and door plates. They also find method names outside the table of RPCs. It measures the
-//! sources, too.
+//! of files, and door plates. They also find method names outside the table of RPCs, and
+//! measure the sources.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

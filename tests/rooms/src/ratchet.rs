@@ -161,7 +161,8 @@ mod tests {
         assert_eq!((old.stilted, old.closures), (2, 1));
         assert_eq!(compare(&old, &old, &none), Vec::<String>::new());
         let new = figures(
-            "// It is no socket, it is no file, none if gone.\nfn a() { let b = |x| x; let c = |x| x; }",
+            "// It is no socket, it is no file, none if gone.\n\
+             fn a() { let b = |x| x; let c = |x| x; }",
         );
         let faults = compare(&old, &new, &none);
         assert_eq!(faults.len(), 2);
