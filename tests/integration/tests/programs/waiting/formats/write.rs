@@ -1,5 +1,5 @@
 //! Writes stores, a state directory, a hello and a welcome with older programs, for
-//! `tests/formats/make.sh`. It is not a test, and needs root, loop devices, etcd and those programs.
+//! `tests/formats/make.sh`. Not a test: it needs root, loop devices, etcd and those programs.
 
 use std::path::{Path, PathBuf};
 
