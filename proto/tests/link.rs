@@ -2,9 +2,10 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "only tests call these functions")]
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use parking_lot::Mutex;
 use proto::control::hello::{MAX_BYTES, Message, Refused};
 use proto::host::tasks::Tasks;
 use proto::link::endpoint::{Endpoint, Transport};
@@ -229,7 +230,7 @@ async fn unread() -> (Link, Link) {
     let (near, far) = tokio::io::duplex(4096);
     let near = Arc::new(Mutex::new(Some(near)));
     let connect: Connect = Arc::new(move |_| {
-        let near = near.lock().unwrap().take();
+        let near = near.lock().take();
         Box::pin(async move { Ok(Box::new(near.ok_or(std::io::ErrorKind::NotFound)?) as Io) })
     });
     let endpoint: Endpoint = "wss://localhost:1".parse().unwrap();

@@ -6,11 +6,12 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, RandomState};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::Response;
+use parking_lot::{Mutex, MutexGuard};
 use prost::Message;
 use proto::csi;
 use proto::csi::Method;
@@ -275,7 +276,7 @@ fn meaning(request: &Bytes) -> Vec<Vec<u8>> {
 }
 
 fn lock(last: &Mutex<LastCapacities>) -> MutexGuard<'_, LastCapacities> {
-    last.lock().unwrap_or_else(PoisonError::into_inner)
+    last.lock()
 }
 
 impl LastCapacities {

@@ -6,9 +6,10 @@
 
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use proto::host::tasks::Tasks;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
@@ -88,7 +89,7 @@ async fn run<F: Future>(permits: &Semaphore, query: impl FnOnce() -> F) -> F::Ou
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock()
 }
 
 #[cfg(test)]

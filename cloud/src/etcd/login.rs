@@ -3,8 +3,8 @@
 //! Neither is ever shown.
 
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
 
+use parking_lot::Mutex;
 use tonic::metadata::{Ascii, MetadataValue};
 
 use crate::etcd::api::AuthenticateRequest;
@@ -29,12 +29,12 @@ impl Login {
 
     /// The token of now.
     pub(super) fn token(&self) -> Option<MetadataValue<Ascii>> {
-        self.token.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.token.lock().clone()
     }
 
     /// Keeps a token; without one the next request asks for one.
     pub(super) fn keep(&self, token: Option<MetadataValue<Ascii>>) {
-        *self.token.lock().unwrap_or_else(PoisonError::into_inner) = token;
+        *self.token.lock() = token;
     }
 }
 

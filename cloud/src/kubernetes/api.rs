@@ -29,14 +29,15 @@
 use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::future::Future;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context;
 use kube::api::ListParams;
 use kube::runtime::watcher;
 use kube::{Api, Client};
+use parking_lot::Mutex;
 use proto::host::chain;
 use serde::de::DeserializeOwned;
 use tokio::sync::Notify;
@@ -170,7 +171,7 @@ impl Server {
         what: &'static str,
         request: impl Future<Output = Result<T, kube::Error>> + Send,
     ) -> Result<T, ApiError> {
-        let wait = self.pace.lock().unwrap_or_else(PoisonError::into_inner).turn(Instant::now());
+        let wait = self.pace.lock().turn(Instant::now());
         tokio::time::sleep(wait).await;
         let begun = Instant::now();
         let answered = tokio::time::timeout(PATIENCE, request).await;
@@ -224,7 +225,7 @@ impl Server {
         self.calls.metrics.api_request(what, error.outcome(), Duration::ZERO);
         match &error {
             ApiError::Away(_) => self.missed(&error),
-            _ if self.logged.lock().unwrap_or_else(PoisonError::into_inner).insert(what) => {
+            _ if self.logged.lock().insert(what) => {
                 warn!(
                     what,
                     error = chain(&error),
@@ -237,7 +238,7 @@ impl Server {
 
     /// A watch brought an event.
     pub(super) fn watched(&self, what: &'static str) {
-        self.logged.lock().unwrap_or_else(PoisonError::into_inner).remove(what);
+        self.logged.lock().remove(what);
         self.reached();
     }
 
@@ -301,7 +302,7 @@ impl Server {
     }
 
     pub(super) fn logged(&self) -> Vec<&'static str> {
-        self.logged.lock().unwrap().iter().copied().collect()
+        self.logged.lock().iter().copied().collect()
     }
 }
 

@@ -3,13 +3,13 @@
 //! While the API is away the copy stays as it was. No call waits for it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSINodeDriver};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::PartialObjectMeta;
 use kube::runtime::watcher::Event;
+use parking_lot::{Mutex, MutexGuard};
 use proto::names::NodeName;
 use serde_json::json;
 use tokio::sync::Notify;
@@ -227,7 +227,7 @@ impl Mirror {
 
     /// The objects. The lock is for a moment only.
     pub(super) fn objects(&self) -> MutexGuard<'_, Objects> {
-        self.objects.lock().unwrap_or_else(PoisonError::into_inner)
+        self.objects.lock()
     }
 
     /// Changes the objects; signals it if `change` returns true.

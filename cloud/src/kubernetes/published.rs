@@ -1,8 +1,8 @@
 //! The state of the CSIDriver objects, for operators.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
 
+use parking_lot::Mutex;
 use proto::names::DriverName;
 
 /// The state of the CSIDriver object of each driver that has a front.
@@ -16,12 +16,12 @@ impl Published {
     ///
     /// None if the driver has no front.
     pub fn csidriver(&self, driver: &DriverName) -> Option<String> {
-        self.csidrivers.lock().unwrap_or_else(PoisonError::into_inner).get(driver).cloned()
+        self.csidrivers.lock().get(driver).cloned()
     }
 
     /// Keeps the state; returns whether it is news.
     pub(super) fn set(&self, driver: &DriverName, state: &str) -> bool {
-        let mut csidrivers = self.csidrivers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut csidrivers = self.csidrivers.lock();
         csidrivers.insert(driver.clone(), state.to_owned()).as_deref() != Some(state)
     }
 }

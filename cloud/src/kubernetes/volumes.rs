@@ -5,11 +5,12 @@
 //! page. The result is used for a minute, since callers ask for many volumes in a row.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{NodeSelectorTerm, PersistentVolume};
 use kube::Api;
+use parking_lot::Mutex;
 use proto::csi::Segments;
 use proto::host::chain;
 use proto::host::tasks::Tasks;
@@ -85,7 +86,7 @@ impl Lookup {
 
     /// The last reading if it is younger than this, else a new one.
     fn volumes(self: &Arc<Self>, within: Duration) -> watch::Receiver<Option<ByVolume>> {
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.last.lock();
         if let Some(reading) = last.as_ref().filter(|reading| reading.is_usable(within)) {
             return reading.volumes.clone();
         }

@@ -1,7 +1,6 @@
 //! The index as watches and links share it.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
+use parking_lot::{Mutex, MutexGuard};
 use proto::control::metadata::{Kind, Position};
 use proto::names::NodeName;
 use tokio::sync::watch;
@@ -57,6 +56,6 @@ impl Metadata {
     }
 
     fn index(&self) -> MutexGuard<'_, Index> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }

@@ -7,8 +7,9 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
@@ -125,7 +126,7 @@ impl Admission {
     }
 
     fn sources(&self) -> MutexGuard<'_, Sources> {
-        self.0.sources.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.sources.lock()
     }
 
     fn share(&self, sources: &[Source]) -> &Share {

@@ -2,9 +2,10 @@
 //! link.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use proto::host::tasks::Tasks;
 use proto::names::DriverName;
 use tokio::sync::watch;
@@ -131,7 +132,7 @@ impl Broadcaster {
     }
 
     fn turn(&self) -> MutexGuard<'_, Turn> {
-        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+        self.turn.lock()
     }
 }
 

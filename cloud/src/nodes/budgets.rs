@@ -3,8 +3,8 @@
 //! The budget is kept by node, so a new link brings no new burst.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use parking_lot::{Mutex, MutexGuard};
 use proto::link::{Budget, MessageRate};
 use proto::names::NodeName;
 
@@ -36,7 +36,7 @@ impl Budgets {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<NodeName, Budget>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

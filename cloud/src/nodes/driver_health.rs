@@ -2,9 +2,9 @@
 //!
 //! It is in memory and ends with the link. It counts for that node alone, so a liar harms itself.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use proto::control::health::{Health, HealthState};
 use proto::control::hello::Driver;
 use proto::names::DriverName;
@@ -137,7 +137,7 @@ impl ReportedHealth {
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<HealthReport>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

@@ -4,8 +4,9 @@
 //! node that is removed loses them at once.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::{Mutex, MutexGuard};
 use proto::names::NodeName;
 use tokio_util::sync::CancellationToken;
 
@@ -32,7 +33,7 @@ pub(super) struct Greeting {
 
 impl Greetings {
     fn lock(&self) -> MutexGuard<'_, HashMap<NodeName, Vec<Waiting>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// A place for one more link of the node. The oldest ends if there are too many.

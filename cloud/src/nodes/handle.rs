@@ -4,7 +4,7 @@
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
 use futures_channel::mpsc;
@@ -50,7 +50,7 @@ pub struct Handle {
     /// True once it is logged that the node holds as many leases as it may.
     full: AtomicBool,
     /// The drivers that the node names and that have no front. Shown, never stored.
-    unserved: std::sync::Mutex<Vec<Unserved>>,
+    unserved: parking_lot::Mutex<Vec<Unserved>>,
     /// The health of the drivers.
     pub(super) health: ReportedHealth,
     /// Notified when its own edge has to be told something new.
@@ -93,7 +93,7 @@ impl Handle {
             expires: None,
             in_use: AtomicBool::new(true),
             full: AtomicBool::default(),
-            unserved: std::sync::Mutex::default(),
+            unserved: parking_lot::Mutex::default(),
             health: ReportedHealth::default(),
             news: Notify::new(),
             begun: Instant::now(),
@@ -156,11 +156,11 @@ impl Handle {
 
     /// The drivers that the node names and that have no front.
     pub(crate) fn unserved(&self) -> Vec<Unserved> {
-        self.unserved.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.unserved.lock().clone()
     }
 
     pub(super) fn set_unserved(&self, drivers: Vec<Unserved>) {
-        *self.unserved.lock().unwrap_or_else(PoisonError::into_inner) = drivers;
+        *self.unserved.lock() = drivers;
     }
 
     /// Reserves room for one more call.

@@ -6,9 +6,9 @@
 //! in doubt at the nodes elected lately. Creates have durable intents instead.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use proto::csi::Id;
 use proto::names::NodeName;
 use tokio::time::Instant;
@@ -72,11 +72,11 @@ impl InDoubt {
     }
 
     fn before(&self) -> MutexGuard<'_, Vec<(NodeName, Instant)>> {
-        self.before.lock().unwrap_or_else(PoisonError::into_inner)
+        self.before.lock()
     }
 
     fn calls(&self) -> MutexGuard<'_, Table> {
-        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+        self.calls.lock()
     }
 
     /// Drops the doubt about nodes that an operator removed.

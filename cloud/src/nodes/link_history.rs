@@ -4,9 +4,9 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use parking_lot::{Mutex, MutexGuard};
 use proto::control::hello::Run;
 use proto::names::NodeName;
 use tokio::time::Instant;
@@ -50,7 +50,7 @@ struct Edge {
 
 impl LinkHistory {
     fn lock(&self) -> MutexGuard<'_, HashMap<NodeName, Box<NodeHistory>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Notes a new link of a node.

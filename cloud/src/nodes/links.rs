@@ -5,11 +5,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use ahash::HashMap;
 use futures_util::future::BoxFuture;
+use parking_lot::{Mutex, MutexGuard};
 use proto::control::hello::{PROTOCOL, Welcome};
 use proto::control::lease::{Reply, Request};
 use proto::host::tasks::Tasks;
@@ -477,15 +478,15 @@ impl Links {
     }
 
     fn by_node(&self) -> MutexGuard<'_, HashMap<NodeName, Arc<Handle>>> {
-        self.by_node.lock().unwrap_or_else(PoisonError::into_inner)
+        self.by_node.lock()
     }
 
     fn cas(&self) -> MutexGuard<'_, HashMap<NodeName, Option<CaTag>>> {
-        self.cas.lock().unwrap_or_else(PoisonError::into_inner)
+        self.cas.lock()
     }
 
     fn waiting(&self) -> MutexGuard<'_, HashMap<NodeName, Vec<oneshot::Sender<Arc<Handle>>>>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+        self.waiting.lock()
     }
 }
 

@@ -5,8 +5,8 @@
 //! told anything, and edges keep what they were told before.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use parking_lot::{Mutex, MutexGuard};
 use proto::names::{DriverName, NodeName};
 
 /// Drivers by node. Nodes without one are left out.
@@ -36,7 +36,7 @@ impl PublishedTopology {
     }
 
     fn known(&self) -> MutexGuard<'_, Option<ByNode>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

@@ -3,8 +3,9 @@
 //! A silent peer holds its slot longest. So the oldest waiter is evicted first.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio_util::sync::CancellationToken;
 
 /// A bounded number of slots. Clones share them.
@@ -47,7 +48,7 @@ impl WaitingSlots {
     }
 
     fn state(&self) -> MutexGuard<'_, Taken> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

@@ -5,9 +5,9 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::nodes::source::Source;
@@ -56,7 +56,7 @@ impl Attempts {
         check: impl FnOnce() -> Option<T>,
     ) -> Result<Option<T>, TooMany> {
         let source = from.and_then(|from| Source::all_of(from).first().copied());
-        let mut failures = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut failures = self.0.lock();
         let each = failures.each.get(&source).copied().unwrap_or_default();
         let wait = failures.all.wait(ALL).into_iter().chain(each.wait(EACH)).max();
         if let Some(wait) = wait {

@@ -2,10 +2,11 @@
 
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use http::HeaderMap;
 use http::header::{AUTHORIZATION, COOKIE};
+use parking_lot::Mutex;
 use proto::host::chain;
 use tracing::{info, warn};
 
@@ -66,7 +67,7 @@ impl Guard {
         let Some(file) = &self.file else { return Ok(()) };
         let tokens = Arc::new(Tokens::read(file)?);
         self.sessions.keep(|token| tokens.has(token));
-        let mut current = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut current = self.tokens.lock();
         if *current != tokens {
             info!("the tokens of the page have changed");
         }
@@ -125,7 +126,7 @@ impl Guard {
     }
 
     fn check(&self, peer: Peer, shown: &str) -> Result<Option<Hash>, TooMany> {
-        let tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let tokens = self.tokens.lock().clone();
         let checked = self.attempts.attempt(peer.address, || tokens.find(shown));
         if let Ok(None) = checked {
             warn!(address = ?peer.address, "a wrong token was shown for the page");

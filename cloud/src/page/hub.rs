@@ -1,9 +1,10 @@
 //! Looks at everything for all who watch: once a second at most, and not at all without watchers.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use proto::host::clock;
 use proto::host::tasks::Tasks;
 use tokio::sync::watch;
@@ -152,7 +153,7 @@ impl Hub {
     pub(super) fn map(&self, moment: &Moment, by: &By) -> Arc<str> {
         let revision = moment.feed.last();
         let key = by.text();
-        let mut maps = self.maps.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut maps = self.maps.lock();
         if let Some((_, map)) = maps.get(&key).filter(|(drawn, _)| *drawn == revision) {
             return map.clone();
         }

@@ -1,12 +1,13 @@
 //! Listens for browsers and proxies, and tells who they are.
 
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
 use http::Request;
 use hyper::body::Incoming;
+use parking_lot::Mutex;
 use proto::host::accept::accept;
 use proto::host::chain;
 use proto::host::socket::Socket;
@@ -64,14 +65,14 @@ impl Secured {
     }
 
     fn acceptor(&self) -> TlsAcceptor {
-        self.config.lock().unwrap_or_else(PoisonError::into_inner).clone().into()
+        self.config.lock().clone().into()
     }
 
     /// Reads the CA of clients again.
     fn reload(&self) -> anyhow::Result<()> {
         if self.settings.client_ca.is_some() {
             let config = made(&self.settings, &self.credentials)?;
-            *self.config.lock().unwrap_or_else(PoisonError::into_inner) = config;
+            *self.config.lock() = config;
         }
         Ok(())
     }

@@ -4,9 +4,10 @@
 //! If csi-cloud ends after that, the same key may ask again.
 
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
 use proto::control::certificate::Certificate;
 use proto::control::join::{Answer, Join};
 use proto::link::tls::{Admit, Denied};
@@ -244,7 +245,7 @@ impl Enrolment {
         let at = node.clone();
         // A write sees what is being changed at this moment.
         self.store.write(move |txn| allow_reviewed(txn, &at)).await??;
-        if !self.renewals.lock().unwrap_or_else(PoisonError::into_inner).take(&node) {
+        if !self.renewals.lock().take(&node) {
             return Err(EnrolmentError::TooSoon(node));
         }
         Ok(node)
@@ -262,7 +263,7 @@ impl Enrolment {
         self.issuers().ok_or(EnrolmentError::NoCa)?;
         let node = &peer.name;
         let key = ProvenKey::of(csr)?;
-        if !self.renewals.lock().unwrap_or_else(PoisonError::into_inner).take(node) {
+        if !self.renewals.lock().take(node) {
             return Err(EnrolmentError::TooSoon(node.clone()));
         }
         let (bytes, serial) = new_serial()?;
@@ -293,8 +294,8 @@ impl Enrolment {
         Ok(Certificate { chain: issued.chain, ca: issued.ca })
     }
 
-    fn failures(&self) -> std::sync::MutexGuard<'_, Failures> {
-        self.failures.lock().unwrap_or_else(PoisonError::into_inner)
+    fn failures(&self) -> parking_lot::MutexGuard<'_, Failures> {
+        self.failures.lock()
     }
 }
 

@@ -4,9 +4,10 @@
 //! replaced cannot do harm: what does not fit together is not used.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use proto::host::chain;
 use proto::link::tls::Files;
 use tracing::{info, warn};
@@ -99,13 +100,13 @@ impl Issuers {
 
     /// The CAs as they were read last, without a look at the files.
     pub fn known(&self) -> Cas {
-        self.current.lock().unwrap_or_else(PoisonError::into_inner).cas.clone()
+        self.current.lock().cas.clone()
     }
 
     /// The CAs. Files that changed are read again; if they cannot be used, that is logged once, and
     /// the CAs stay as they were.
     pub fn read_again(&self) -> Cas {
-        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut current = self.current.lock();
         let read = contents(&self.settings, &self.tls);
         if read != current.read {
             match Cas::open(&self.settings, &self.tls) {

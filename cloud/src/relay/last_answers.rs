@@ -3,8 +3,8 @@
 //! Sidecars ask at their start, some with one second to answer, and exit at any error.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
 
+use parking_lot::Mutex;
 use prost::Message;
 use proto::csi;
 use proto::csi::frame;
@@ -32,7 +32,7 @@ impl LastAnswers {
     pub(super) fn keep(&self, driver: &DriverName, method: Method, answer: &Answer) {
         let may_repeat = answer.failure().is_none_or(|status| status.code() == Code::Unimplemented);
         if may_repeat {
-            let mut answers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut answers = self.0.lock();
             answers.insert((driver.clone(), method), answer.clone());
         }
     }
@@ -40,7 +40,7 @@ impl LastAnswers {
     /// The last answer. `Probe` always has one: sidecars repeat it after "not ready", and exit at
     /// an error.
     pub(super) fn of(&self, driver: &DriverName, method: Method) -> Option<Answer> {
-        let answers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let answers = self.0.lock();
         let last = answers.get(&(driver.clone(), method)).cloned();
         last.or_else(|| (method.local() == Some(Local::Probe)).then(not_ready))
     }

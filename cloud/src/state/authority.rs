@@ -3,8 +3,9 @@
 //! A certificate proves the node's name, and nothing about its drivers.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use proto::control::hello::{Driver, Protobuf};
 use proto::csi::{Capabilities, Local, Method};
 use proto::names::{DriverName, NodeName};
@@ -96,7 +97,7 @@ impl Authority {
     /// its profile. The configuration, or labels, may have changed since they were recorded. Says
     /// which nodes the operator names, whether or not they ever linked.
     pub fn apply(&self, store: &Store) {
-        let _applying = self.applying.lock().unwrap_or_else(PoisonError::into_inner);
+        let _applying = self.applying.lock();
         for (driver, policy) in self.policies.iter().flat_map(|policies| policies.iter()) {
             // Asked first: labels that become known meanwhile are applied again.
             let awaits = policy.awaits_all_labels();

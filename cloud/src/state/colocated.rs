@@ -3,8 +3,8 @@
 //! They wait here until Kubernetes is told. In memory only, and bounded: the oldest is dropped.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use parking_lot::{Mutex, MutexGuard};
 use proto::names::NodeName;
 
 use crate::state::record::Claim;
@@ -49,7 +49,7 @@ impl ColocatedQueue {
     }
 
     fn waiting(&self) -> MutexGuard<'_, VecDeque<Colocated>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+        self.waiting.lock()
     }
 }
 

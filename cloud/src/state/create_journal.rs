@@ -3,10 +3,9 @@
 //! A create is recorded before it is sent, and its outcome before it is answered. So no crash
 //! creates two volumes of one name, or loses the node of a volume.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
 use ahash::HashMap;
 use bytes::Bytes;
+use parking_lot::{Mutex, MutexGuard};
 use proto::csi::status::is_nothing_done;
 use proto::csi::{Id, Made};
 use proto::host::chain;
@@ -93,7 +92,7 @@ impl CreateJournal {
     }
 
     fn running(&self) -> MutexGuard<'_, HashMap<Id, usize>> {
-        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+        self.running.lock()
     }
 }
 

@@ -4,8 +4,8 @@
 //! admitted node. A pod whose container is started again and again is told once.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use parking_lot::{Mutex, MutexGuard};
 use proto::control::not_taken::{NotTaken, Pod};
 use proto::names::NodeName;
 
@@ -102,7 +102,7 @@ impl NotTakenReports {
     }
 
     fn by_node(&self) -> MutexGuard<'_, BTreeMap<NodeName, Reported>> {
-        self.by_node.lock().unwrap_or_else(PoisonError::into_inner)
+        self.by_node.lock()
     }
 }
 

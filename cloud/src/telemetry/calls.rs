@@ -5,11 +5,12 @@
 //! therefore bounded by what the fronts admit.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use http::{HeaderMap, Response};
+use parking_lot::{Mutex, MutexGuard};
 use proto::csi::Key;
 use proto::csi::status::ToStatus;
 use proto::host::clock;
@@ -184,7 +185,7 @@ impl Calls {
     }
 
     fn kept(&self) -> MutexGuard<'_, CallTable> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+        self.kept.lock()
     }
 }
 
@@ -208,7 +209,7 @@ impl Ongoing {
         calls.metrics.answered(rpc, driver, outcome.code);
         calls.metrics.passed(Hop::Front, rpc, driver, duration);
         calls.remove(self.number, driver, outcome.code, duration);
-        let progress = progress.lock().unwrap_or_else(PoisonError::into_inner);
+        let progress = progress.lock();
         calls.ended.add(CallEnd {
             at: clock::at(now),
             id: *id,
@@ -283,7 +284,7 @@ impl Running {
     }
 
     fn lock(&self) -> MutexGuard<'_, Progress> {
-        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+        self.progress.lock()
     }
 }
 

@@ -7,10 +7,11 @@
 //! are written, calls take 5 MiB more. Those without a subject take 200 KiB for each driver.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use ahash::HashMap;
+use parking_lot::{Mutex, MutexGuard};
 use proto::host::plain::start;
 use proto::http2::call_id::CallId;
 use proto::names::{DriverName, NodeName};
@@ -199,7 +200,7 @@ impl Ended {
     }
 
     fn lock(&self) -> MutexGuard<'_, EndedTable> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

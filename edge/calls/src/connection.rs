@@ -8,11 +8,12 @@ mod questions;
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::FileTypeExt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use backon::BackoffBuilder;
 use http::Response;
+use parking_lot::{Mutex, MutexGuard};
 use proto::control::health::Health;
 use proto::control::hello::Protobuf;
 use proto::csi::frame;
@@ -436,12 +437,12 @@ impl Connection {
     }
 
     fn lock_at(&self) -> MutexGuard<'_, Arc<DriverSocket>> {
-        self.at.lock().unwrap_or_else(PoisonError::into_inner)
+        self.at.lock()
     }
 
     fn health(&self) -> MutexGuard<'_, HealthTracker> {
         // A panic leaves nothing half done here.
-        self.health.lock().unwrap_or_else(PoisonError::into_inner)
+        self.health.lock()
     }
 }
 

@@ -8,8 +8,8 @@ use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use parking_lot::{Mutex, MutexGuard};
 use proto::csi::Method;
 use proto::host::files;
 use proto::host::publish::publish_record;
@@ -147,7 +147,7 @@ impl DeniedMethods {
     }
 
     fn never_run(&self) -> MutexGuard<'_, BTreeSet<Deniable>> {
-        self.never_run.lock().unwrap_or_else(PoisonError::into_inner)
+        self.never_run.lock()
     }
 }
 

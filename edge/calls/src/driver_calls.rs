@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -15,6 +15,7 @@ use ahash::HashMap;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::Response;
+use parking_lot::{Mutex, MutexGuard};
 use proto::csi::frame::PREFIX;
 use proto::csi::{DirectCall, Id, Method};
 use proto::host::tasks::Tasks;
@@ -269,7 +270,7 @@ fn same(method: Method, body: &Bytes, operation: &Operation) -> bool {
 impl Runs {
     fn lock(&self) -> MutexGuard<'_, Inner> {
         // A panic leaves nothing half done here.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Decides how to handle a request.

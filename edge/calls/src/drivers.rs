@@ -5,8 +5,9 @@
 //! socket of its own. It may use `error` and `connection`.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock};
 
+use parking_lot::{Mutex, MutexGuard, RwLock};
 use prost::Message;
 use proto::control::health::{Health, HealthState};
 use proto::control::hello;
@@ -124,7 +125,7 @@ impl Driver {
     }
 
     fn place(&self) -> MutexGuard<'_, Place> {
-        self.place.lock().unwrap_or_else(PoisonError::into_inner)
+        self.place.lock()
     }
 
     /// The connection for a call of this path. It sends the call: no call waits in this file.
@@ -262,7 +263,7 @@ impl Drivers {
         found_by: FoundBy,
     ) -> Result<Arc<Driver>, TwoSockets> {
         let sockets = sockets.into();
-        let mut all = self.all.write().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.all.write();
         if let Some(known) = all.iter().find(|driver| driver.name == name) {
             return same_socket(known, sockets);
         }
@@ -294,7 +295,7 @@ impl Drivers {
 
     /// Keeps the connections of all drivers, in `tasks`.
     pub fn keep(&self, tasks: &Tasks) {
-        let all = self.all.write().unwrap_or_else(PoisonError::into_inner);
+        let all = self.all.write();
         if self.keeping.set(tasks.clone()).is_ok() {
             all.iter().for_each(|driver| keep(driver, tasks));
         }
@@ -307,12 +308,12 @@ impl Drivers {
 
     /// Each of them, by name.
     pub fn all(&self) -> Vec<Arc<Driver>> {
-        self.all.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.all.read().clone()
     }
 
     /// The driver of this name.
     pub fn of_name(&self, name: &str) -> Option<Arc<Driver>> {
-        let all = self.all.read().unwrap_or_else(PoisonError::into_inner);
+        let all = self.all.read();
         all.iter().find(|driver| driver.name.as_str() == name).cloned()
     }
 

@@ -5,9 +5,10 @@
 //! no other room.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use proto::csi::{DirectCall, Method, NodeStep};
 use proto::host::clock;
 use proto::host::plain::start;
@@ -79,7 +80,7 @@ impl EndedCalls {
     }
 
     fn lock(&self) -> MutexGuard<'_, VecDeque<Arc<EndedCall>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

@@ -2,12 +2,13 @@
 //! their drivers' calls. It may use every room.
 
 use std::convert::Infallible;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
 
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
 use hyper::body::Incoming;
+use parking_lot::RwLock;
 use proto::control::leader::LeaderEpoch;
 use proto::csi::frame;
 use proto::csi::method;
@@ -364,7 +365,7 @@ impl Executor {
     /// The calls of a driver, which may have been found since the last one.
     fn calls(&self, driver: &str) -> Result<Arc<DriverCalls>, Error> {
         let named = |calls: &&Arc<DriverCalls>| calls.driver.name.as_str() == driver;
-        let known = self.calls.read().unwrap_or_else(PoisonError::into_inner);
+        let known = self.calls.read();
         if let Some(calls) = known.iter().find(named) {
             return Ok(calls.clone());
         }
@@ -372,7 +373,7 @@ impl Executor {
         let no_such =
             || Error::NoSuchDriver { node: self.drivers.node().clone(), driver: driver.to_owned() };
         let found = self.drivers.of_name(driver).ok_or_else(no_such)?;
-        let mut known = self.calls.write().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.calls.write();
         // Another call may have been faster.
         if let Some(calls) = known.iter().find(named) {
             return Ok(calls.clone());
@@ -389,7 +390,7 @@ impl Executor {
 
     /// The calls in flight, in no order.
     pub fn running(&self) -> Vec<RunningCall> {
-        let known = self.calls.read().unwrap_or_else(PoisonError::into_inner);
+        let known = self.calls.read();
         let of = |calls: &Arc<DriverCalls>| {
             let driver = calls.driver.name.clone();
             let call = move |(begun, method, subjects)| RunningCall {

@@ -6,10 +6,11 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use anyhow::Context;
 use bytes::Bytes;
+use parking_lot::{Mutex, MutexGuard};
 use prost::Message;
 use proto::control::hello;
 use proto::csi;
@@ -137,7 +138,7 @@ impl Introductions {
     }
 
     fn known(&self) -> MutexGuard<'_, ByName> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known.lock()
     }
 }
 

@@ -5,11 +5,12 @@
 //! NOT_FOUND of the driver, each time twice as long. The driver is asked all the same. It uses no
 //! other room.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use ahash::HashMap;
 use backon::BackoffBuilder;
+use parking_lot::{Mutex, MutexGuard};
 use proto::csi::{DirectCall, Id, Method, NodeStep};
 use tokio::time::{Instant, sleep_until};
 use tonic::Code;
@@ -47,7 +48,7 @@ impl MissingVolumes {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Id, Missing>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     fn note_missing(&self, volume: &Id, now: Instant) {

@@ -9,8 +9,8 @@ use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use parking_lot::{Mutex, MutexGuard};
 use proto::control::base64::Base64;
 use proto::host::chain;
 use proto::host::files;
@@ -263,11 +263,11 @@ impl NodeVolumes {
     }
 
     fn known(&self) -> MutexGuard<'_, HashMap<String, NodeVolume>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known.lock()
     }
 
     fn damaged(&self) -> MutexGuard<'_, BTreeSet<String>> {
-        self.damaged.lock().unwrap_or_else(PoisonError::into_inner)
+        self.damaged.lock()
     }
 }
 

@@ -7,9 +7,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anyhow::Context;
+use parking_lot::{Mutex, MutexGuard};
 use proto::csi::topology::Scope;
 use proto::host::files;
 use proto::host::files::Unread;
@@ -125,11 +125,11 @@ impl Scopes {
     }
 
     fn received(&self) -> MutexGuard<'_, Words> {
-        self.received.lock().unwrap_or_else(PoisonError::into_inner)
+        self.received.lock()
     }
 
     fn known(&self) -> MutexGuard<'_, Words> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known.lock()
     }
 }
 

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use parking_lot::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 
 /// With more announcements than this, those of registrars that have gone are not kept.
@@ -86,6 +86,6 @@ impl Registrations {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<PathBuf, Registration>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }

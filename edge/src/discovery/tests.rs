@@ -4,13 +4,14 @@ mod kept;
 
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use edge_calls::drivers;
 use edge_calls::drivers::{Drivers, FoundBy};
 use http::{Request, Response};
 use hyper::body::Incoming;
+use parking_lot::Mutex;
 use prost::Message;
 use proto::control::health::HealthState;
 use proto::csi::frame;
@@ -68,7 +69,7 @@ impl Registrar {
             }
             "/pluginregistration.Registration/NotifyRegistrationStatus" => {
                 let message = frame::message(&body).unwrap();
-                self.told.lock().unwrap().push(RegistrationStatus::decode(message).unwrap());
+                self.told.lock().push(RegistrationStatus::decode(message).unwrap());
                 Vec::new()
             }
             other => panic!("{other}"),
@@ -78,7 +79,7 @@ impl Registrar {
 
     /// What it was told: whether its driver is used, and else why not.
     fn told(&self) -> Vec<(bool, String)> {
-        let told = self.told.lock().unwrap();
+        let told = self.told.lock();
         told.iter().map(|status| (status.plugin_registered, status.error.clone())).collect()
     }
 }

@@ -4,10 +4,11 @@ use std::fs::DirBuilder;
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use anyhow::{Context, bail};
+use parking_lot::Mutex;
 use proto::control::certificate::Certificate;
 use proto::host::publish::{Existing, publish};
 use proto::link::tls::{Credentials, Files, Pem, Role};
@@ -157,7 +158,7 @@ impl NodeIdentity {
     /// The validity of its certificate. It is counted from the arrival, because issuers backdate
     /// the begin for clocks that are behind.
     pub fn validity(&self) -> Option<Validity> {
-        let obtained = *self.obtained.lock().unwrap_or_else(PoisonError::into_inner);
+        let obtained = *self.obtained.lock();
         let validity = self.credentials.validity()?;
         let not_before = validity.not_before.max(obtained.unwrap_or(validity.not_before));
         Some(Validity { not_before: not_before.min(validity.not_after), ..validity })
@@ -181,7 +182,7 @@ impl NodeIdentity {
             bail!("csi-cloud issued a certificate of node {named}, and this is node {node}");
         }
         self.directory.write(&pem)?;
-        *self.obtained.lock().unwrap_or_else(PoisonError::into_inner) = Some(SystemTime::now());
+        *self.obtained.lock() = Some(SystemTime::now());
         self.credentials.reload(&files, Role::Node)?;
         Ok(())
     }

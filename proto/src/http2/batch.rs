@@ -90,7 +90,8 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for Batched<I> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::{Arc, Mutex};
+    use parking_lot::Mutex;
+    use std::sync::Arc;
     use std::task::Waker;
     use tokio::io::AsyncWriteExt;
 
@@ -104,7 +105,7 @@ mod tests {
             _: &mut Context<'_>,
             buf: &[u8],
         ) -> Poll<io::Result<usize>> {
-            self.0.lock().unwrap().push(buf.len());
+            self.0.lock().push(buf.len());
             Poll::Ready(Ok(buf.len()))
         }
 
@@ -127,7 +128,7 @@ mod tests {
         // Here the task with the body runs.
         io.write_all(b"body").await.unwrap();
         assert!(Pin::new(&mut io).poll_flush(&mut cx).is_ready());
-        assert_eq!(*writes.0.lock().unwrap(), [11]);
+        assert_eq!(*writes.0.lock(), [11]);
     }
 
     #[tokio::test]
@@ -139,10 +140,8 @@ mod tests {
         }
         io.flush().await.unwrap();
         io.flush().await.unwrap();
-        let written: usize = writes.0.lock().unwrap().iter().sum();
+        let written: usize = writes.0.lock().iter().sum();
         assert_eq!(written, 4 * ENOUGH + 6);
-        assert!(
-            io.held.is_empty() && writes.0.lock().unwrap().iter().all(|size| *size <= 3 * ENOUGH)
-        );
+        assert!(io.held.is_empty() && writes.0.lock().iter().all(|size| *size <= 3 * ENOUGH));
     }
 }

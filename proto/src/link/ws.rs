@@ -5,12 +5,13 @@
 //! apart by its ALPN.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, SystemTime};
 
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
 use rustls::pki_types::CertificateDer;
 use socket2::SockRef;
 use tokio::net::TcpStream;
@@ -187,7 +188,7 @@ impl Acceptor {
     fn hand_over(&self, path: &str, node: &NodeName, ws: Ws) -> Result<(), LinkError> {
         let nobody = || LinkError::Transport(format!("nobody asked for {path}"));
         let ticket = path.strip_prefix(BULK_PATH).and_then(|ticket| ticket.parse::<Uuid>().ok());
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = self.waiting.lock();
         let (owner, sender) =
             ticket.and_then(|ticket| waiting.remove(&ticket)).ok_or_else(nobody)?;
         if owner != *node {
@@ -329,7 +330,7 @@ impl WsLink {
     fn open_bulk(&mut self, waiting: Waiting, node: NodeName) -> Opening {
         let ticket = Uuid::new_v4();
         let (sender, receiver) = oneshot::channel();
-        waiting.lock().unwrap_or_else(PoisonError::into_inner).insert(ticket, (node, sender));
+        waiting.lock().insert(ticket, (node, sender));
         let asked = Message::Bulk(ticket).encode().map_err(LinkError::from);
         let asked = asked.and_then(|text| self.send_outgoing(text));
         Box::pin(async move {
@@ -338,7 +339,7 @@ impl WsLink {
                 Ok(()) => within_handshake(arrived).await,
                 Err(error) => Err(error),
             };
-            waiting.lock().unwrap_or_else(PoisonError::into_inner).remove(&ticket);
+            waiting.lock().remove(&ticket);
             io
         })
     }

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
@@ -13,6 +13,7 @@ use cloud::state::known::State;
 use cloud::state::policy::{Policy, Scope};
 use cloud::state::store::file::File;
 use cloud::state::store::writer::Store;
+use parking_lot::Mutex;
 use prost::Message;
 use proto::csi;
 use proto::csi::Method;
@@ -114,9 +115,7 @@ fn decided(
     links: &Mutex<HashMap<NodeName, Arc<()>>>,
 ) -> anyhow::Result<Vec<u64>> {
     let policy = Policy::new(None);
-    let is_linked = |node: &NodeName| {
-        links.lock().unwrap_or_else(PoisonError::into_inner).get(node).cloned().is_some()
-    };
+    let is_linked = |node: &NodeName| links.lock().get(node).cloned().is_some();
     let decide = |state: &State, request: &Bytes| {
         let of = state.driver(driver);
         let facts = RoutingFacts {

@@ -2,12 +2,13 @@
 //! any more. A process can be killed right before or right after one of its commits. All that
 //! became durable is noted with its time, so that the checks know what was durable when.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cloud::state::record::Change;
 use cloud::state::store::backend::{Backend, StoreError};
 use cloud::state::store::memory::Memory;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -39,7 +40,7 @@ impl Disk {
 
     /// All durable changes, including those that were lost since.
     pub(super) fn noted(&self) -> MutexGuard<'_, Vec<Noted>> {
-        self.noted.lock().unwrap_or_else(PoisonError::into_inner)
+        self.noted.lock()
     }
 
     /// One process's view of the disk.

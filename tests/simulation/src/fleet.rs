@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use cloud::csi::front::Front;
@@ -14,6 +14,7 @@ use edge::link::dial::Dial;
 use edge_calls::drivers::{Drivers, FoundBy};
 use edge_calls::executor::Executor;
 use edge_calls::fence::Fence;
+use parking_lot::{Mutex, MutexGuard};
 use proto::control::hello::Run;
 use proto::host::tasks::Tasks;
 use proto::http2::serve;
@@ -158,7 +159,7 @@ impl Fleet {
     }
 
     fn lock(&self) -> MutexGuard<'_, FleetState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Starts every process that does not run.

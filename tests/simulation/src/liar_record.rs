@@ -2,7 +2,9 @@
 //! those of honest nodes.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::{Mutex, MutexGuard};
 
 /// The record. A clone is the same one.
 #[derive(Clone, Default)]
@@ -21,7 +23,7 @@ struct Inner {
 
 impl LiarRecord {
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// A caller's call is the liar's own.

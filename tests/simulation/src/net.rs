@@ -5,9 +5,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use proto::host::tasks::Tasks;
 use proto::link::{Connect, Io};
 use tokio::time::Instant;
@@ -74,7 +75,7 @@ impl Net {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock()
     }
 
     /// From now on connections to these addresses go to this acceptor, as long as its owner lives.

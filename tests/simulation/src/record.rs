@@ -2,9 +2,10 @@
 //! records, call by call. Each call has a number in a header that the product passes on unchanged.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use bytes::Bytes;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 use tonic::Code;
 
@@ -56,7 +57,7 @@ pub struct Record(Arc<Mutex<Vec<Called>>>);
 
 impl Record {
     fn lock(&self) -> MutexGuard<'_, Vec<Called>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Begins a call; the number is what [`Record::end`] takes.

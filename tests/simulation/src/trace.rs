@@ -3,9 +3,10 @@
 
 use std::fmt::Display;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 use tracing_subscriber::fmt::MakeWriter;
 
@@ -28,7 +29,7 @@ impl Trace {
     /// Adds a line.
     pub fn say(&self, text: impl Display) {
         let at = self.began.elapsed();
-        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lines = self.lines.lock();
         if lines.len() < MOST {
             lines.push(format!("{:>11.4}  {text}", at.as_secs_f64()));
         }
@@ -52,7 +53,7 @@ impl Trace {
     }
 
     fn moments_of(&self, is: impl Fn(&str) -> bool) -> Vec<Instant> {
-        let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        let lines = self.lines.lock();
         let of = lines.iter().filter(|line| is(line));
         let seconds = of.filter_map(|line| line.split_whitespace().next()?.parse::<f64>().ok());
         let moments = seconds.filter_map(|s| Duration::try_from_secs_f64(s).ok());
@@ -61,7 +62,7 @@ impl Trace {
 
     /// All lines so far.
     pub fn lines(&self) -> Vec<String> {
-        self.lines.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.lines.lock().clone()
     }
 
     /// Sends what the product logs on this thread into the trace, until the guard is dropped.

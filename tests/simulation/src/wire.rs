@@ -2,10 +2,11 @@
 //! mishap after a number of bytes, or when the weather says so.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use parking_lot::{Mutex, MutexGuard};
 use proto::host::tasks::Tasks;
 use proto::link::Io;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, ReadHalf, WriteHalf};
@@ -141,7 +142,7 @@ impl Wire {
 
     fn lane(&self, way: Way) -> MutexGuard<'_, Lane> {
         let lane = if way == Way::Up { &self.up } else { &self.down };
-        lane.lock().unwrap_or_else(PoisonError::into_inner)
+        lane.lock()
     }
 
     /// When a chunk may leave the lane that was due at this moment.

@@ -2,9 +2,10 @@
 //! 30 s. So no node keeps its line and csi-cloud busy with lists that are not kept.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use proto::names::NodeName;
 use tokio::time::Instant;
 
@@ -34,7 +35,7 @@ struct Backoff {
 
 impl Backoffs {
     fn nodes(&self) -> MutexGuard<'_, HashMap<(NodeName, ListKind), Backoff>> {
-        self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
+        self.nodes.lock()
     }
 
     /// The fault of the node's last list, during the node's backoff.

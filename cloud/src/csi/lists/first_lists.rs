@@ -8,8 +8,8 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::pin::pin;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use parking_lot::{Mutex, MutexGuard};
 use proto::csi::Id;
 use proto::names::{DriverName, NodeName};
 use tokio::sync::Notify;
@@ -51,7 +51,7 @@ pub(super) enum Held {
 
 impl FirstLists {
     fn lists(&self) -> MutexGuard<'_, Lists> {
-        self.lists.lock().unwrap_or_else(PoisonError::into_inner)
+        self.lists.lock()
     }
 
     /// The other nodes that were not listed yet.

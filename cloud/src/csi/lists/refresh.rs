@@ -1,10 +1,11 @@
 //! Asks one node for a complete list, page after page, and records it.
 
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use parking_lot::{Mutex, MutexGuard};
 use proto::csi::{Made, Method};
 use proto::host::chain;
 use proto::http2::forward::DeadlinePassed;
@@ -77,7 +78,7 @@ impl Refresher {
     }
 
     fn listed(&self) -> MutexGuard<'_, HashSet<(NodeName, ListKind)>> {
-        self.listed.lock().unwrap_or_else(PoisonError::into_inner)
+        self.listed.lock()
     }
 
     /// True if the node was listed completely before. Its first list covers both kinds.

@@ -5,9 +5,9 @@
 //! all.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use proto::names::{DriverName, NodeName};
 use tokio::time::Instant;
 use tracing::warn;
@@ -31,7 +31,7 @@ struct Waited {
 
 impl Unlisted {
     fn nodes(&self) -> MutexGuard<'_, HashMap<(NodeName, ListKind), Waited>> {
-        self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
+        self.nodes.lock()
     }
 
     /// True if callers wait for this node; the first question begins the minute.

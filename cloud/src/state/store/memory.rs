@@ -3,7 +3,9 @@
 //! It stores the same bytes as every other backend, so that a test in memory is valid for a disk.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::state::record::Change;
 use crate::state::store::backend::{Backend, StoreError};
@@ -39,7 +41,7 @@ impl Memory {
     }
 
     fn kept(&self) -> MutexGuard<'_, Rows> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+        self.kept.lock()
     }
 }
 

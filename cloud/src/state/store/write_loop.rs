@@ -2,8 +2,9 @@
 //! next one.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
+use parking_lot::RwLock;
 use proto::host::tasks::Tasks;
 use tokio::sync::mpsc;
 
@@ -95,7 +96,7 @@ pub(super) async fn run(
         }
         let mut settle = Vec::with_capacity(waiting.len());
         let (confirms, (changes, without)) = {
-            let seen = state.read().unwrap_or_else(PoisonError::into_inner);
+            let seen = state.read();
             let mut txn = Txn::new(&seen);
             while txn.len() < writes.enough()
                 && let Some(job) = waiting.pop_front()
@@ -106,7 +107,7 @@ pub(super) async fn run(
         };
         let (left, (durable, outcome)) = writes.commit(changes, confirms).await;
         {
-            let mut state = state.write().unwrap_or_else(PoisonError::into_inner);
+            let mut state = state.write();
             durable.into_iter().for_each(|change| state.apply(change));
             if outcome.is_ok() {
                 without.into_iter().for_each(|(driver, id)| state.set_stale(&driver, id));

@@ -5,9 +5,10 @@
 //! makes changes.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::RwLock;
 use proto::host::tasks::Tasks;
 use proto::names::{DriverName, NodeName};
 use tokio::sync::{mpsc, oneshot};
@@ -81,7 +82,7 @@ impl Store {
     ) -> (Self, mpsc::Receiver<Job>) {
         let (jobs, queue) = mpsc::channel(QUEUE);
         let alone = || {
-            let state = state.read().unwrap_or_else(PoisonError::into_inner);
+            let state = state.read();
             Leadership::alone(state.leader_epoch())
         };
         let leadership =
@@ -166,19 +167,19 @@ impl Store {
     /// Reads the state. `look` must be short, because changes wait for it.
     pub fn read<T>(&self, look: impl FnOnce(&State) -> T) -> T {
         // A panic of a reader cannot leave the state half changed.
-        look(&self.state.read().unwrap_or_else(PoisonError::into_inner))
+        look(&self.state.read())
     }
 
     /// Keeps which nodes the operator names for a driver. Never called from within [`Self::read`].
     pub(in crate::state) fn set_named(&self, driver: DriverName, nodes: BTreeSet<NodeName>) {
-        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.write();
         state.set_named(driver, nodes);
     }
 
     /// Keeps whether the labels that select a driver's nodes are still unknown. Never called from
     /// within [`Self::read`].
     pub(crate) fn set_awaits_labels(&self, driver: &DriverName, awaits: bool) {
-        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.write();
         state.set_awaits_labels(driver, awaits);
     }
 
@@ -186,7 +187,7 @@ impl Store {
     /// [`Self::read`]. See [`crate::state::set_apart`].
     pub fn set_apart(&self, node: &NodeName, driver: Option<&DriverName>, reason: Reason) {
         let why = reason.to_string();
-        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.write();
         let is_news = state.set_apart(node, driver, reason);
         drop(state);
         if is_news {
@@ -205,7 +206,7 @@ impl Store {
         if !has {
             return;
         }
-        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.write();
         let was_apart = state.clear_apart(node, driver, kind);
         drop(state);
         if was_apart {

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::io;
-use std::sync::Mutex;
 use std::time::Duration;
 
 use http::{HeaderMap, Request, Response};
 use hyper::body::Incoming;
+use parking_lot::Mutex;
 use prost::Message;
 use proto::control::leader::LeaderEpoch;
 use proto::csi;
@@ -63,16 +63,16 @@ fn not_ready() -> Vec<u8> {
 
 impl Process {
     fn does(&self, path: &'static str, does: Does) {
-        self.does.lock().unwrap().insert(path, does);
+        self.does.lock().insert(path, does);
     }
 
     fn starts(&self, socket: &str) {
         self.does("/csi.v1.Identity/GetPluginInfo", Does::Ok(info));
-        self.listens.lock().unwrap().insert(socket.into(), Tasks::default());
+        self.listens.lock().insert(socket.into(), Tasks::default());
     }
 
     fn dies(&self, socket: &str) {
-        if let Some(tasks) = self.listens.lock().unwrap().remove(socket) {
+        if let Some(tasks) = self.listens.lock().remove(socket) {
             tasks.give_up();
         }
     }
@@ -80,7 +80,7 @@ impl Process {
     fn connect(&self) -> Connect {
         let process = self.clone();
         Arc::new(move |socket| {
-            let listening = process.listens.lock().unwrap().get(&socket).cloned();
+            let listening = process.listens.lock().get(&socket).cloned();
             let process = process.clone();
             Box::pin(async move {
                 let tasks = listening.ok_or(io::ErrorKind::ConnectionRefused)?;
@@ -106,8 +106,8 @@ impl Process {
         request: Request<Incoming>,
     ) -> Result<Response<Body>, Infallible> {
         let path = request.uri().path().to_owned();
-        self.calls.lock().unwrap().push((socket, path.clone()));
-        let does = self.does.lock().unwrap().get(path.as_str()).copied();
+        self.calls.lock().push((socket, path.clone()));
+        let does = self.does.lock().get(path.as_str()).copied();
         Ok(match does {
             Some(Does::Ok(message)) => Answer::of(frame::frame(&message())).response(),
             Some(Does::Fail(code)) => Status::new(code, "the reason").into_http(),
@@ -180,7 +180,7 @@ impl Scene {
     }
 
     fn called(&self, path: &str) -> Vec<String> {
-        let calls = self.process.calls.lock().unwrap();
+        let calls = self.process.calls.lock();
         calls.iter().filter(|(_, of)| of == path).map(|(socket, _)| socket.clone()).collect()
     }
 }

@@ -9,10 +9,11 @@ mod known;
 mod receiving;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use proto::control::metadata::{Part, Position};
 use proto::names::NodeName;
 use tokio::sync::watch;
@@ -78,7 +79,7 @@ impl Metadata {
 
     /// Puts a whole transfer in force. One that begins elsewhere than here changes nothing.
     fn put(&self, transfer: Transfer) {
-        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut file = self.file.lock();
         let before = self.known();
         let Some((known, gone)) = before.after(&transfer) else { return };
         // Only what replaces everything may begin a file.
@@ -145,7 +146,7 @@ impl Metadata {
     }
 
     fn lock(&self) -> MutexGuard<'_, Arc<Known>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known.lock()
     }
 }
 

@@ -218,9 +218,9 @@ fn names(directory: &Path) -> Result<Vec<String>, VfioError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use parking_lot::Mutex;
     use proto::host::publish::{Existing, publish};
     use std::os::unix::fs::symlink;
-    use std::sync::Mutex;
 
     const PCI: &str = "0000:00:04.0";
 
@@ -271,7 +271,7 @@ mod tests {
         fn write(&self, path: &Path, text: &str) -> io::Result<()> {
             let path =
                 path.strip_prefix(self.dir.path().join("sys")).unwrap().display().to_string();
-            let mut written = self.written.lock().unwrap();
+            let mut written = self.written.lock();
             let driver = self.sys("devices").join(PCI).join("driver");
             if path.ends_with("/unbind") {
                 std::fs::remove_file(&driver)?;
@@ -297,7 +297,7 @@ mod tests {
         assert_eq!(pci.device, machine.host.dev.join("vfio/9"));
         pci.hand_over(&machine.host, &write).unwrap();
         assert_eq!(
-            *machine.written.lock().unwrap(),
+            *machine.written.lock(),
             [
                 "bus/pci/devices/0000:00:04.0/driver_override=vfio-pci",
                 "bus/pci/devices/0000:00:04.0/driver/unbind=0000:00:04.0",
@@ -309,9 +309,9 @@ mod tests {
         let pci = handed_over(&machine.host, &pci.device).unwrap().unwrap();
         pci.give_back(&machine.host, &write).unwrap();
         assert_eq!(pci.driver(&machine.host).as_deref(), Some("nvme"));
-        let written = machine.written.lock().unwrap().len();
+        let written = machine.written.lock().len();
         pci.give_back(&machine.host, &write).unwrap();
-        assert_eq!(machine.written.lock().unwrap().len(), written, "it was back already");
+        assert_eq!(machine.written.lock().len(), written, "it was back already");
     }
 
     #[test]
@@ -342,7 +342,7 @@ mod tests {
         let refused = controller(&machine.host, machine.number, Nvme::default()).unwrap_err();
         let refused = refused.to_string();
         assert!(refused.contains(PCI) && refused.contains("direct.vfio_nvme = true"), "{refused}");
-        assert!(machine.written.lock().unwrap().is_empty());
+        assert!(machine.written.lock().is_empty());
     }
 
     #[test]

@@ -5,7 +5,9 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use super::api::{Container, Mount};
 use super::guard::NotAdmitted;
@@ -30,7 +32,7 @@ impl Uses {
     /// # Errors
     /// Another of its mounts, or a running container, uses a volume in the other way.
     pub fn admit(&self, container: &Container, published: &[Published]) -> Result<(), NotAdmitted> {
-        let mut uses = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut uses = self.0.lock();
         uses.retain(|target, _| published.iter().any(|volume| volume.target == *target));
         let wanted = wanted(container, published)?;
         for (volume, read_only) in &wanted {
@@ -49,7 +51,7 @@ impl Uses {
 
     /// Forgets a container that has ended: the guest has unmounted what it alone used.
     pub fn ended(&self, container: &str) {
-        let mut uses = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut uses = self.0.lock();
         for of_volume in uses.values_mut() {
             of_volume.retain(|_, there| there.container != container);
         }

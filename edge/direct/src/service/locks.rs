@@ -1,8 +1,9 @@
 //! One operation at a time on a volume.
 
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::{Mutex, MutexGuard};
 use proto::names::DriverName;
 use tokio::sync::watch;
 
@@ -71,5 +72,5 @@ impl Drop for Reporting<'_> {
 }
 
 fn lock(held: &Mutex<HashSet<VolumeKey>>) -> MutexGuard<'_, HashSet<VolumeKey>> {
-    held.lock().unwrap_or_else(PoisonError::into_inner)
+    held.lock()
 }

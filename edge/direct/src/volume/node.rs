@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 
+use parking_lot::Mutex;
 use proto::names::DriverName;
 
 use crate::device::host::Host;
@@ -40,7 +40,7 @@ pub(crate) struct Logged(Mutex<BTreeSet<DriverName>>);
 impl Logged {
     /// Notes a driver; true the first time.
     pub(crate) fn is_first(&self, driver: &DriverName) -> bool {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(driver.clone())
+        self.0.lock().insert(driver.clone())
     }
 }
 
@@ -98,7 +98,7 @@ impl Node {
     /// There is no state directory, or it is not locked and cannot be locked now.
     pub(crate) fn lock(&self, volume: &str) -> Result<(), Error> {
         let state = self.state(volume)?;
-        let mut lock = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lock = self.lock.lock();
         if lock.is_none() {
             *lock = Some(StateLock::take(state).map_err(not_yet(volume, HANDED_OVER))?);
         }

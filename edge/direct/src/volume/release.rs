@@ -6,7 +6,6 @@
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::PoisonError;
 use std::time::Duration;
 
 use proto::csi::direct::DeviceKind;
@@ -108,7 +107,7 @@ pub(crate) async fn check_released(
 pub(crate) fn claim(node: &Node, record: &mut Published, device: &Device) -> Result<(), Error> {
     let volume = record.volume_id.clone();
     let state = node.state(&volume)?;
-    let _one = node.claims.lock().unwrap_or_else(PoisonError::into_inner);
+    let _one = node.claims.lock();
     let other = other_with(node, record, device.number).map_err(not_yet(&volume, HANDED_OVER))?;
     if let Some(other) = other {
         let path = device.path.display().to_string();

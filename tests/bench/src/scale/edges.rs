@@ -4,8 +4,8 @@
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -15,6 +15,7 @@ use edge::link::backoff::{Backoff, Cap, STABLE};
 use futures_util::future::select_all;
 use http::{Request, Response};
 use hyper::body::Incoming;
+use parking_lot::Mutex;
 use prost::Message as _;
 use proto::control::certificate::{Certificate, Renew};
 use proto::control::hello::{Hello, Message, PROTOCOL};
@@ -202,7 +203,7 @@ impl Fleet {
     /// They are not within `limit`.
     pub async fn all_welcomed(&self, all: usize, limit: Duration) -> anyhow::Result<()> {
         let welcomed = &self.shared.welcomed;
-        let count = || welcomed.lock().unwrap_or_else(PoisonError::into_inner).len();
+        let count = || welcomed.lock().len();
         // Each welcome changes the number of links.
         let mut linked = self.shared.linked.subscribe();
         let waiting = tokio::time::timeout(limit, linked.wait_for(|_| count() >= all)).await;
@@ -231,9 +232,7 @@ impl Fleet {
 
     /// The times of the links since the last call, and the number of attempts.
     pub fn take_welcomed(&self) -> (Vec<Instant>, u64) {
-        let welcomed = std::mem::take(
-            &mut *self.shared.welcomed.lock().unwrap_or_else(PoisonError::into_inner),
-        );
+        let welcomed = std::mem::take(&mut *self.shared.welcomed.lock());
         (welcomed, self.shared.dials.swap(0, Ordering::Relaxed))
     }
 
@@ -308,7 +307,7 @@ impl Edge {
             }
         };
         drop(permit);
-        shared.welcomed.lock().unwrap_or_else(PoisonError::into_inner).push(Instant::now());
+        shared.welcomed.lock().push(Instant::now());
         shared.linked.send_modify(|linked| *linked += 1);
         if self.has_renewed.load(Ordering::Relaxed) {
             shared.renewed.send_modify(|renewed| *renewed += 1);
@@ -322,7 +321,7 @@ impl Edge {
     }
 
     async fn dial(&self, Place { endpoint, addr }: &Place) -> Result<Link, LinkError> {
-        let tls = self.tls.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let tls = self.tls.lock().clone();
         let keep_alive = KeepAlive::default();
         if let Some(outgoing) = &self.outgoing {
             let link = quic::dial_from(outgoing, endpoint, *addr, tls, keep_alive).await?;
@@ -422,7 +421,7 @@ impl Edge {
         let issued = request?.issued(certificate, &Files::identity(Path::new("/"))).ok()?;
         let alpn = if self.outgoing.is_some() { quic::ALPN } else { ws::ALPN };
         let tls = tls::client_config(&issued.credentials, alpn).ok()?;
-        *self.tls.lock().unwrap_or_else(PoisonError::into_inner) = tls;
+        *self.tls.lock() = tls;
         self.has_renewed.store(true, Ordering::Relaxed);
         Some(())
     }

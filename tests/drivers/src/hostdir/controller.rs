@@ -2,7 +2,6 @@
 //! `volumes` and `snapshots` have the other RPCs.
 
 use std::fs::File;
-use std::sync::PoisonError;
 
 use proto::csi::controller_server::Controller;
 use proto::csi::controller_service_capability::rpc::Type as RpcType;
@@ -52,7 +51,7 @@ impl Core {
             }
             None => {}
         }
-        let _counting = self.attaching.lock().unwrap_or_else(PoisonError::into_inner);
+        let _counting = self.attaching.lock();
         let count = self
             .volumes
             .all()

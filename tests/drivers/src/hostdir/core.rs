@@ -3,9 +3,9 @@
 use std::fs;
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anyhow::Context as _;
+use parking_lot::{Mutex, MutexGuard};
 use proto::csi::{Topology, TopologyRequirement, Volume};
 use tonic::Status;
 
@@ -144,7 +144,7 @@ impl Core {
         if self.settings.server.is_none() {
             return Ok(None);
         }
-        let turn = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        let turn = self.turns.lock();
         let read = self.volumes.reload().and_then(|()| self.snapshots.reload());
         read.map_err(|error| Status::unavailable(format!("cannot read the server: {error:#}")))?;
         Ok(Some(turn))

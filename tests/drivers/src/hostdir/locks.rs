@@ -4,8 +4,9 @@
 //! operation is refused so and never queued: the CO retries.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tonic::Status;
 
 /// The names and ids in use; `EXCLUSIVE`, or how many share one.
@@ -32,7 +33,7 @@ impl Locks {
     }
 
     fn hold(&self, key: String, alone: bool) -> Result<Held, Status> {
-        let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut held = self.0.lock();
         let next = match held.get(&key) {
             None if alone => EXCLUSIVE,
             None => 1,
@@ -48,7 +49,7 @@ impl Locks {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        let mut held = self.locks.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut held = self.locks.0.lock();
         match held.get_mut(&self.key) {
             Some(count) if *count > 1 && *count != EXCLUSIVE => *count -= 1,
             _ => {

@@ -9,9 +9,9 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anyhow::Context as _;
+use parking_lot::{Mutex, MutexGuard};
 use proto::host::publish::{Existing, publish};
 use tonic::Status;
 
@@ -94,7 +94,7 @@ impl<R: Record> Shelf<R> {
     }
 
     fn records(&self) -> MutexGuard<'_, BTreeMap<String, R>> {
-        self.records.lock().unwrap_or_else(PoisonError::into_inner)
+        self.records.lock()
     }
 
     /// The object's directory.

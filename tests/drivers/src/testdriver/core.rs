@@ -1,11 +1,12 @@
 //! The state that all parts of one driver share.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use prost::Message;
 use proto::csi::{CreateSnapshotRequest, CreateVolumeRequest};
 use tokio::time::Instant;

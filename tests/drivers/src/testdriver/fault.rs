@@ -5,12 +5,13 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::HeaderMap;
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use tonic::{Code, Status};
 

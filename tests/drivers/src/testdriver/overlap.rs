@@ -4,9 +4,10 @@
 //! that if it retries a call whose first attempt still runs, so the driver counts overlaps.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use prost::Message;
 use tonic::Status;
 

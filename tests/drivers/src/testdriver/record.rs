@@ -3,11 +3,12 @@
 //! It keeps the raw bytes and headers, because tests compare what left the caller with what
 //! arrived. Decoded messages would hide lost unknown fields.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use http::HeaderMap;
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tonic::Code;

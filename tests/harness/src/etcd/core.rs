@@ -1,8 +1,9 @@
 //! The state of an etcd: keys, leases, members, and the fates of requests.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use cloud::etcd::api::{Event, ResponseHeader};
+use parking_lot::{Mutex, MutexGuard};
 use proto::host::tasks::Tasks;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -148,7 +149,7 @@ impl Etcd {
 
     /// The state, in which no lease is over.
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         if state.has_quorum() {
             for id in state.leases.over() {
                 state.end_lease(id);

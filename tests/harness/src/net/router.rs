@@ -1,8 +1,9 @@
 //! Forwards packets between two devices, each direction by its [`Path`].
 
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::{Mutex, MutexGuard};
 use proto::host::tasks::Tasks;
 use tokio::time::Instant;
 use tokio_tun::Tun;
@@ -20,7 +21,7 @@ pub(super) struct Router {
 }
 
 fn lock(path: &Shared) -> MutexGuard<'_, Path> {
-    path.lock().unwrap_or_else(PoisonError::into_inner)
+    path.lock()
 }
 
 impl Router {

@@ -5,15 +5,16 @@ use std::fs::File;
 use std::io::Write;
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::sync::mpsc::RecvTimeoutError;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use clap::Parser;
+use parking_lot::Mutex;
 use simulation::Outcome;
 use simulation::keys::Keys;
 use simulation::trace::Trace;
@@ -125,7 +126,7 @@ fn simulate(args: &Args, out: &mut File) -> anyhow::Result<bool> {
 /// Fails if a thread has panicked. Its seed has no outcome, and is still in `busy`.
 fn complete(workers: Vec<JoinHandle<()>>, busy: &Busy) -> anyhow::Result<()> {
     let panicked = workers.into_iter().map(JoinHandle::join).filter(Result::is_err).count();
-    let busy = busy.lock().unwrap_or_else(PoisonError::into_inner);
+    let busy = busy.lock();
     let lost: Vec<_> = busy.keys().collect();
     ensure!(
         panicked == 0 && lost.is_empty(),
@@ -160,12 +161,10 @@ fn work(
 ) {
     while let Some(seed) = seeds.next() {
         let begins = |trace| {
-            busy.lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .insert(seed, (Instant::now(), trace));
+            busy.lock().insert(seed, (Instant::now(), trace));
         };
         let outcome = simulation::run(seed, keys, begins);
-        busy.lock().unwrap_or_else(PoisonError::into_inner).remove(&seed);
+        busy.lock().remove(&seed);
         if send.send(outcome).is_err() {
             return;
         }
@@ -174,7 +173,7 @@ fn work(
 
 /// Ends the program if a seed takes too long.
 fn stuck(busy: &Busy, out: &mut File) -> anyhow::Result<()> {
-    let busy = busy.lock().unwrap_or_else(PoisonError::into_inner);
+    let busy = busy.lock();
     for (seed, (began, trace)) in busy.iter() {
         if began.elapsed() > STUCK {
             let lines = trace.lines();

@@ -8,13 +8,14 @@ mod heard;
 mod hello;
 
 use std::convert::Infallible;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
+use parking_lot::{Mutex, MutexGuard};
 use proto::control::hello::{Hello, Message, PROTOCOL};
 use proto::control::lease::{self, LeaseAction, Outcome};
 use proto::control::metadata::Position;
@@ -86,7 +87,7 @@ impl Liar {
     }
 
     fn dice(&self) -> MutexGuard<'_, Dice> {
-        self.dice.lock().unwrap_or_else(PoisonError::into_inner)
+        self.dice.lock()
     }
 
     /// Whether the cloud knows all honest nodes.
@@ -210,7 +211,7 @@ impl Liar {
         let Ids { volumes, own, .. } = self.ids();
         let ids = if dice.chance(70) { volumes } else { own };
         let volume = answers::id(dice, &ids)?;
-        let granted = self.granted.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let granted = self.granted.lock().clone();
         let (epoch, mac) = match granted.filter(|_| dice.chance(40)) {
             Some((epoch, mac)) => (epoch + dice.between(0, 2), mac),
             None => {
@@ -229,7 +230,7 @@ impl Liar {
 
     fn note_lease(&self, outcome: Outcome) {
         if let Outcome::Held { epoch, mac } = outcome {
-            *self.granted.lock().unwrap_or_else(PoisonError::into_inner) = Some((epoch, mac));
+            *self.granted.lock() = Some((epoch, mac));
         }
     }
 

@@ -1,8 +1,9 @@
 //! The objects in the model's Kubernetes: claims, volumes, attachments, snapshots. They outlive the
 //! sidecars, as with the API server. They alone decide what may exist at the drivers.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
 
 /// A claim (PVC) and the volume (PV) made for it.
@@ -110,7 +111,7 @@ impl Default for Api {
 
 impl Api {
     fn lock(&self) -> MutexGuard<'_, Objects> {
-        self.objects.lock().unwrap_or_else(PoisonError::into_inner)
+        self.objects.lock()
     }
 
     /// Reads.

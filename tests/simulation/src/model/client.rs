@@ -1,7 +1,6 @@
 //! A model sidecar's connection to the cloud's socket: deadlines as grpc-go keeps them, and the
 //! exit of the sidecar when it finds its connection lost.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -9,6 +8,7 @@ use bytes::Bytes;
 use cloud::state::policy::Scope;
 use http::{HeaderMap, HeaderValue, Request, header};
 use http_body_util::BodyExt;
+use parking_lot::Mutex;
 use prost::Message;
 use proto::csi::Method;
 use proto::csi::{frame, wire};
@@ -195,7 +195,7 @@ impl Client {
 
     /// The deadline of the next call, and whether the caller waits beyond it.
     fn times(&self, unusual: bool) -> (Option<Duration>, bool) {
-        let mut dice = self.dice.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut dice = self.dice.lock();
         let short = dice.time(1, 400);
         let unusual_one =
             dice.pick(&[Some(Duration::ZERO), Some(short), Some(short), Some(self.longest), None]);

@@ -19,9 +19,10 @@ mod world;
 pub use self::sidecar::{KINDS, SidecarKind};
 pub use self::world::{Found, Topology, World};
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use self::client::Client;

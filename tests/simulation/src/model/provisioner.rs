@@ -5,8 +5,9 @@
 //! attempts did. A restart loses that memory.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::{Mutex, MutexGuard};
 use proto::csi;
 use tonic::Code;
 
@@ -35,7 +36,7 @@ struct InProgress {
 
 impl Memory {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<usize, InProgress>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

@@ -1,8 +1,8 @@
 //! One running sidecar: its kind, its calls at a start, and how it calls.
 
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use proto::csi;
 use tonic::Code;
 
@@ -96,6 +96,6 @@ impl Sidecar {
     }
 
     pub(super) fn dice<T>(&self, throw: impl FnOnce(&mut Dice) -> T) -> T {
-        throw(&mut self.dice.lock().unwrap_or_else(PoisonError::into_inner))
+        throw(&mut self.dice.lock())
     }
 }

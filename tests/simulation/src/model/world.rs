@@ -1,7 +1,9 @@
 //! The state that the sidecars of a run share.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use super::api::Api;
 use super::client::Unusual;
@@ -30,14 +32,14 @@ pub struct Found(Arc<Mutex<(u64, Vec<String>)>>);
 impl Found {
     /// Adds what was found by looking once more.
     pub fn add(&self, wrong: impl IntoIterator<Item = String>) {
-        let mut found = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut found = self.0.lock();
         found.0 += 1;
         found.1.extend(wrong);
     }
 
     /// How often was looked, and all that was found.
     pub fn all(&self) -> (u64, Vec<String>) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.lock().clone()
     }
 }
 

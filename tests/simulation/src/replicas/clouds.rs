@@ -1,11 +1,12 @@
 //! Several clouds: which live, how they are, and how they end.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ::harness::etcd::Etcd;
+use parking_lot::{Mutex, MutexGuard};
 use proto::host::tasks::Tasks;
 use proto::http2::forward::Answer;
 use tokio::time::Instant;
@@ -119,7 +120,7 @@ impl Replicas {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// The epochs of all lives that have led.

@@ -3,8 +3,8 @@
 
 use std::convert::Infallible;
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use cloud::relay::connection::AGAIN;
@@ -86,7 +86,7 @@ impl Replicas {
         let Some(local) = local else { return self.carry(call, deadline).await };
         let asked = tokio::time::timeout(LOCAL, self.carry(call.clone(), deadline)).await;
         let last = || {
-            let last = self.relay.last.lock().unwrap_or_else(PoisonError::into_inner);
+            let last = self.relay.last.lock();
             let not_ready = || (local == Method::Probe).then(not_ready);
             last.get(local.name()).cloned().or_else(not_ready)
         };
@@ -96,7 +96,7 @@ impl Replicas {
             (Err(_), None) => self.carry(call, deadline).await?,
         };
         if answer.ok().is_some() {
-            let mut last = self.relay.last.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut last = self.relay.last.lock();
             last.insert(local.name(), answer.clone());
         }
         Ok(answer)

@@ -3,10 +3,11 @@
 //! Operators use it too: they list the replicas, promote one, or drain one.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::{info, warn};
@@ -124,7 +125,7 @@ impl Cluster {
 
     /// The reason why etcd cannot be used, after some seconds of failure.
     pub fn trouble(&self) -> Option<Arc<str>> {
-        let troubles = self.troubles.lock().unwrap_or_else(PoisonError::into_inner);
+        let troubles = self.troubles.lock();
         let mut lasting = troubles.values().filter(|trouble| trouble.since.elapsed() >= SILENCE);
         lasting.next().map(|trouble| trouble.why.clone())
     }
@@ -136,7 +137,7 @@ impl Cluster {
     /// etcd cannot be used for this. It is logged once.
     pub(super) fn set_trouble(&self, work: Work, error: &(dyn std::error::Error + 'static)) {
         let why: Arc<str> = proto::host::chain(error).into();
-        let mut troubles = self.troubles.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut troubles = self.troubles.lock();
         if let Some(trouble) = troubles.get_mut(&work) {
             trouble.why = why;
             return;
@@ -147,12 +148,12 @@ impl Cluster {
 
     /// Whether etcd could not be used for this the last time.
     pub(super) fn has_trouble(&self, work: Work) -> bool {
-        self.troubles.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&work)
+        self.troubles.lock().contains_key(&work)
     }
 
     /// etcd did what it was asked for.
     pub(super) fn clear_trouble(&self, work: Work) {
-        let mut troubles = self.troubles.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut troubles = self.troubles.lock();
         if troubles.remove(&work).is_some() {
             info!(?work, "etcd can be used again");
         }

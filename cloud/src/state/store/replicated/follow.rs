@@ -4,9 +4,10 @@
 //! The watch tells it of its own key as leader after all commits before that. So when it has seen
 //! that key, it has every commit that any leader before could make.
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::RwLock;
 use proto::control::leader::LeaderEpoch;
 use tokio::time::Instant;
 use tracing::{info, warn};
@@ -75,7 +76,7 @@ impl Follower {
         let mut fresh = State::default();
         let loaded = load(&cluster, &mut |change| fresh.apply(change)).await?;
         let epoch = fresh.leader_epoch();
-        state.write().unwrap_or_else(PoisonError::into_inner).take_records(fresh);
+        state.write().take_records(fresh);
         let commit = loaded.position.number;
         info!(commit, ms = begun.elapsed().as_millis(), "read the store");
         cluster.commit.send_replace(commit);
@@ -227,7 +228,7 @@ impl Follower {
         }
         changes.iter().for_each(|change| self.needs.note(change, &codec::encode(change)));
         let (before, epoch) = {
-            let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+            let mut state = self.state.write();
             let before = state.leader_epoch();
             changes.into_iter().for_each(|change| state.apply(change));
             (before, state.leader_epoch())

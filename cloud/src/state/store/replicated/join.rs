@@ -1,8 +1,9 @@
 //! Makes a store of etcd, and of this csi-cloud one of its replicas.
 
-use std::sync::{Arc, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::RwLock;
 use proto::host::tasks::Tasks;
 use tokio::sync::mpsc;
 

@@ -1,8 +1,9 @@
 //! A replica that leads: it commits, and hands over when an operator wants another one to lead.
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::RwLock;
 use proto::host::tasks::Tasks;
 use tokio::sync::mpsc;
 use tracing::{error, info, warn};
@@ -49,13 +50,13 @@ impl Lead {
         let Won { lease: id, created, position, needs } = won;
         let right = CommitRight { lease: lease.clone(), id, created };
         let mut committer = Committer::new(cluster.clone(), Some(right), (position, needs));
-        let last = state.read().unwrap_or_else(PoisonError::into_inner).leader_epoch();
+        let last = state.read().leader_epoch();
         let epoch = leader_epoch::next(last);
         loop {
             let (durable, outcome) = committer.commit(vec![Change::LeaderEpoch(epoch)]).await;
             match outcome {
                 Ok(()) => {
-                    let mut state = state.write().unwrap_or_else(PoisonError::into_inner);
+                    let mut state = state.write();
                     durable.into_iter().for_each(|change| state.apply(change));
                     break;
                 }

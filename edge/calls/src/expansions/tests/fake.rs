@@ -3,10 +3,10 @@
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use http::{Request, Response};
 use hyper::body::Incoming;
+use parking_lot::{Mutex, MutexGuard};
 use proto::csi::node_service_capability::{Rpc, Type, rpc};
 use proto::http2::body::Body;
 use tempfile::TempDir;
@@ -32,7 +32,7 @@ pub(super) struct Fake {
 }
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock()
 }
 
 impl Fake {

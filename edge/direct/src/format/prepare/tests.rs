@@ -3,8 +3,8 @@
 
 use std::os::unix::fs::FileExt;
 use std::process::Command;
-use std::sync::Mutex;
 
+use parking_lot::Mutex;
 use proptest::prelude::*;
 
 use super::*;
@@ -144,11 +144,11 @@ async fn all_steps_are_known_here() {
     let volume = TestVolume::new(16 * MIB);
     let met = Mutex::new(Vec::new());
     let note = |step| {
-        met.lock().unwrap().push(step);
+        met.lock().push(step);
         Ok(())
     };
     ready(volume.image.path(), &volume.journal(), wanted(None), &note).await.unwrap();
-    assert_eq!(*met.lock().unwrap(), STEPS);
+    assert_eq!(*met.lock(), STEPS);
 }
 
 /// A volume of which the disk has kept only some of mkfs's blocks.

@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use anyhow::{Context, anyhow, ensure};
 use drivers::testdriver::TestDriver;
@@ -14,6 +14,7 @@ use harness::wait::{START, STOP, until};
 use harness::world::{DRIVER, NODE, TRANSPORTS, ready};
 use http::{Request, Response};
 use hyper::body::Incoming;
+use parking_lot::Mutex;
 use prost::Message;
 use proto::csi;
 use proto::csi::frame;

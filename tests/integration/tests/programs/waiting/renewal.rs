@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use drivers::testdriver::TestDriver;
@@ -15,6 +15,7 @@ use harness::requests::{controller, create};
 use harness::stand::Stand;
 use harness::wait::START;
 use harness::world::{DRIVER, NODE, TRANSPORTS};
+use parking_lot::Mutex;
 use proto::control::base64::Base64;
 use proto::control::certificate::{Certificate, NotRenewed};
 use proto::control::hello::{Message, Welcome};
@@ -210,7 +211,7 @@ impl Cloud {
     }
 
     fn renew(&self, csr: &Base64) -> anyhow::Result<Message> {
-        let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut refusals = self.refusals.lock();
         if *refusals > 0 {
             *refusals -= 1;
             return Ok(Message::NotRenewed(NotRenewed { why: "the CA is away".into() }));
@@ -218,8 +219,8 @@ impl Cloud {
         Ok(Message::Renewed(self.ca.issue(csr)?))
     }
 
-    fn serials(&self) -> std::sync::MutexGuard<'_, BTreeSet<Serial>> {
-        self.serials.lock().unwrap_or_else(PoisonError::into_inner)
+    fn serials(&self) -> parking_lot::MutexGuard<'_, BTreeSet<Serial>> {
+        self.serials.lock()
     }
 
     /// The newest link's number and client.
@@ -315,7 +316,7 @@ async fn over_quic_an_ended_certificate_is_renewed_before_the_hello() -> anyhow:
 /// Calls without a pause, until the certificate has been renewed twice.
 async fn renewed_under_calls(world: World) -> anyhow::Result<()> {
     world.driver.slow(Duration::from_millis(50), Duration::from_millis(50));
-    *world.cloud.refusals.lock().unwrap() = 1;
+    *world.cloud.refusals.lock() = 1;
     let mut edge = world.edge()?;
     // The first attempt of a certificate that has ended is refused, and so is that of a valid one.
     edge.line_starting("linked ", START).await?;

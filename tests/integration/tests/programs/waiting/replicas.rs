@@ -3,7 +3,7 @@
 //! The csi-clouds are in the test, which says who leads. csi-edge is the program.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use cloud::csi::front::Front;
@@ -24,6 +24,7 @@ use harness::requests::{capability, controller, create, created};
 use harness::stand::Stand;
 use harness::wait::{START, until};
 use harness::world::{DRIVER, NODE, TRANSPORTS, ready};
+use parking_lot::Mutex;
 use prost::Message as _;
 use proto::control::hello::{Message, Welcome};
 use proto::control::leader::LeaderEpoch;
@@ -134,13 +135,13 @@ struct Shared(Arc<Mutex<Vec<Change>>>);
 
 impl Backend for Shared {
     fn load(&mut self, take: &mut dyn FnMut(Change)) -> Result<(), StoreError> {
-        let changes = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let changes = self.0.lock().clone();
         changes.into_iter().for_each(take);
         Ok(())
     }
 
     fn commit(&mut self, changes: &[Change]) -> Result<(), StoreError> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(changes);
+        self.0.lock().extend_from_slice(changes);
         Ok(())
     }
 }

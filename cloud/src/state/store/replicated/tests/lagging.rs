@@ -1,11 +1,11 @@
 //! A member of etcd that is behind the others, and an etcd that was put back to an older state.
 
 use std::future::ready;
-use std::sync::RwLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
+use parking_lot::RwLock;
 use tonic::{Request, Response, Status, Streaming, async_trait};
 
 use super::*;
@@ -115,7 +115,7 @@ async fn follower(client: Client) -> (Follower, Shared) {
 
 fn has(state: &Shared, volume: &str) -> bool {
     let id = Id::Volume(volume.into());
-    let state = state.read().unwrap();
+    let state = state.read();
     state.driver(&d()).is_some_and(|of| of.home(&id).is_some())
 }
 

@@ -1,7 +1,8 @@
 //! Commits whose answer, or whose request, is lost on the way, and commits of whom was deposed.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status, async_trait};
 
@@ -52,12 +53,12 @@ impl Kv for Lossy {
         let mut etcd = self.etcd.clone();
         let request = request.into_inner();
         let changes = !request.compare.is_empty();
-        let loss = if changes { self.losses.lock().unwrap().pop() } else { None };
+        let loss = if changes { self.losses.lock().pop() } else { None };
         match loss {
             None | Some(Loss::Nothing) => return etcd.txn(request).await,
             Some(Loss::Answer) => drop(etcd.txn(request).await?),
             Some(Loss::Request) => {}
-            Some(Loss::Late) => self.late.lock().unwrap().push(request),
+            Some(Loss::Late) => self.late.lock().push(request),
             Some(full @ (Loss::Full | Loss::NoSpace)) => {
                 if full == Loss::Full {
                     etcd.txn(request).await?;
@@ -111,7 +112,7 @@ async fn a_lost_answer_is_read_back_and_a_late_attempt_does_nothing() {
     }
     assert_eq!(read_backs, [1, 3, 4], "each loss is read back");
     // The attempt that was held back is done now, after the one that was sent again.
-    let late = lossy.late.lock().unwrap().pop().unwrap();
+    let late = lossy.late.lock().pop().unwrap();
     assert!(!server.client().txn(late).await.unwrap().succeeded);
     let mut kept = Vec::new();
     let loaded = load(&direct, &mut |change| kept.push(change)).await.unwrap();

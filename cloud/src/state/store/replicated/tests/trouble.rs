@@ -1,6 +1,8 @@
 //! etcd that is full, that has forgotten, or that is away.
 
-use std::sync::{Arc, RwLock};
+use std::sync::Arc;
+
+use parking_lot::RwLock;
 
 use super::*;
 use crate::etcd::api::CompactionRequest;
@@ -118,7 +120,7 @@ async fn a_follower_reads_anew_what_was_compacted_away() {
     KvClient::new(server.channel()).compact(compact).await.unwrap();
     let has = |id: &str| {
         let id = Id::Volume(id.into());
-        let state = state.read().unwrap();
+        let state = state.read();
         state.driver(&d()).is_some_and(|of| of.home(&id).is_some())
     };
     assert!(has("v") && !has("19"));
