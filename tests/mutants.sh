@@ -1,6 +1,6 @@
 #!/bin/sh
 # Shows that the simulation can fail. Each patch in tests/mutations breaks a promise in a copy of our code, and the
-# simulation must find out. Names given as arguments are the patches to try; without any, all.
+# simulation must find out. A patch that says "Caught by: cargo test ARGUMENTS" breaks one that unit tests own. Names given as arguments are the patches to try; without any, all.
 set -eu
 cd "$(dirname "$0")/.."
 work=$PWD/target/mutants
@@ -37,11 +37,34 @@ baseline() {
     echo "$passed" >"$work/baseline.passed"
 }
 
+# Prints the unit tests that must catch a patch; nothing if the simulation must.
+units() { sed -n 's/^Caught by: cargo test //p' "tests/mutations/$1.patch"; }
+
+# Runs the unit tests of a patch, whose arguments are words.
+try_units() {
+    arguments=$(units "$1")
+    # shellcheck disable=SC2086
+    if (cd "$work/src" && cargo test --quiet --locked $arguments) >"$work/$1.log" 2>&1; then
+        echo "MISSED  $1"
+        missed="$missed $1"
+    elif ! grep -q '^test result: FAILED' "$work/$1.log"; then
+        cat "$work/$1.log" >&2
+        echo "mutants: $1 does not build; bring its patch up to date" >&2
+        exit 1
+    else
+        echo "caught  $1: $(grep -m1 -- '^---- ' "$work/$1.log" | cut -c1-150)"
+    fi
+}
+
 baseline
 missed=
 for name in "$@"; do
     fresh
     patch --quiet --directory="$work/src" --strip=1 --input="$PWD/tests/mutations/$name.patch"
+    if [ -n "$(units "$name")" ]; then
+        try_units "$name"
+        continue
+    fi
     if ! build 2>"$work/$name.log"; then
         cat "$work/$name.log" >&2
         echo "mutants: $name does not build; bring its patch up to date" >&2
@@ -58,4 +81,4 @@ for name in "$@"; do
     fi
 done
 fresh
-[ -z "$missed" ] || { echo "mutants: not found in $seeds seeds:$missed" >&2; exit 1; }
+[ -z "$missed" ] || { echo "mutants: not found in $seeds seeds, or by their tests:$missed" >&2; exit 1; }

@@ -2,11 +2,14 @@
 
 use std::collections::BTreeSet;
 
+use proto::csi::topology::NODE_SEGMENT;
+use proto::host::plain::plain;
 use proto::names::{DriverName, NodeName};
 
 use super::answer::{Cause, Chain, Explanation, Verdict};
 use super::explainer::Explainer;
 use super::node::{Need, judge};
+use crate::state::driver_state::DriverState;
 
 /// Nodes in trouble that are shown.
 const SHOWN: usize = 10;
@@ -31,6 +34,9 @@ impl Explainer<'_> {
         let good = nodes.len() - in_trouble.len();
         let found = format!("{good} of {} nodes can make volumes now", nodes.len());
         chain.step(format!("driver {driver}"), "served", found);
+        for key in self.undeclared_keys(driver) {
+            chain.step(format!("topology key {key}"), "not declared", undeclared(driver, &key));
+        }
         if nodes.is_empty() {
             chain.judge(Some(nowhere(driver)));
         }
@@ -42,6 +48,19 @@ impl Explainer<'_> {
             chain.step(format!("node {node}"), "cannot", &verdict.text);
         }
         chain.judge(several(driver, &in_trouble));
+    }
+
+    /// The topology keys that may identify nodes, and that the operator does not declare.
+    fn undeclared_keys(&self, driver: &DriverName) -> Vec<String> {
+        let policy = self.links.authority().policy(driver);
+        let is_declared = |key: &str| {
+            key == NODE_SEGMENT || policy.is_some_and(|policy| policy.topology.contains_key(key))
+        };
+        self.store.read(|state| {
+            let keys = state.driver(driver).map(DriverState::keys_with_own_values);
+            let keys = keys.unwrap_or_default().into_iter().filter(|key| !is_declared(key));
+            keys.map(plain).collect()
+        })
     }
 
     /// Which of these nodes can make no volume of a driver now, and why.
@@ -62,6 +81,15 @@ impl Explainer<'_> {
         });
         nodes.filter_map(|verdict| verdict.node).collect()
     }
+}
+
+/// What an undeclared key of this kind means, and the lines that declare it.
+fn undeclared(driver: &DriverName, key: &str) -> String {
+    format!(
+        "each node reports another value, and a node may report the value of another one; if a \
+         value belongs to one node, add to csi-cloud's configuration: [driver.\"{driver}\"] \
+         topology = {{ \"{key}\" = \"node\" }} (or \"any\" if nodes may share a value)"
+    )
 }
 
 fn nowhere(driver: &DriverName) -> Verdict {
@@ -88,6 +116,14 @@ fn several(driver: &DriverName, in_trouble: &[Verdict]) -> Option<Verdict> {
 mod tests {
     use super::super::commands::check_commands;
     use super::*;
+
+    #[test]
+    fn a_key_that_is_not_declared_comes_with_the_lines_that_declare_it() {
+        let driver: DriverName = "d.example".parse().unwrap();
+        let text = undeclared(&driver, "d.example/node");
+        let line = r#"[driver."d.example"] topology = { "d.example/node" = "node" }"#;
+        assert!(text.contains(line), "{text}");
+    }
 
     #[test]
     fn the_first_node_in_trouble_is_named_and_the_others_are_counted() {

@@ -176,7 +176,7 @@ impl Links {
     }
 
     /// The operator's settings of which node may have which driver.
-    pub(super) fn authority(&self) -> &Authority {
+    pub(crate) fn authority(&self) -> &Authority {
         &self.authority
     }
 

@@ -1,8 +1,12 @@
 //! Resolves conflicting claims to topology segments. Pure.
 //!
 //! Creates go where a segment is, so a node that claims another's gets its volumes and secrets. The
-//! first node that claims a value keeps it. For a key that identifies nodes, a node's own name
-//! beats every other claim to it.
+//! first node that claims a value keeps it, and a node's own name beats every other claim to it.
+//! This holds for keys that the operator declares to be of one node.
+//!
+//! A key that nobody declared may be a zone, which any number of nodes share. Of such a key only a
+//! node's own name is protected, and only while that node reports the key with it. Nothing else
+//! that nodes report says whose a value is, or one report could take a zone from all nodes in it.
 
 use proto::csi::Segments;
 use proto::csi::topology::NODE_SEGMENT;
@@ -10,14 +14,7 @@ use proto::names::{DriverName, NodeName};
 
 use crate::state::driver_state::DriverState;
 use crate::state::known::State;
-use crate::state::own_keys::id_of;
 use crate::state::policy::{KeyKind, Policy};
-
-/// The number of nodes that must have a key before it counts as identifying nodes.
-const ENOUGH: usize = 2;
-/// The number of nodes that must have different values, if these are neither names nor ids. Fewer
-/// may be in different zones by chance.
-const MANY: usize = 8;
 
 /// A segment that two nodes claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,8 +33,6 @@ pub struct Contested {
 pub struct Claimant<'a> {
     /// The node.
     pub node: &'a NodeName,
-    /// The node's id at the driver; empty if it is not known.
-    pub node_id: &'a str,
     /// The segments that the node's driver reports.
     pub segments: &'a Segments,
     /// True if the node's recorded segments count as claimed just now.
@@ -55,27 +50,19 @@ pub fn contested(
     let of = state.driver(driver).unwrap_or(&none);
     let mut contested = Vec::new();
     for (key, value) in claimant.segments {
-        let is_of_nodes = match policy.and_then(|policy| policy.topology.get(key)) {
-            Some(kind) => *kind == KeyKind::Node,
-            None => key == NODE_SEGMENT || identifies_nodes(of, key, claimant.node),
-        };
-        if is_of_nodes {
-            let segment = Segments::from([(key.clone(), value.clone())]);
-            contested.extend(SegmentClaim { state, of, claimant, key, value, segment }.conflicts());
+        let segment = Segments::from([(key.clone(), value.clone())]);
+        let claim = SegmentClaim { state, of, claimant, key, value, segment };
+        match policy.and_then(|policy| policy.topology.get(key)) {
+            Some(KeyKind::Any) => {}
+            Some(KeyKind::Node) => contested.extend(claim.conflicts()),
+            None if key == NODE_SEGMENT => contested.extend(claim.conflicts()),
+            None => contested.extend(claim.name_conflicts()),
         }
     }
     contested
 }
 
-/// True if a key has identified nodes so far: every other node reports its own name or id, or many
-/// nodes report different values.
-fn identifies_nodes(of: &DriverState, key: &str, node: &NodeName) -> bool {
-    let others = of.counts_of_others(key, node);
-    let is_of_names = others.by >= ENOUGH && others.own == others.by;
-    is_of_names || (others.by >= MANY && of.values_of_others(key, node) == others.by)
-}
-
-/// The claim of a node to one segment whose key tells nodes apart.
+/// The claim of a node to one segment.
 struct SegmentClaim<'a> {
     state: &'a State,
     of: &'a DriverState,
@@ -86,15 +73,43 @@ struct SegmentClaim<'a> {
 }
 
 impl SegmentClaim<'_> {
-    /// The conflicts with the claims of others.
+    /// The conflicts with the claims of others, if the key tells nodes apart.
     fn conflicts(&self) -> Vec<Contested> {
-        let node = self.claimant.node;
-        if self.value == node.as_str() {
-            // A node's own name beats an earlier claim of another one.
-            return self.others().map(|other| self.contested(node, other)).collect();
+        if self.is_own_name() {
+            return self.won();
         }
-        let owner = self.named().or_else(|| self.first()).or_else(|| self.with_that_id());
-        owner.iter().map(|owner| self.contested(owner, node)).collect()
+        self.named()
+            .or_else(|| self.first())
+            .map(|owner| self.lost_to(&owner))
+            .into_iter()
+            .collect()
+    }
+
+    /// The conflicts over a node's own name, if nobody declared the key.
+    fn name_conflicts(&self) -> Vec<Contested> {
+        if self.is_own_name() {
+            return self.won();
+        }
+        let Ok(named) = self.value.parse::<NodeName>() else { return Vec::new() };
+        let reports_its_name = self.of.at(&named).is_some_and(|at| at.is_at(&self.segment));
+        if reports_its_name && self.of.is_member(&named) {
+            vec![self.lost_to(&named)]
+        } else {
+            Vec::new()
+        }
+    }
+
+    fn is_own_name(&self) -> bool {
+        self.value == self.claimant.node.as_str()
+    }
+
+    /// The conflicts of a node's own name, which beats an earlier claim of another node.
+    fn won(&self) -> Vec<Contested> {
+        self.others().map(|other| self.contested(self.claimant.node, other)).collect()
+    }
+
+    fn lost_to(&self, owner: &NodeName) -> Contested {
+        self.contested(owner, self.claimant.node)
     }
 
     /// The other nodes that are recorded with the segment.
@@ -127,16 +142,6 @@ impl SegmentClaim<'_> {
         self.state.node(node).map_or(u64::MAX, |node| node.since)
     }
 
-    /// The other node whose id at the driver is the value.
-    fn with_that_id(&self) -> Option<NodeName> {
-        if self.value == self.claimant.node_id {
-            return None;
-        }
-        let mut others = self.of.members().filter(|(other, _)| *other != self.claimant.node);
-        let found = others.find(|(_, at)| id_of(at).is_some_and(|id| id == self.value));
-        found.map(|(other, _)| other.clone())
-    }
-
     fn contested(&self, owner: &NodeName, claimant: &NodeName) -> Contested {
         Contested {
             key: self.key.into(),
@@ -163,7 +168,7 @@ mod tests {
         node.parse().unwrap()
     }
 
-    /// Nodes with these values and node ids.
+    /// Nodes with these values, and with these ids at the driver.
     fn state(nodes: &[(&str, &str, &str)]) -> State {
         let driver = || "d.example".parse::<DriverName>().unwrap();
         let changes = nodes.iter().flat_map(|(node, value, id)| {
@@ -195,7 +200,7 @@ mod tests {
         };
         let segments = Segments::from([(KEY.to_owned(), value.to_owned())]);
         let node = name(node);
-        let claimant = Claimant { node: &node, node_id: "", segments: &segments, is_new: false };
+        let claimant = Claimant { node: &node, segments: &segments, is_new: false };
         let contested = contested(state, &"d.example".parse().unwrap(), Some(&policy), &claimant);
         assert!(contested.len() <= 1);
         let first = contested.into_iter().next()?;
@@ -219,7 +224,7 @@ mod tests {
             "a name, though not its value"
         );
         assert_eq!(claim(&state, node, "n3", "serial-2"), lost("n2", "n3"), "the first keeps it");
-        assert_eq!(claim(&state, node, "n3", "i-2"), lost("n2", "n3"), "its node id");
+        assert_eq!(claim(&state, node, "n3", "i-2"), None, "a node id says nothing");
         assert_eq!(claim(&state, node, "n2", "serial-2"), None, "it had it before");
         assert_eq!(claim(&state, Some(KeyKind::Any), "n3", "n1"), None);
     }
@@ -244,26 +249,49 @@ mod tests {
     }
 
     #[test]
-    fn a_key_counts_if_many_nodes_have_different_values() {
-        let names: Vec<_> = (0..MANY).map(|n| (format!("n{n}"), format!("rack-{n}"))).collect();
-        let nodes: Vec<_> = names.iter().map(|(node, rack)| (&**node, &**rack, "")).collect();
-        let all = state(&nodes);
-        assert_eq!(claim(&all, None, "new", "rack-3"), lost("n3", "new"));
-        assert_eq!(claim(&all, None, "new", "rack-9"), None);
-        assert_eq!(claim(&state(&nodes[1..]), None, "new", "rack-3"), None, "too few");
-        let mut zones = nodes.clone();
-        zones.push(("other", "rack-3", ""));
-        assert_eq!(claim(&state(&zones), None, "new", "rack-3"), None, "it is a zone");
-        assert_eq!(claim(&all, Some(KeyKind::Any), "new", "rack-3"), None);
+    fn of_a_key_that_nobody_declared_only_a_reported_name_is_protected() {
+        let state = state(&[("n1", "n1", "x"), ("n2", "serial-2", "i-2"), ("n3", "serial-3", "y")]);
+        assert_eq!(claim(&state, None, "n4", "n1"), lost("n1", "n4"));
+        assert_eq!(claim(&state, None, "n4", "n2"), None, "n2 reports another value");
+        assert_eq!(claim(&state, None, "n4", "n9"), None, "nobody has that name");
+        assert_eq!(claim(&state, None, "n4", "serial-2"), None, "it is a name of nobody");
+        let thief = self::state(&[("thief", "victim", "t")]);
+        assert_eq!(claim(&thief, None, "victim", "victim"), lost("victim", "thief"));
     }
 
     #[test]
-    fn a_key_that_nobody_declared_counts_if_all_say_their_own_name_or_id() {
-        let names = state(&[("n1", "n1", "x"), ("n2", "i-2", "i-2")]);
-        assert_eq!(claim(&names, None, "n3", "n1"), lost("n1", "n3"));
-        let one = state(&[("n1", "n1", "x")]);
-        assert_eq!(claim(&one, None, "n3", "n1"), None, "one node tells nothing apart");
-        let zones = state(&[("n1", "a", "x"), ("n2", "b", "y")]);
-        assert_eq!(claim(&zones, None, "n3", "a"), None);
+    fn a_key_may_identify_nodes_if_each_node_has_its_own_value() {
+        let driver = "d.example".parse().unwrap();
+        for (nodes, keys) in [
+            (vec![("n1", "a", "")], vec![]),
+            (vec![("n1", "a", ""), ("n2", "b", "")], vec![KEY]),
+            (vec![("n1", "a", ""), ("n2", "b", ""), ("n3", "a", "")], vec![]),
+        ] {
+            let state = state(&nodes);
+            let found = state.driver(&driver).unwrap().keys_with_own_values();
+            assert_eq!(found.into_iter().collect::<Vec<_>>(), keys, "{nodes:?}");
+        }
+    }
+
+    #[test]
+    fn a_removed_node_protects_no_name() {
+        let mut state = state(&[("n1", "n1", "x")]);
+        state.apply(Change::Node(name("n1"), Some(Node { since: 1, removed: Some(2) })));
+        assert_eq!(claim(&state, None, "n2", "n1"), None);
+    }
+
+    #[test]
+    fn a_node_id_takes_no_zone_from_other_nodes() {
+        // The first and the last say the zone's name as their node id.
+        let fleet = [("liar", "zone-a", "zone-a"), ("n1", "zone-a", "n1"), ("n2", "zone-b", "n2")];
+        let zones = state(&fleet);
+        for kind in [None, Some(KeyKind::Any)] {
+            for node in ["liar", "n1", "n3"] {
+                assert_eq!(claim(&zones, kind, node, "zone-a"), None, "{node} {kind:?}");
+            }
+        }
+        let many: Vec<_> = (0..9).map(|n| (format!("n{n}"), format!("rack-{n}"))).collect();
+        let many: Vec<_> = many.iter().map(|(node, rack)| (&**node, &**rack, &**rack)).collect();
+        assert_eq!(claim(&state(&many), None, "new", "rack-3"), None, "nor do many values");
     }
 }

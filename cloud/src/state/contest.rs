@@ -82,7 +82,7 @@ async fn settle(
     let info = csi::NodeGetInfoResponse::decode(info.clone()).unwrap_or_default();
     let segments = info.accessible_topology.map(|at| at.segments).unwrap_or_default();
     let segments: Segments = segments.into_iter().collect();
-    let claimant = Claimant { node, node_id: &info.node_id, segments: &segments, is_new };
+    let claimant = Claimant { node, segments: &segments, is_new };
     let policy = authority.policy(driver);
     let contested = store.read(|state| contested(state, driver, policy, &claimant));
     let (lost, won): (Vec<_>, Vec<_>) =
@@ -138,19 +138,29 @@ mod tests {
     }
 
     impl Fleet {
+        /// One whose operator declares the key to be of one node.
         fn new() -> Self {
+            Self::declaring(&[(KEY, KeyKind::Node)])
+        }
+
+        fn declaring(keys: &[(&str, KeyKind)]) -> Self {
             let store = Store::open(Box::new(Memory::default()), &Tasks::default()).unwrap();
             let driver: DriverName = "d.example".parse().unwrap();
-            let topology = [(KEY.to_owned(), KeyKind::Node)].into();
+            let topology = keys.iter().map(|(key, kind)| ((*key).to_owned(), *kind)).collect();
             let policy = Policy { topology, ..Policy::new(None) };
             let authority = Authority::new([(driver.clone(), policy)].into());
             Self { store, authority, driver }
         }
 
         async fn says(&self, node: &str, segments: &[(&str, &str)]) {
+            self.says_as(node, node, segments).await;
+        }
+
+        /// The same with this node id.
+        async fn says_as(&self, node: &str, id: &str, segments: &[(&str, &str)]) {
             let pairs = segments.iter().map(|(key, value)| ((*key).into(), (*value).into()));
             let info = csi::NodeGetInfoResponse {
-                node_id: node.into(),
+                node_id: id.into(),
                 accessible_topology: Some(csi::Topology { segments: pairs.collect() }),
                 ..Default::default()
             };
@@ -209,5 +219,33 @@ mod tests {
         });
         let info = csi::NodeGetInfoResponse::decode(info.unwrap()).unwrap();
         assert!(info.accessible_topology.is_none(), "nor does Kubernetes get it");
+    }
+
+    #[tokio::test]
+    async fn one_node_takes_no_zone_from_others_whatever_it_reports() {
+        let fleet = Fleet::declaring(&[]);
+        let zone = [("zone", "zone-a")];
+        for node in ["n1", "n2"] {
+            fleet.says(node, &zone).await;
+        }
+        fleet.says_as("liar", "zone-a", &zone).await;
+        fleet.says_as("liar", "zone-a", &[("zone", "liar")]).await;
+        // The others link again, and another one comes.
+        for node in ["n1", "n2", "n3"] {
+            fleet.says(node, &[]).await;
+            fleet.says(node, &zone).await;
+            assert_eq!(fleet.why(node), None);
+        }
+        assert_eq!(fleet.at("zone", "zone-a"), ["n1", "n2", "n3"]);
+    }
+
+    #[tokio::test]
+    async fn a_name_that_its_node_reports_is_protected_without_a_declaration() {
+        let fleet = Fleet::declaring(&[]);
+        fleet.says("thief", &[(KEY, "victim")]).await;
+        fleet.says("victim", &[(KEY, "victim")]).await;
+        fleet.says("thief", &[(KEY, "victim")]).await;
+        assert_eq!(fleet.at(KEY, "victim"), ["victim"]);
+        assert!(fleet.why("thief").is_some() && fleet.why("victim").is_none());
     }
 }

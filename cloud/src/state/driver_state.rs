@@ -8,7 +8,6 @@ use proto::csi::{Id, Segments};
 use proto::names::NodeName;
 
 use crate::state::driver_info::DriverInfo;
-use crate::state::own_keys::{KeyCounts, OwnKeys};
 use crate::state::recent::{RecentChanges, Stale};
 use crate::state::record::{Elected, Home, Intent, LeaseRecord, NodeDriver, Profile};
 use crate::state::segment_index::SegmentIndex;
@@ -35,7 +34,6 @@ pub struct DriverState {
     /// The driver's nodes, ordered by load.
     by_load: BTreeSet<(u64, NodeName)>,
     segments: SegmentIndex,
-    own_keys: OwnKeys,
     /// The number of nodes without a topology of their own.
     without_topology: usize,
     /// Computed from the nodes' answers; reset when one of them changes.
@@ -108,17 +106,19 @@ impl DriverState {
         !self.excluded.contains(node)
     }
 
-    /// What the nodes that count say of a topology key, without this one.
-    pub(super) fn counts_of_others(&self, key: &str, node: &NodeName) -> KeyCounts {
-        let extra = self.excluded.iter().filter(|excluded| *excluded != node).chain([node]);
-        let extra = extra.filter_map(|node| Some(KeyCounts::by(node, self.at.get(node)?, key)));
-        extra.fold(self.own_keys.of(key), KeyCounts::without)
-    }
-
-    /// The number of values of a topology key over the nodes that count, without this one.
-    pub(super) fn values_of_others(&self, key: &str, node: &NodeName) -> usize {
-        let counts = |other: &NodeName| other != node && self.is_member(other);
-        self.segments.values(key).filter(|nodes| nodes.iter().any(counts)).count()
+    /// The topology keys of which each member that reports one has another value, if two do.
+    pub(crate) fn keys_with_own_values(&self) -> BTreeSet<&str> {
+        let mut values = BTreeMap::new();
+        for (_, at) in self.members() {
+            for segment in &at.segments {
+                let (all, different): &mut (usize, HashSet<&str>) =
+                    values.entry(segment.0.as_str()).or_default();
+                *all += 1;
+                different.insert(&segment.1);
+            }
+        }
+        values.retain(|_, (all, different)| *all > 1 && different.len() == *all);
+        values.into_keys().collect()
     }
 
     /// All nodes that ever held the driver.
@@ -284,7 +284,6 @@ impl DriverState {
         let before = self.at.remove(&node);
         if let Some(before) = &before {
             self.segments.remove(&before.segments, &node);
-            self.own_keys.remove(&node, before);
         }
         self.by_load.remove(&(load, node.clone()));
         let without_topology =
@@ -301,7 +300,6 @@ impl DriverState {
             self.info = OnceLock::new();
         }
         self.segments.add(&mut at.segments, &node);
-        self.own_keys.add(&node, &at);
         self.by_load.insert((load, node.clone()));
         self.at.insert(node, at);
     }

@@ -6,7 +6,6 @@ use proto::names::{DriverName, NodeName};
 use crate::state::claims::{Claimant, Contested, contested};
 use crate::state::driver_state::DriverState;
 use crate::state::known::State;
-use crate::state::own_keys::id_of;
 use crate::state::policy::{KeyKind, Policy};
 use crate::state::record::NodeDriver;
 use crate::state::set_apart::{Reason, ReasonKind};
@@ -28,14 +27,14 @@ pub(super) fn is_loser(store: &Store, driver: &DriverName, node: &NodeName) -> b
 }
 
 /// Sets apart the nodes that are recorded with a segment of another one: the operator may declare
-/// a key after nodes said it.
+/// a key after nodes said it, and an older csi-cloud protected no name before two nodes reported
+/// theirs.
 pub(super) fn judge_recorded(store: &Store, driver: &DriverName, policy: &Policy) {
     let lost = store.read(|state| {
         let of = state.driver(driver)?;
         let lost = of.members().filter_map(|(node, at)| {
             let segments = doubtful(state, of, policy, (node, at));
-            let node_id = id_of(at).unwrap_or_default();
-            let claimant = Claimant { node, node_id: &node_id, segments: &segments, is_new: false };
+            let claimant = Claimant { node, segments: &segments, is_new: false };
             let contested = contested(state, driver, Some(policy), &claimant);
             contested.into_iter().find(|contested| contested.claimant == *node)
         });
@@ -44,24 +43,27 @@ pub(super) fn judge_recorded(store: &Store, driver: &DriverName, policy: &Policy
     lost.iter().flatten().for_each(|contested| set_apart(store, driver, contested));
 }
 
-/// The segments of a node that another one may have: it is recorded with them too, or they are its
-/// name. Only keys count that are declared to be of one node.
+/// The segments of a node that another one may have: they are its name, or it is recorded with them
+/// too and the key is declared to be of one node.
 fn doubtful(
     state: &State,
     of: &DriverState,
     policy: &Policy,
     (node, at): (&NodeName, &NodeDriver),
 ) -> Segments {
-    let is_of_nodes = |key: &str| policy.topology.get(key) == Some(&KeyKind::Node);
-    let is_anothers = |key: &str, value: &str| {
-        let one = Segments::from([(key.to_owned(), value.to_owned())]);
-        let is_shared = of.located(&one).nth(1).is_some();
+    let mut doubtful = Segments::new();
+    for segment in &at.segments {
+        let (key, value) = (&segment.0, &segment.1);
+        let kind = policy.topology.get(key);
+        let one = Segments::from([(key.clone(), value.clone())]);
+        let is_shared = kind == Some(&KeyKind::Node) && of.located(&one).nth(1).is_some();
         let named = value.parse::<NodeName>().ok().filter(|named| named != node);
-        is_shared || named.is_some_and(|named| state.node(&named).is_some())
-    };
-    let said = at.segments.iter().map(|said| (&said.0, &said.1));
-    let doubtful = said.filter(|(key, value)| is_of_nodes(key) && is_anothers(key, value));
-    doubtful.map(|(key, value)| (key.clone(), value.clone())).collect()
+        let is_anothers = named.is_some_and(|named| state.node(&named).is_some());
+        if kind != Some(&KeyKind::Any) && (is_shared || is_anothers) {
+            doubtful.extend(one);
+        }
+    }
+    doubtful
 }
 
 #[cfg(test)]
@@ -99,7 +101,29 @@ mod tests {
         };
         policy.topology.insert(KEY.into(), KeyKind::Any);
         assert_eq!(apart(&policy), [false; 4]);
+        policy.topology.clear();
+        assert_eq!(apart(&policy), [false; 4], "n2 does not report its own name");
         policy.topology.insert(KEY.into(), KeyKind::Node);
         assert_eq!(apart(&policy), [true, false, true, false]);
+    }
+
+    #[tokio::test]
+    async fn a_node_that_was_recorded_with_anothers_name_is_set_apart() {
+        let store = Store::open(Box::new(Memory::default()), &Tasks::default()).unwrap();
+        let driver: DriverName = "d.example".parse().unwrap();
+        let of = driver.clone();
+        let write = store.write(move |txn| {
+            for (node, value) in [("n1", "n2"), ("n2", "n2"), ("n3", "a"), ("n4", "a")] {
+                let node: NodeName = node.parse().unwrap();
+                let segments = [Arc::new((KEY.to_owned(), value.to_owned()))].into();
+                txn.set_node(&node, Some(Node { since: 1, removed: None }));
+                txn.set_at(&of, &node, Some(NodeDriver { segments, ..NodeDriver::default() }));
+            }
+        });
+        write.await.unwrap();
+        judge_recorded(&store, &driver, &Policy::new(None));
+        let nodes = ["n1", "n2", "n3", "n4"];
+        let apart = nodes.map(|node| is_loser(&store, &driver, &node.parse().unwrap()));
+        assert_eq!(apart, [true, false, false, false]);
     }
 }

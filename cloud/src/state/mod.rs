@@ -29,7 +29,6 @@ pub mod node_labels;
 pub mod node_names;
 pub mod node_set;
 pub mod not_taken;
-mod own_keys;
 pub mod policy;
 pub mod profile;
 pub mod quotas;

@@ -18,12 +18,6 @@ impl SegmentIndex {
         self.0.get(&(key.to_owned(), value.to_owned())).map_or(&[], |nodes| nodes)
     }
 
-    /// The nodes of each value of a key.
-    pub(super) fn values(&self, key: &str) -> impl Iterator<Item = &[NodeName]> {
-        let of = self.0.iter().filter(move |(segment, _)| segment.0 == key);
-        of.map(|(_, nodes)| nodes.as_slice())
-    }
-
     /// Adds a node to these segments. Equal segments share one copy afterwards.
     pub(super) fn add(&mut self, segments: &mut [Segment], node: &NodeName) {
         for segment in segments {
