@@ -4,7 +4,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 rows=${ROWS:-pod pod-again block stateful-set snapshot clone expand-online edge-killed edge-cut cloud-restarts}
-older=$(sh tests/older.sh "${COMMIT:?is the older version: make skew COMMIT=…}")
+older=$(sh tests/older.sh "${COMMIT:?is the older version: make skew COMMIT=d95acf6b (0.2.0), or COMMIT=db421f83}")
 failed=0
 
 for side in ${SIDES:-cloud edge both}; do

@@ -145,10 +145,6 @@ fn precondition(hold: &Hold, node: &NodeName, standing: &HolderLink) -> String {
              pods there. Power the machine off for good, or unpublish the volume there and see \
              that no pod gets it again; before `csi-cloud node admit`, too."
         ),
-        HolderLink::Mute(version) => format!(
-            "The csi-edge at {node}, {version}, does not say what it has, and is NOT told: look \
-             there that the volume is unpublished, and see that no pod gets it again."
-        ),
         HolderLink::Away | HolderLink::Linked => {
             "Power the machine off, or end the guest and cut the machine \
              from the storage. It must stay off the storage until it has linked again, and \
@@ -163,7 +159,7 @@ fn precondition(hold: &Hold, node: &NodeName, standing: &HolderLink) -> String {
 fn remaining_duty(hold: &Hold, node: &NodeName, standing: &HolderLink) -> String {
     match (hold, standing) {
         (Hold::Attached, _) => String::new(),
-        (Hold::Pod(_) | Hold::Claimed, HolderLink::Removed | HolderLink::Mute(_)) => {
+        (Hold::Pod(_) | Hold::Claimed, HolderLink::Removed) => {
             format!("; {node} is not told, so see to it that no pod there has it again")
         }
         (Hold::Pod(_) | Hold::Claimed, HolderLink::Away | HolderLink::Linked) => format!(
@@ -194,11 +190,9 @@ mod tests {
         let held = LeaseRecord { holder: Some(owner), ..LeaseRecord::default() };
         let refused = check_release(Some(&held), &node("n1"), &HolderLink::Linked).unwrap_err();
         assert!(refused.text.contains("n1 is linked") && refused.text.contains("stop csi-edge"));
-        let mute = HolderLink::Mute("0.1.0".into());
         for (standing, told) in [
             (HolderLink::Away, "direct list` there says that the volume is fenced"),
             (HolderLink::Removed, "n1 was removed, so it is NOT told"),
-            (mute, "csi-edge at n1, 0.1.0, does not say what it has, and is NOT told"),
         ] {
             let hold = check_release(Some(&held), &node("n1"), &standing).unwrap();
             let text = precondition(&hold, &node("n1"), &standing);

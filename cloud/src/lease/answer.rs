@@ -145,14 +145,9 @@ mod tests {
         let world = World::new().await;
         let of = |removed| HolderLink::of(&world.node, removed, &world.links);
         assert_eq!((of(false), of(true)), (HolderLink::Away, HolderLink::Removed));
-        for (leases, standing) in
-            [(false, HolderLink::Mute("0.1.0".into())), (true, HolderLink::Linked)]
-        {
-            let peer = Peer { version: "0.1.0".into(), leases, ..Peer::default() };
-            let handle = Handle::new(peer, mpsc::channel(1).0, world.tasks.child());
-            world.links.enter(&world.node, &Arc::new(handle));
-            assert_eq!((of(false), of(true)), (standing, HolderLink::Removed));
-        }
+        let handle = Handle::new(Peer::default(), mpsc::channel(1).0, world.tasks.child());
+        world.links.enter(&world.node, &Arc::new(handle));
+        assert_eq!((of(false), of(true)), (HolderLink::Linked, HolderLink::Removed));
     }
 
     #[tokio::test]

@@ -13,8 +13,6 @@ use crate::state::store::writer::Store;
 pub(crate) enum HolderLink {
     /// It is linked, and reports a release.
     Linked,
-    /// It is linked, but its csi-edge, of this version, does not report leases.
-    Mute(Box<str>),
     /// It has no link; it reports its leases on the next one.
     Away,
     /// An operator removed it, so it gets no link.
@@ -28,8 +26,7 @@ impl HolderLink {
             // It may still have a link that is about to end.
             _ if removed => Self::Removed,
             None => Self::Away,
-            Some(link) if link.peer.leases => Self::Linked,
-            Some(link) => Self::Mute(link.peer.version.clone()),
+            Some(_) => Self::Linked,
         }
     }
 }
@@ -102,11 +99,6 @@ fn until(node: &NodeName, standing: &HolderLink, release: &str) -> String {
             "is linked: it lets go when that pod is gone and the volume is unpublished there. \
              If `csi-edge direct list` there does not have the volume: \
              stop csi-edge there, give {release}, and start it again"
-        ),
-        HolderLink::Mute(version) => format!(
-            "is linked, but its csi-edge, {version}, does not say when it has let go: \
-             upgrade it; or, when that pod is gone and the volume is unpublished there, \
-             and only then, give {release}"
         ),
         HolderLink::Away => format!(
             "has no link: it lets go when it has linked and the pod there is gone; \

@@ -70,13 +70,11 @@ pub struct Peer {
     pub address: Option<SocketAddr>,
     /// The version of csi-edge.
     pub version: Box<str>,
-    /// True if it reports its leases.
-    pub leases: bool,
     /// True if it expands volumes on its node itself, without the secrets for that.
     pub expands: bool,
     /// The CAs that it trusts, and the one of its certificate; none if it does not say.
     pub ca: Option<CaTag>,
-    /// The run of csi-edge; none if it does not tell.
+    /// The run of csi-edge; `None` in tests only.
     pub run: Option<Run>,
 }
 

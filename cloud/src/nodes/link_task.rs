@@ -157,10 +157,6 @@ async fn establish(
             return None;
         }
     };
-    if !hello.not_taken {
-        // An older edge would never take its report back.
-        links.store().not_taken().forget(node);
-    }
     links.refresh_scopes();
     let broadcasts = links.broadcasts();
     let welcome = links.welcome(node, &unserved, peer.ca);
@@ -196,9 +192,8 @@ fn peer(
         transport: link.transport(),
         address: from,
         version: hello.version.as_str().into(),
-        leases: hello.leases,
         expands: hello.expands,
-        run: hello.run,
+        run: Some(hello.run),
     }
 }
 

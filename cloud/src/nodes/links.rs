@@ -10,8 +10,8 @@ use std::time::{Duration, SystemTime};
 
 use ahash::HashMap;
 use futures_util::future::BoxFuture;
+use proto::control::hello::{PROTOCOL, True, Welcome};
 use parking_lot::{Mutex, MutexGuard};
-use proto::control::hello::{PROTOCOL, Welcome};
 use proto::control::lease::{Reply, Request};
 use proto::host::tasks::Tasks;
 use proto::names::{DriverName, NodeName};
@@ -453,8 +453,8 @@ impl Links {
             backoff_cap_ms: u32::try_from(self.broadcaster.backoff_cap().as_millis()).ok(),
             scopes,
             publishes_topology: self.topology_published_at(node),
-            leases: true,
-            not_taken: true,
+            leases: True,
+            not_taken: True,
             metadata: self.metadata.is_on(),
             renews: self.enrolment.issuers().is_some(),
             leader_epoch: self.store.leadership().epoch(),

@@ -56,11 +56,6 @@ impl NotTakenReports {
         more
     }
 
-    /// Drops a node's report.
-    pub fn forget(&self, node: &NodeName) {
-        self.by_node().remove(node);
-    }
-
     /// The number of such volumes at a node.
     pub fn total(&self, node: &NodeName) -> u64 {
         self.by_node().get(node).map_or(0, |reported| reported.report.total)
@@ -162,7 +157,7 @@ mod tests {
         assert_eq!((reports.total(&node("n1")), reports.total(&node("n3"))), (1, 0));
         assert_eq!(reports.totals(), [(node("n1"), 1), (node("n2"), 9)].into());
         reports.set(&node("n1"), NotTaken::default());
-        reports.forget(&node("n2"));
+        reports.set(&node("n2"), NotTaken::default());
         assert!(reports.totals().is_empty());
     }
 
@@ -202,9 +197,6 @@ mod tests {
         assert!(!reports.totals().contains_key(&n1));
         reports.set(&n1, report(&[("v", Some("a"))]));
         assert_eq!(names(), []);
-        reports.forget(&n1);
-        reports.set(&n1, report(&[("v", Some("a"))]));
-        assert_eq!(names(), [("a".into(), words(&["v"]))]);
     }
 
     #[test]
@@ -220,7 +212,7 @@ mod tests {
         let of_n2 =
             reports.unnotified().into_iter().filter(|unnotified| unnotified.node == node("n2"));
         assert_eq!(of_n2.count(), AT_ONCE);
-        reports.forget(&node("n2"));
+        reports.set(&node("n2"), NotTaken::default());
         for number in 0..MAX_NOTIFIED * 2 {
             let pod = format!("p{number}");
             reports.set(&node("n1"), report(&[("v", Some(&pod))]));

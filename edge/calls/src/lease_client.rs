@@ -30,8 +30,6 @@ enum To {
     /// There is no link.
     #[default]
     Nobody,
-    /// The link's cloud grants no leases.
-    Older,
     /// Requests go out on this link. No other link has its number.
     Link(u64, mpsc::Sender<LeaseRequest>),
 }
@@ -45,9 +43,6 @@ pub enum NoAnswer {
          had when csi-edge has linked"
     )]
     NoLink,
-    /// The cloud is too old to grant leases.
-    #[error("this csi-cloud does not know whether another node has it; upgrade csi-cloud")]
-    Older,
     /// The cloud did not answer in time.
     #[error("csi-cloud did not say in time whether another node has it")]
     Silent,
@@ -80,11 +75,6 @@ impl LeaseClient {
         requests
     }
 
-    /// The link in use has a cloud that grants no leases.
-    pub fn linked_without_leases(&self) {
-        self.to.send_replace(To::Older);
-    }
-
     /// Has all leases reported again.
     pub fn restate_all(&self) {
         self.restatements.send_modify(|restatements| *restatements += 1);
@@ -99,7 +89,7 @@ impl LeaseClient {
     pub fn link(&self) -> Option<u64> {
         match &*self.to.borrow() {
             To::Link(number, link) if !link.is_closed() => Some(*number),
-            To::Link(..) | To::Older | To::Nobody => None,
+            To::Link(..) | To::Nobody => None,
         }
     }
 
@@ -163,7 +153,6 @@ impl LeaseClient {
     fn no_answer(&self) -> NoAnswer {
         match &*self.to.borrow() {
             To::Link(_, link) if !link.is_closed() => NoAnswer::Silent,
-            To::Older => NoAnswer::Older,
             To::Link(..) | To::Nobody => NoAnswer::NoLink,
         }
     }
@@ -185,8 +174,6 @@ mod tests {
     async fn why_there_is_no_answer_is_known() {
         let client = LeaseClient::default();
         assert_eq!(release(&client).await, Err(NoAnswer::NoLink));
-        client.linked_without_leases();
-        assert_eq!(release(&client).await, Err(NoAnswer::Older));
         let requests = client.linked();
         assert_eq!(release(&client).await, Err(NoAnswer::Silent));
         drop(requests);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use proto::control::hello::{Hello, Message, PROTOCOL, Refused, Welcome};
+use proto::control::hello::{Hello, Message, PROTOCOL, Refused, True, Welcome};
 use proto::control::leader::LeaderEpoch;
 use proto::link::endpoint::Endpoint;
 use proto::link::{Event, HANDSHAKE, Link, LinkError};
@@ -16,10 +16,6 @@ pub(super) struct Greeted {
     pub(super) link: Link,
     /// Has changed if the drivers have since the hello.
     pub(super) changed: watch::Receiver<u64>,
-    /// True if the cloud grants leases.
-    pub(super) leases: bool,
-    /// True if the cloud is told of direct volumes that were not taken.
-    pub(super) not_taken: bool,
     /// True if the cloud issues certificates.
     pub(super) renews: bool,
     /// True if the cloud asks for a renewal at once.
@@ -61,13 +57,13 @@ pub(super) async fn greet(
         node: dial.node.clone(),
         version: env!("CARGO_PKG_VERSION").into(),
         drivers: dial.drivers.hello(),
-        leases: true,
-        not_taken: true,
+        leases: True,
+        not_taken: True,
         expands: dial.expands,
         metadata: Some(dial.metadata.position()),
         trust: Some(dial.credentials.trust()),
         awaits_leader,
-        run: Some(dial.run),
+        run: dial.run,
     };
     link.send(&Message::Hello(hello)).await?;
     let answer = tokio::time::timeout(HANDSHAKE, link.next()).await;
@@ -80,15 +76,13 @@ pub(super) async fn greet(
                 return Err(LinkError::Closed(reason).into());
             }
             let backoff_cap = cap(&welcome);
-            let leases = welcome.leases;
-            let not_taken = welcome.not_taken;
             let renews = welcome.renews;
             let renew_now = welcome.renew_now;
             // Made durable when the link is up: a disk that hangs keeps no node away.
             dial.scopes.receive(welcome.scopes);
             dial.metadata.set_sent(welcome.metadata);
             dial.scopes.receive_published(welcome.publishes_topology);
-            Ok(Greeted { link, changed, leases, not_taken, renews, renew_now, backoff_cap, epoch })
+            Ok(Greeted { link, changed, renews, renew_now, backoff_cap, epoch })
         }
         Event::Message(Message::Welcome(Welcome { protocol, .. })) => {
             let speaks = format!("the cloud speaks link protocol {protocol}");

@@ -62,19 +62,11 @@ pub(super) struct Use {
 /// Serves a link until it ends.
 pub(super) async fn run(dial: Arc<Dial>, greeted: Greeted, link: Use) {
     let Use { events, tasks, replaced } = link;
-    let Greeted { link, changed, leases, not_taken, renews, renew_now, epoch, .. } = greeted;
-    let requests = if leases {
-        Some(dial.leases.linked())
-    } else {
-        dial.leases.linked_without_leases();
-        None
-    };
-    let reports = not_taken.then(|| {
-        let mut reports = dial.not_taken.clone();
-        // The cloud may have another report, of an earlier link.
-        reports.mark_changed();
-        reports
-    });
+    let Greeted { link, changed, renews, renew_now, epoch, .. } = greeted;
+    let requests = dial.leases.linked();
+    let mut reports = dial.not_taken.clone();
+    // The cloud may have another report, of an earlier link.
+    reports.mark_changed();
     let mut serving = Serving {
         dial,
         link: Some(link),
@@ -120,10 +112,10 @@ struct Serving {
     link_tasks: Tasks,
     events: mpsc::Sender<LinkEvent>,
     replaced: Replaced,
-    /// Lease requests for the cloud; none if it grants no leases.
-    requests: Option<mpsc::Receiver<LeaseRequest>>,
-    /// The direct volumes that were not taken; none if the cloud does not hear of them.
-    reports: Option<watch::Receiver<Option<NotTaken>>>,
+    /// Lease requests for the cloud.
+    requests: mpsc::Receiver<LeaseRequest>,
+    /// The direct volumes that were not taken.
+    reports: watch::Receiver<Option<NotTaken>>,
     /// Renews this node's certificate; none if the cloud issues none.
     renewal: Option<Renewal>,
     /// Takes parts of metadata; none before the first one.
@@ -169,7 +161,7 @@ impl Serving {
                     let drivers = self.dial.drivers.hello();
                     send(link, &Message::Drivers(drivers), tasks).await
                 }
-                Some(request) = next(&mut self.requests) => {
+                Some(request) = self.requests.recv() => {
                     self.waiting.retain(|_, waiting| !waiting.is_closed());
                     self.waiting.insert(request.request.id, request.answer);
                     send(link, &Message::Lease(request.request), tasks).await
@@ -319,14 +311,6 @@ async fn changes(changed: &mut watch::Receiver<u64>, not_before: Instant) {
     }
 }
 
-/// The next lease request; never one if the cloud grants no leases.
-async fn next(requests: &mut Option<mpsc::Receiver<LeaseRequest>>) -> Option<LeaseRequest> {
-    match requests {
-        Some(requests) => requests.recv().await,
-        None => std::future::pending().await,
-    }
-}
-
 /// Begins to keep the parts of a link, one after another.
 fn keep(dial: &Dial, tasks: &Tasks) -> Parts {
     let (take, mut parts) = mpsc::channel(1);
@@ -354,9 +338,8 @@ async fn taken(parts: &mut Option<Parts>) -> Position {
     }
 }
 
-/// The next report; never one if the cloud does not hear of it.
-async fn report(reports: &mut Option<watch::Receiver<Option<NotTaken>>>) -> NotTaken {
-    let Some(reports) = reports else { return std::future::pending().await };
+/// The next report.
+async fn report(reports: &mut watch::Receiver<Option<NotTaken>>) -> NotTaken {
     loop {
         if reports.changed().await.is_err() {
             std::future::pending::<()>().await;

@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -23,6 +24,8 @@ use crate::names::{DriverName, NodeName};
 
 /// The protocol that this version speaks; `docs/wire.md` describes it.
 pub const PROTOCOL: u32 = 1;
+/// The oldest version that this one links to.
+pub const OLDEST_PEER: &str = "0.2.0";
 /// The largest control message, in bytes; a hello of 100 drivers is about 100 KiB.
 pub const MAX_BYTES: usize = 256 * 1024;
 
@@ -81,12 +84,11 @@ pub struct Hello {
     pub version: String,
     /// The drivers at this node.
     pub drivers: Vec<Driver>,
-    /// True if it takes leases of direct volumes, with [`Message::Lease`].
-    #[serde(rename = "owners", default, skip_serializing_if = "std::ops::Not::not")]
-    pub leases: bool,
-    /// True if it reports direct volumes that were not taken, with [`Message::NotTaken`].
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub not_taken: bool,
+    /// It takes leases of direct volumes, with [`Message::Lease`].
+    #[serde(rename = "owners")]
+    pub leases: True,
+    /// It reports direct volumes that were not taken, with [`Message::NotTaken`].
+    pub not_taken: True,
     /// True if it expands volumes on its node itself, in the place of the kubelet. It does not have
     /// the secrets of that.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -101,9 +103,27 @@ pub struct Hello {
     /// leader that it was told of.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub awaits_leader: bool,
-    /// The run of csi-edge; none from an edge that does not tell.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub run: Option<Run>,
+    /// The run of csi-edge.
+    pub run: Run,
+}
+
+/// A field that both ends have set to true since [`OLDEST_PEER`], and that they still look at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "bool", into = "bool")]
+pub struct True;
+
+impl TryFrom<bool> for True {
+    type Error = &'static str;
+
+    fn try_from(is_set: bool) -> Result<Self, Self::Error> {
+        if is_set { Ok(Self) } else { Err("a field that must be true is false") }
+    }
+}
+
+impl From<True> for bool {
+    fn from(True: True) -> Self {
+        true
+    }
 }
 
 /// One run of csi-edge, from its start to its end. The cloud compares it with others of the node,
@@ -142,12 +162,11 @@ pub struct Welcome {
     /// None if the cloud does not know it, or not yet; the last list holds then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub publishes_topology: Option<BTreeSet<DriverName>>,
-    /// True if the cloud grants leases of direct volumes, and reads [`Message::Lease`].
-    #[serde(rename = "owners", default, skip_serializing_if = "std::ops::Not::not")]
-    pub leases: bool,
-    /// True if the cloud reads [`Message::NotTaken`].
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub not_taken: bool,
+    /// The cloud grants leases of direct volumes, and reads [`Message::Lease`].
+    #[serde(rename = "owners")]
+    pub leases: True,
+    /// The cloud reads [`Message::NotTaken`].
+    pub not_taken: True,
     /// True if the cloud sends the metadata of the node, with [`Message::Metadata`].
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub metadata: bool,
@@ -202,6 +221,17 @@ pub enum MessageError {
     /// Not a message of this protocol.
     #[error("a control message that cannot be read: {0}")]
     Unreadable(String),
+    /// A hello or welcome of a version before [`OLDEST_PEER`].
+    #[error(
+        "{program} {version} is too old for this version, which links to {OLDEST_PEER} and later: \
+         upgrade {program}"
+    )]
+    TooOld {
+        /// The peer: csi-edge or csi-cloud.
+        program: &'static str,
+        /// Its version.
+        version: String,
+    },
     /// A hello of another protocol than ours.
     #[error(
         "the edge speaks link protocol {theirs} and this cloud speaks {PROTOCOL}; {}",
@@ -237,25 +267,62 @@ impl Message {
     /// # Errors
     /// See [`MessageError`]; a hello of another protocol has an error of its own.
     pub fn decode(bytes: &[u8]) -> Result<Self, MessageError> {
-        #[derive(Deserialize)]
-        struct Peek {
-            hello: Option<PeekHello>,
-        }
-        #[derive(Deserialize)]
-        struct PeekHello {
-            protocol: u32,
-        }
         if bytes.len() > MAX_BYTES {
             return Err(MessageError::TooLarge(bytes.len()));
         }
-        if let Ok(Peek { hello: Some(PeekHello { protocol: theirs }) }) =
-            serde_json::from_slice(bytes)
-            && theirs != PROTOCOL
-        {
-            return Err(MessageError::Protocol { theirs });
+        if let Ok(peek) = serde_json::from_slice::<Peek>(bytes) {
+            peek.check()?;
         }
         serde_json::from_slice(bytes).map_err(unreadable)
     }
+}
+
+/// What a first message says of its sender, in whatever version.
+#[derive(Deserialize)]
+struct Peek {
+    hello: Option<PeekHello>,
+    welcome: Option<PeekWelcome>,
+}
+
+#[derive(Deserialize)]
+struct PeekHello {
+    protocol: u32,
+    version: Option<String>,
+    /// Told since 0.2.0.
+    run: Option<IgnoredAny>,
+}
+
+#[derive(Deserialize)]
+struct PeekWelcome {
+    protocol: u32,
+    version: Option<String>,
+    /// Told since 0.2.0.
+    not_taken: Option<IgnoredAny>,
+}
+
+impl Peek {
+    /// Refuses a hello of another protocol, and a peer that is too old.
+    fn check(self) -> Result<(), MessageError> {
+        if let Some(hello) = self.hello {
+            if hello.protocol != PROTOCOL {
+                return Err(MessageError::Protocol { theirs: hello.protocol });
+            }
+            if hello.run.is_none() {
+                return Err(too_old("csi-edge", hello.version));
+            }
+        }
+        match self.welcome {
+            Some(PeekWelcome { protocol: PROTOCOL, version, not_taken: None }) => {
+                Err(too_old("csi-cloud", version))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn too_old(program: &'static str, version: Option<String>) -> MessageError {
+    let version = plain(&version.unwrap_or_else(|| "of an unknown version".into()));
+    MessageError::TooOld { program, version }
 }
 
 #[cfg(test)]
@@ -270,31 +337,31 @@ mod tests {
         Message::Hello(Hello {
             protocol: PROTOCOL,
             node: "n1".parse().unwrap(),
-            version: "0.1.0".into(),
+            version: "0.2.0".into(),
             drivers: vec![Driver {
                 name: "hostdir.edge-csi.io".parse().unwrap(),
                 answers,
                 health: None,
             }],
-            leases: false,
-            not_taken: false,
+            leases: True,
+            not_taken: True,
             expands: false,
             metadata: None,
             trust: None,
             awaits_leader: false,
-            run: None,
+            run: Run(Uuid::nil()),
         })
     }
 
     fn welcome(scopes: BTreeMap<DriverName, Scope>) -> Welcome {
         Welcome {
             protocol: 1,
-            version: "0.1.0".into(),
+            version: "0.2.0".into(),
             backoff_cap_ms: None,
             scopes,
             publishes_topology: None,
-            leases: false,
-            not_taken: false,
+            leases: True,
+            not_taken: True,
             metadata: false,
             renews: false,
             renew_now: false,
@@ -305,7 +372,9 @@ mod tests {
     #[test]
     fn only_several_csi_clouds_say_which_one_leads() {
         let alone = Message::Welcome(welcome(BTreeMap::new())).encode().unwrap();
-        assert_eq!(alone, r#"{"welcome":{"protocol":1,"version":"0.1.0"}}"#);
+        let whole =
+            r#"{"welcome":{"protocol":1,"version":"0.2.0","owners":true,"not_taken":true}}"#;
+        assert_eq!(alone, whole);
         let led = Welcome { leader_epoch: Some(LeaderEpoch(7)), ..welcome(BTreeMap::new()) };
         let leader = vec!["wss://b.example:7443".to_owned()];
         let refused = |leader| Refused { protocol: 1, reason: "no".into(), leader };
@@ -315,49 +384,45 @@ mod tests {
             (Message::Refused(refused(None)), r#""reason":"no"}}"#),
             (Message::Refused(refused(Some(vec![]))), r#""reason":"no","leader":[]}}"#),
             (Message::Refused(refused(Some(leader))), r#","leader":["wss://b.example:7443"]}}"#),
-            (Message::Hello(Hello { awaits_leader: true, ..hello }), r#","awaits_leader":true}}"#),
+            (Message::Hello(Hello { awaits_leader: true, ..hello }), r#","awaits_leader":true,"#),
         ] {
             let text = message.encode().unwrap();
-            assert!(text.ends_with(end), "{text}");
+            assert!(text.contains(end), "{text}");
             assert_eq!(Message::decode(text.as_bytes()).unwrap(), message);
         }
     }
 
     #[test]
-    fn a_hello_without_leases_leaves_the_field_out() {
-        let Message::Hello(older) = hello() else { unreachable!() };
-        let newer = Message::Hello(Hello { leases: true, ..older });
-        let text = newer.encode().unwrap();
-        assert!(text.ends_with(r#""owners":true}}"#), "{text}");
-        assert_eq!(Message::decode(text.as_bytes()).unwrap(), newer);
-    }
-
-    #[test]
     fn a_hello_names_the_run_of_csi_edge() {
-        let Message::Hello(older) = hello() else { unreachable!() };
         let [run, other] = [Run::begin(), Run::begin()];
         assert_ne!(run, other);
-        let newer = Message::Hello(Hello { run: Some(run), ..older });
-        let text = newer.encode().unwrap();
-        assert!(text.contains(r#","run":""#), "{text}");
-        assert_eq!(Message::decode(text.as_bytes()).unwrap(), newer);
     }
 
     #[test]
-    fn a_welcome_says_whether_the_cloud_hears_of_volumes_that_were_not_taken() {
-        let older = Message::Welcome(welcome(BTreeMap::new()));
-        assert!(!older.encode().unwrap().contains("not_taken"));
-        let newer = Welcome { not_taken: true, ..welcome(BTreeMap::new()) };
-        let text = Message::Welcome(newer.clone()).encode().unwrap();
-        assert!(text.ends_with(r#""not_taken":true}}"#), "{text}");
-        assert_eq!(Message::decode(text.as_bytes()).unwrap(), Message::Welcome(newer));
+    fn a_peer_that_is_too_old_is_refused_with_the_versions_that_work() {
+        let edge =
+            br#"{"hello":{"protocol":1,"node":"n1","version":"0.1.0","drivers":[],"owners":true}}"#;
+        let cloud = br#"{"welcome":{"protocol":1,"version":"0.1.0","owners":true}}"#;
+        for (older, expected) in [
+            (edge.as_slice(), "csi-edge 0.1.0 is too old for this version, which links to 0.2.0"),
+            (cloud.as_slice(), "csi-cloud 0.1.0 is too old for this version, which links to 0.2.0"),
+        ] {
+            let error = Message::decode(older).unwrap_err();
+            assert!(matches!(error, MessageError::TooOld { .. }), "{error}");
+            assert!(error.to_string().starts_with(expected), "{error}");
+        }
+        let lying = Message::Welcome(welcome(BTreeMap::new())).encode().unwrap();
+        let lying = lying.replace(r#""owners":true"#, r#""owners":false"#);
+        assert!(Message::decode(lying.as_bytes()).is_err());
     }
 
     #[test]
     fn a_hello_on_the_wire_is_this() {
         let driver = r#"{"name":"hostdir.edge-csi.io","answers":{"GetPluginInfo":"CgF4"}}"#;
+        let run = "00000000-0000-0000-0000-000000000000";
         let expected = format!(
-            r#"{{"hello":{{"protocol":1,"node":"n1","version":"0.1.0","drivers":[{driver}]}}}}"#
+            r#"{{"hello":{{"protocol":1,"node":"n1","version":"0.2.0","drivers":[{driver}],{}}}}}"#,
+            format_args!(r#""owners":true,"not_taken":true,"run":"{run}""#)
         );
         assert_eq!(hello().encode().unwrap(), expected);
         assert_eq!(Message::decode(expected.as_bytes()).unwrap(), hello());
@@ -370,15 +435,11 @@ mod tests {
     }
 
     #[test]
-    fn an_older_welcome_has_no_backoff_cap() {
-        let older = br#"{"welcome":{"protocol":1,"version":"0.1.0"}}"#;
-        assert_eq!(Message::decode(older).unwrap(), Message::Welcome(welcome(BTreeMap::new())));
-    }
-
-    #[test]
     fn scopes_on_the_wire_are_words() {
         let scopes = r#"{"a.example":"node","b.example":"shared"}"#;
-        let text = format!(r#"{{"welcome":{{"protocol":1,"version":"0.1.0","scopes":{scopes}}}}}"#);
+        let end = r#""owners":true,"not_taken":true"#;
+        let text =
+            format!(r#"{{"welcome":{{"protocol":1,"version":"0.2.0","scopes":{scopes},{end}}}}}"#);
         let scopes = [("a.example", Scope::Node), ("b.example", Scope::Shared)];
         let scopes = scopes.map(|(name, scope)| (name.parse().unwrap(), scope)).into();
         let welcome = welcome(scopes);
@@ -413,7 +474,8 @@ mod tests {
 
     #[test]
     fn unknown_fields_are_ignored() {
-        let newer = r#"{"welcome":{"protocol":1,"version":"9","mood":"good"}}"#;
+        let known = r#""protocol":1,"version":"9","owners":true,"not_taken":true"#;
+        let newer = format!(r#"{{"welcome":{{{known},"mood":"good"}}}}"#);
         assert!(Message::decode(newer.as_bytes()).is_ok());
     }
 

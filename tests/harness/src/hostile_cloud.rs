@@ -1,6 +1,6 @@
 //! A csi-cloud of a test's own, which sends to an edge what it likes.
 
-use proto::control::hello::{Message, PROTOCOL, Welcome};
+use proto::control::hello::{Message, PROTOCOL, True, Welcome};
 use proto::host::tasks::Tasks;
 use proto::link::tls::{Credentials, Role, server_config};
 use proto::link::{Event, KeepAlive, Link, StreamKind, quic, ws};
@@ -101,8 +101,8 @@ pub fn welcome(version: &str) -> Welcome {
         backoff_cap_ms: None,
         scopes: Default::default(),
         publishes_topology: None,
-        leases: false,
-        not_taken: false,
+        leases: True,
+        not_taken: True,
         metadata: false,
         renews: false,
         renew_now: false,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use prost::Message;
-use proto::control::hello::{Hello, PROTOCOL};
+use proto::control::hello::{Hello, PROTOCOL, Run, True};
 use proto::csi;
 use proto::link;
 use proto::link::tls::Role;
@@ -197,13 +197,13 @@ pub fn hello(node: &str) -> anyhow::Result<Hello> {
         node: node.parse()?,
         version: "test".into(),
         drivers: Vec::new(),
-        leases: false,
-        not_taken: false,
+        leases: True,
+        not_taken: True,
         expands: false,
         metadata: None,
         trust: None,
         awaits_leader: false,
-        run: None,
+        run: Run::begin(),
     })
 }
 

@@ -46,7 +46,7 @@ pub async fn reconcile(state: &Path, roots: Roots) -> anyhow::Result<Vec<Change>
     let runtimes = Runtimes::new(roots, PATIENCE);
     let before = volumes::all(state, &runtimes).await?;
     let node = Arc::new(Node::new(Some(state.to_owned()), Host::default(), root));
-    let leases = Leases::new(node.clone(), Arc::default(), Arc::default());
+    let leases = Leases::new(node.clone(), Arc::default());
     reconcile::reconcile(&node, &leases).await;
     let after = volumes::all(state, &runtimes).await?;
     let ours = before.into_iter().filter(is_ours);

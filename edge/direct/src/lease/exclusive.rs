@@ -11,9 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use edge_calls::lease_client::{LeaseClient, NoAnswer};
-use edge_calls::scopes::Scopes;
 use proto::control::lease::{LeaseAction, MAX_ID, Outcome};
-use proto::csi::topology::Scope;
 use proto::host::chain;
 use proto::names::DriverName;
 use tracing::{error, info, warn};
@@ -56,13 +54,12 @@ pub(crate) enum Reported {
 pub(crate) struct Leases {
     node: Arc<Node>,
     client: Arc<LeaseClient>,
-    scopes: Arc<Scopes>,
     cache: LeaseCache,
 }
 
 impl Leases {
-    pub(crate) fn new(node: Arc<Node>, client: Arc<LeaseClient>, scopes: Arc<Scopes>) -> Self {
-        Self { node, client, scopes, cache: LeaseCache::default() }
+    pub(crate) fn new(node: Arc<Node>, client: Arc<LeaseClient>) -> Self {
+        Self { node, client, cache: LeaseCache::default() }
     }
 
     /// The client for lease requests to the cloud.
@@ -131,10 +128,6 @@ impl Leases {
             Ok(answer) => answer,
             // Cut off meanwhile: this node keeps what it holds.
             Err(NoDecision::NoAnswer(NoAnswer::NoLink)) if held => return Ok(()),
-            // An older cloud keeps no leases.
-            Err(NoDecision::NoAnswer(NoAnswer::Older)) if held || self.is_node_scoped(driver) => {
-                return Ok(());
-            }
             Err(error) => return Err(not_yet(&volume, HANDED_OVER)(error)),
         };
         match answer {
@@ -199,12 +192,6 @@ impl Leases {
         if !fence::hide(&self.node, driver.as_str(), volume).await {
             self.client.restate_all();
         }
-    }
-
-    /// True if the driver's volumes live on one node. The scope may be inferred, so it decides only
-    /// if the cloud grants no leases.
-    fn is_node_scoped(&self, driver: &DriverName) -> bool {
-        self.scopes.of(driver) == Some(Scope::Node)
     }
 
     /// True if a volume was taken from this node; true also if that cannot be read.

@@ -158,7 +158,7 @@ fn service(
     let root = Root::new(roots.entries.clone());
     let node = Node::new(state, host, root).with_lock(lock).with_checks(checks);
     let node = Arc::new(node.with_nvme(nvme).with_targets(targets));
-    let leases = Leases::new(node.clone(), cloud.leases, cloud.scopes);
+    let leases = Leases::new(node.clone(), cloud.leases);
     let metadata = cloud.metadata;
     let runtimes = Runtimes::new(roots, PATIENCE);
     let locks = VolumeLocks::default();

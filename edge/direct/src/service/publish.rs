@@ -295,7 +295,6 @@ mod tests {
         let settings = checked(&root, host);
         let state = settings.state.clone().unwrap();
         let service = service_of(settings, Cloud::default());
-        service.leases.client().linked_without_leases();
         let target = root.join("mount");
         let entry = service.node.root.entry(&target).unwrap();
         let device = root.join("socket");

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use harness::stand::{Cloud, Stand};
-use proto::control::hello::{Driver, Hello, Message, PROTOCOL, Protobuf};
+use proto::control::hello::{Driver, Hello, Message, PROTOCOL, Protobuf, Run, True};
 use proto::link::endpoint::Endpoint;
 use proto::link::tls::{Credentials, Role};
 use proto::link::{Connect, Event, KeepAlive, Link, dial, ws};
@@ -152,13 +152,13 @@ pub(super) fn hello(node: &str, drivers: Vec<Driver>) -> anyhow::Result<Hello> {
         node: node.parse()?,
         version: "hostile".into(),
         drivers,
-        leases: false,
-        not_taken: false,
+        leases: True,
+        not_taken: True,
         expands: false,
         metadata: None,
         trust: None,
         awaits_leader: false,
-        run: None,
+        run: Run::begin(),
     })
 }
 

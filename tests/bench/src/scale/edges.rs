@@ -18,7 +18,7 @@ use hyper::body::Incoming;
 use parking_lot::Mutex;
 use prost::Message as _;
 use proto::control::certificate::{Certificate, Renew};
-use proto::control::hello::{Hello, Message, PROTOCOL};
+use proto::control::hello::{Hello, Message, PROTOCOL, Run, True};
 use proto::csi;
 use proto::csi::frame;
 use proto::host::tasks::Tasks;
@@ -340,13 +340,13 @@ impl Edge {
             node: self.node.clone(),
             version,
             drivers,
-            leases: false,
-            not_taken: false,
+            leases: True,
+            not_taken: True,
             expands: false,
             metadata: None,
             trust: None,
             awaits_leader,
-            run: None,
+            run: Run::begin(),
         };
         link.send(&Message::Hello(hello)).await?;
         let answer = tokio::time::timeout(proto::link::HANDSHAKE, link.next()).await;

@@ -15,8 +15,8 @@ use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
+use proto::control::hello::{Hello, Message, PROTOCOL, Run, True};
 use parking_lot::{Mutex, MutexGuard};
-use proto::control::hello::{Hello, Message, PROTOCOL};
 use proto::control::lease::{self, LeaseAction, Outcome};
 use proto::control::metadata::Position;
 use proto::csi::{Method, frame};
@@ -180,13 +180,13 @@ impl Liar {
             node: node.parse()?,
             version: "0.1.0".into(),
             drivers: hello::drivers(&mut dice, nodes, self.manner.hellos),
-            leases: dice.chance(80),
-            not_taken: dice.chance(80),
+            leases: True,
+            not_taken: True,
             expands: false,
             metadata: dice.chance(50).then(|| position(&mut dice)),
             trust: None,
             awaits_leader: false,
-            run: None,
+            run: Run::begin(),
         })
     }
 

@@ -154,9 +154,6 @@ async fn what_is_new_waits_for_a_link_and_what_was_published_before_is_said_at_t
     );
     assert!(all && request.step == hold(0), "{request:?}");
     assert_eq!(node.lease(), Some(held(9)));
-    // An older cloud cannot be asked.
-    node.service.leases.client().linked_without_leases();
-    node.service.leases.acquire(&node.driver, "w", Path::new(TARGET), false).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]

@@ -24,15 +24,14 @@ mod things;
 mod wire;
 mod write;
 
-/// The versions whose formats are committed, also as exports and in etcd: the release before this
-/// one, and a commit after it.
-const EXPORTED: [&str; 2] = ["0.2.0", "db421f83"];
-/// All versions.
-const VERSIONS: [&str; 3] = [OLDEST, "0.2.0", "db421f83"];
+/// The oldest version whose store and state directory are read. It is no peer any more.
+const OLDEST: &str = "0.1.0";
+/// The versions whose formats are committed: the release before this one, and a commit after it.
+const VERSIONS: [&str; 2] = ["0.2.0", "db421f83"];
 
 #[tokio::test]
 async fn the_store_and_the_state_of_an_older_version_are_read_and_served() -> anyhow::Result<()> {
-    for version in VERSIONS {
+    for version in [OLDEST].into_iter().chain(VERSIONS) {
         continues(version, Kept::File).await?;
     }
     Ok(())
@@ -40,7 +39,7 @@ async fn the_store_and_the_state_of_an_older_version_are_read_and_served() -> an
 
 #[tokio::test]
 async fn an_export_of_an_older_version_is_imported_and_served() -> anyhow::Result<()> {
-    for version in EXPORTED {
+    for version in VERSIONS {
         continues(version, Kept::Export).await?;
     }
     Ok(())
@@ -51,7 +50,7 @@ async fn a_store_in_etcd_of_an_older_version_is_read_and_served() -> anyhow::Res
     if !etcd_server::is_installed("formats of etcd")? {
         return Ok(());
     }
-    for version in EXPORTED {
+    for version in VERSIONS {
         continues(version, Kept::Etcd).await?;
     }
     Ok(())
@@ -138,6 +137,21 @@ async fn a_hello_of_the_next_protocol_is_refused_with_the_one_that_is_spoken() -
     ensure!(refused["refused"]["protocol"] == 1, "{refused}");
     let reason = refused["refused"]["reason"].as_str().unwrap_or_default();
     ensure!(reason.contains("upgrade csi-cloud first"), "{refused}");
+    cloud.process.stop(STOP).await
+}
+
+#[tokio::test]
+async fn an_edge_of_0_1_0_is_refused_with_the_versions_that_work() -> anyhow::Result<()> {
+    let stand = Stand::new().await?;
+    stand.run("csi-cloud", &["ca", "issue", NODE, "--dir", &stand.pki()]).await?;
+    let cloud = stand.cloud(&["wss://127.0.0.1:0"], &[DRIVER], &[]).await?;
+    let mut link = RawLink::dial(&stand, cloud.urls.first().context("no listener")?).await?;
+    let older = r#"{"protocol":1,"node":"n1","version":"0.1.0","drivers":[],"owners":true}"#;
+    link.send(&format!(r#"{{"hello":{older}}}"#)).await?;
+    let refused: Value = serde_json::from_str(&link.next().await?)?;
+    let reason = refused["refused"]["reason"].as_str().unwrap_or_default();
+    ensure!(reason.contains("csi-edge 0.1.0 is too old"), "{refused}");
+    ensure!(reason.contains("links to 0.2.0 and later: upgrade csi-edge"), "{refused}");
     cloud.process.stop(STOP).await
 }
 
