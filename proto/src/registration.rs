@@ -1,4 +1,4 @@
-//! Messages and services of the kubelet's plugin registration (`pluginregistration/v1/api.proto`).
+//! Messages of the kubelet's plugin registration (`pluginregistration/v1/api.proto`).
 //!
 //! A registrar serves a socket there and names the driver and the driver's own socket. All of it is
 //! generated: this room has no policy and does no I/O. May use: no other room.

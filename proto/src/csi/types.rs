@@ -1,4 +1,4 @@
-//! The CSI messages and services, generated from `csi/v1/csi.proto`.
+//! The CSI messages, generated from `csi/v1/csi.proto`.
 //!
 //! The messages have no `Debug`, so a request with secrets cannot be printed.
 #![allow(missing_docs, unreachable_pub, unused_qualifications, reason = "generated")]

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
+use drivers::grpc::controller_client::ControllerClient;
 use proto::csi;
-use proto::csi::controller_client::ControllerClient;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tonic::transport::Channel;

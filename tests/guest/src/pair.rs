@@ -7,9 +7,9 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, ensure};
+use drivers::grpc::controller_client::ControllerClient;
+use drivers::grpc::node_client::NodeClient;
 use proto::csi;
-use proto::csi::controller_client::ControllerClient;
-use proto::csi::node_client::NodeClient;
 use serde_json::Value;
 use tonic::transport::Channel;
 

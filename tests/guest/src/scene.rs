@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, ensure};
+use drivers::grpc::controller_client::ControllerClient;
+use drivers::grpc::identity_client::IdentityClient;
+use drivers::grpc::node_client::NodeClient;
 use proto::csi;
-use proto::csi::controller_client::ControllerClient;
-use proto::csi::identity_client::IdentityClient;
-use proto::csi::node_client::NodeClient;
 use proto::csi::volume_capability::access_mode::Mode;
 use proto::csi::volume_capability::{AccessMode, AccessType, MountVolume};
 use tonic::Status;

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
+use drivers::grpc::controller_client::ControllerClient;
 use proto::csi;
-use proto::csi::controller_client::ControllerClient;
 use tokio::time::Instant;
 use tonic::transport::Channel;
 

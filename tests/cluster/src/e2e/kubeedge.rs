@@ -7,6 +7,8 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
+use drivers::grpc::identity_client::IdentityClient;
+use drivers::grpc::node_client::NodeClient;
 use harness::stand::channel;
 use harness::wait::START;
 use k8s_openapi::api::core::v1::{Node as KubeNode, PersistentVolume};
@@ -14,8 +16,6 @@ use k8s_openapi::api::storage::v1::CSINode;
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use proto::csi;
-use proto::csi::identity_client::IdentityClient;
-use proto::csi::node_client::NodeClient;
 use proto::csi::plugin_capability;
 use proto::csi::plugin_capability::service;
 use serde_json::{Value, json};

@@ -4,9 +4,9 @@
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
+use drivers::grpc::controller_client::ControllerClient;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use proto::csi::GetCapacityRequest;
-use proto::csi::controller_client::ControllerClient;
 use rustix::process::{Pid, Signal};
 use tokio::time::Instant;
 use tonic::{Code, Request};

@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
+use drivers::grpc::controller_client::ControllerClient;
 use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::Api;
 use proto::csi::ListVolumesRequest;
-use proto::csi::controller_client::ControllerClient;
 use serde_json::Value;
 
 use crate::stand::node::Node;

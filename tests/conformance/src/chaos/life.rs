@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use drivers::grpc::controller_client::ControllerClient;
 use proto::csi;
-use proto::csi::controller_client::ControllerClient;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tokio::sync::watch;

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use proto::csi::controller_client::ControllerClient;
+use drivers::grpc::controller_client::ControllerClient;
 use tokio::sync::{Mutex, watch};
 use tokio::task::JoinSet;
 

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use drivers::grpc::controller_client::ControllerClient;
 use proto::csi;
-use proto::csi::controller_client::ControllerClient;
 use tokio::sync::Mutex;
 use tonic::transport::Channel;
 

@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
+use drivers::grpc::controller_client::ControllerClient;
+use drivers::grpc::node_client::NodeClient;
 use proto::csi;
-use proto::csi::controller_client::ControllerClient;
-use proto::csi::node_client::NodeClient;
 use tokio::time::Instant;
 use tonic::transport::Channel;
 

@@ -6,11 +6,11 @@ use std::path::PathBuf;
 
 use self::life::{Life, Table};
 use anyhow::Context;
+use drivers::grpc::identity_client::IdentityClient;
 use harness::process::Process;
 use harness::stand::{Stand, channel};
 use harness::wait::{START, STOP, until};
 use proto::csi;
-use proto::csi::identity_client::IdentityClient;
 
 const DRIVER: &str = "hostdir.edge-csi.io";
 const NODES: [&str; 3] = ["n1", "n2", "n3"];

@@ -5,12 +5,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
+use drivers::grpc::controller_client::ControllerClient;
+use drivers::grpc::node_client::NodeClient;
 use harness::leftovers;
 use harness::process::Process;
 use harness::stand::{Stand, channel};
 use harness::wait::{START, STOP, until};
-use proto::csi::controller_client::ControllerClient;
-use proto::csi::node_client::NodeClient;
 use proto::host::publish::{Existing, publish};
 use tonic::transport::Channel;
 

@@ -14,11 +14,11 @@ use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, bail, ensure};
+use drivers::grpc::controller_client::ControllerClient;
+use drivers::grpc::node_client::NodeClient;
 use futures_util::future::{join_all, try_join_all};
 use harness::wait::{START, until};
 use proto::csi;
-use proto::csi::controller_client::ControllerClient;
-use proto::csi::node_client::NodeClient;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tokio::time::{Instant, sleep};

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
+use drivers::grpc::controller_client::ControllerClient;
+use drivers::grpc::node_client::NodeClient;
 use proto::csi;
-use proto::csi::controller_client::ControllerClient;
-use proto::csi::node_client::NodeClient;
 use proto::csi::volume_capability::access_mode::Mode;
 use proto::csi::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
 use tokio::time::Instant;

@@ -4,9 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context, ensure};
+use drivers::grpc::controller_client::ControllerClient;
+use drivers::grpc::node_client::NodeClient;
 use proto::csi;
-use proto::csi::controller_client::ControllerClient;
-use proto::csi::node_client::NodeClient;
 use proto::csi::volume_content_source::{SnapshotSource, Type};
 use tonic::transport::Channel;
 

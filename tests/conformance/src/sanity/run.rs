@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use clap::ValueEnum;
+use drivers::grpc::identity_client::IdentityClient;
 use proto::csi::ProbeRequest;
-use proto::csi::identity_client::IdentityClient;
 use proto::host::publish::{Existing, publish};
 use tokio_util::sync::CancellationToken;
 

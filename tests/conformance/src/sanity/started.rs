@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
+use drivers::grpc::identity_client::IdentityClient;
 use proto::csi::GetPluginInfoRequest;
-use proto::csi::identity_client::IdentityClient;
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::process::Command;
 use tokio_util::sync::CancellationToken;

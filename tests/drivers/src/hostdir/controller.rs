@@ -3,7 +3,7 @@
 
 use std::fs::File;
 
-use proto::csi::controller_server::Controller;
+use crate::grpc::controller_server::Controller;
 use proto::csi::controller_service_capability::rpc::Type as RpcType;
 use proto::csi::controller_service_capability::{Rpc, Type};
 use proto::csi::*;

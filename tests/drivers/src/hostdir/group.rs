@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use proto::csi::group_controller_server::GroupController;
+use crate::grpc::group_controller_server::GroupController;
 use proto::csi::group_controller_service_capability::rpc::Type as RpcType;
 use proto::csi::group_controller_service_capability::{Rpc, Type};
 use proto::csi::*;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use proto::csi::identity_server::Identity;
+use crate::grpc::identity_server::Identity;
 use proto::csi::plugin_capability::service::Type as ServiceType;
 use proto::csi::plugin_capability::volume_expansion::Type as ExpansionType;
 use proto::csi::plugin_capability::{Service, Type, VolumeExpansion};

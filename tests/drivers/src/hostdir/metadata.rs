@@ -5,7 +5,7 @@
 use std::fs::File;
 use std::ops::ControlFlow;
 
-use proto::csi::snapshot_metadata_server::SnapshotMetadata;
+use crate::grpc::snapshot_metadata_server::SnapshotMetadata;
 use proto::csi::*;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;

@@ -1,7 +1,7 @@
 //! The Node service: its capabilities and expansion. `stage` has the mounts, `usage` statistics and
 //! health.
 
-use proto::csi::node_server::Node;
+use crate::grpc::node_server::Node;
 use proto::csi::node_service_capability::rpc::Type as RpcType;
 use proto::csi::node_service_capability::{Rpc, Type};
 use proto::csi::*;

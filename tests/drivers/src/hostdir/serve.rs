@@ -3,14 +3,14 @@
 use std::convert::Infallible;
 use std::task::{Context, Poll};
 
+use crate::grpc::controller_server::ControllerServer;
+use crate::grpc::group_controller_server::GroupControllerServer;
+use crate::grpc::identity_server::{Identity, IdentityServer};
+use crate::grpc::node_server::{Node, NodeServer};
+use crate::grpc::snapshot_metadata_server::SnapshotMetadataServer;
 use futures_util::future::BoxFuture;
 use futures_util::stream;
 use http::{Request, Response};
-use proto::csi::controller_server::ControllerServer;
-use proto::csi::group_controller_server::GroupControllerServer;
-use proto::csi::identity_server::{Identity, IdentityServer};
-use proto::csi::node_server::{Node, NodeServer};
-use proto::csi::snapshot_metadata_server::SnapshotMetadataServer;
 use proto::host::socket::Socket;
 use tonic::Status;
 use tonic::body::Body;

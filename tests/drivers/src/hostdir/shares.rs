@@ -6,8 +6,8 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use proto::csi::identity_server::{Identity, IdentityServer};
-use proto::csi::node_server::{Node, NodeServer};
+use crate::grpc::identity_server::{Identity, IdentityServer};
+use crate::grpc::node_server::{Node, NodeServer};
 use proto::csi::plugin_capability::service::Type as ServiceType;
 use proto::csi::plugin_capability::volume_expansion::Type as ExpansionType;
 use proto::csi::plugin_capability::{Service, Type, VolumeExpansion};

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use proto::csi::snapshot_metadata_server::SnapshotMetadata as _;
+use crate::grpc::snapshot_metadata_server::SnapshotMetadata as _;
 use proto::csi::volume_capability::access_mode::Mode;
 use proto::csi::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
 use proto::csi::*;

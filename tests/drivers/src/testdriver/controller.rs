@@ -1,6 +1,6 @@
 //! The Controller service.
 
-use proto::csi::controller_server::Controller;
+use crate::grpc::controller_server::Controller;
 use proto::csi::controller_service_capability::{Rpc, Type, rpc};
 use proto::csi::validate_volume_capabilities_response::Confirmed;
 use proto::csi::*;

@@ -2,9 +2,9 @@
 
 use std::vec::IntoIter;
 
-use proto::csi::group_controller_server::GroupController;
+use crate::grpc::group_controller_server::GroupController;
+use crate::grpc::snapshot_metadata_server::SnapshotMetadata;
 use proto::csi::group_controller_service_capability::{Rpc, Type, rpc};
-use proto::csi::snapshot_metadata_server::SnapshotMetadata;
 use proto::csi::{
     BlockMetadata, BlockMetadataType, CreateVolumeGroupSnapshotRequest,
     CreateVolumeGroupSnapshotResponse, DeleteVolumeGroupSnapshotRequest,

@@ -1,6 +1,6 @@
 //! The Identity service: the plugin's name and its capabilities.
 
-use proto::csi::identity_server::Identity;
+use crate::grpc::identity_server::Identity;
 use proto::csi::plugin_capability::{Service, Type, VolumeExpansion, service, volume_expansion};
 use proto::csi::{
     GetPluginCapabilitiesRequest, GetPluginCapabilitiesResponse, GetPluginInfoRequest,

@@ -2,7 +2,7 @@
 //!
 //! It takes any volume id: the volume may have been created by another driver's controller.
 
-use proto::csi::node_server::Node;
+use crate::grpc::node_server::Node;
 use proto::csi::node_service_capability::{Rpc, Type, rpc};
 use proto::csi::{
     NodeExpandVolumeRequest, NodeExpandVolumeResponse, NodeGetCapabilitiesRequest,

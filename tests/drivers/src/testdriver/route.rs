@@ -28,23 +28,27 @@ use super::{answer, record};
 /// The generated services, all on one core.
 pub(super) struct Routes {
     core: Arc<Core>,
-    identity: csi::identity_server::IdentityServer<Core>,
-    controller: csi::controller_server::ControllerServer<Core>,
-    group: csi::group_controller_server::GroupControllerServer<Core>,
-    metadata: csi::snapshot_metadata_server::SnapshotMetadataServer<Core>,
-    node: csi::node_server::NodeServer<Core>,
+    identity: crate::grpc::identity_server::IdentityServer<Core>,
+    controller: crate::grpc::controller_server::ControllerServer<Core>,
+    group: crate::grpc::group_controller_server::GroupControllerServer<Core>,
+    metadata: crate::grpc::snapshot_metadata_server::SnapshotMetadataServer<Core>,
+    node: crate::grpc::node_server::NodeServer<Core>,
 }
 
 impl Routes {
     pub(super) fn new(core: Arc<Core>) -> Self {
         Self {
-            identity: csi::identity_server::IdentityServer::from_arc(Arc::clone(&core)),
-            controller: csi::controller_server::ControllerServer::from_arc(Arc::clone(&core)),
-            group: csi::group_controller_server::GroupControllerServer::from_arc(Arc::clone(&core)),
-            metadata: csi::snapshot_metadata_server::SnapshotMetadataServer::from_arc(Arc::clone(
+            identity: crate::grpc::identity_server::IdentityServer::from_arc(Arc::clone(&core)),
+            controller: crate::grpc::controller_server::ControllerServer::from_arc(Arc::clone(
                 &core,
             )),
-            node: csi::node_server::NodeServer::from_arc(Arc::clone(&core)),
+            group: crate::grpc::group_controller_server::GroupControllerServer::from_arc(
+                Arc::clone(&core),
+            ),
+            metadata: crate::grpc::snapshot_metadata_server::SnapshotMetadataServer::from_arc(
+                Arc::clone(&core),
+            ),
+            node: crate::grpc::node_server::NodeServer::from_arc(Arc::clone(&core)),
             core,
         }
     }

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::grpc::controller_client::ControllerClient;
+use crate::grpc::identity_client::IdentityClient;
+use crate::grpc::node_client::NodeClient;
 use bytes::{Buf, BufMut, Bytes};
 use http::{HeaderMap, HeaderValue};
-use proto::csi::controller_client::ControllerClient;
-use proto::csi::identity_client::IdentityClient;
-use proto::csi::node_client::NodeClient;
 use proto::csi::{
     ControllerGetVolumeRequest, ListVolumesRequest, ListVolumesResponse, NodePublishVolumeRequest,
     ProbeRequest,

@@ -1,11 +1,11 @@
 //! All RPCs on a fresh driver, and the driver's memory.
 
+use crate::grpc::controller_client::ControllerClient;
+use crate::grpc::group_controller_client::GroupControllerClient;
+use crate::grpc::identity_client::IdentityClient;
+use crate::grpc::node_client::NodeClient;
+use crate::grpc::snapshot_metadata_client::SnapshotMetadataClient;
 use bytes::Bytes;
-use proto::csi::controller_client::ControllerClient;
-use proto::csi::group_controller_client::GroupControllerClient;
-use proto::csi::identity_client::IdentityClient;
-use proto::csi::node_client::NodeClient;
-use proto::csi::snapshot_metadata_client::SnapshotMetadataClient;
 use proto::csi::*;
 use tonic::{Code, Status};
 

@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::Context;
+use drivers::grpc::controller_client::ControllerClient;
 use harness::requests::{capability, create};
 use harness::world::NODE;
 use http::Uri;
 use hyper_util::rt::TokioIo;
 use prost::Message;
 use proto::csi;
-use proto::csi::controller_client::ControllerClient;
 use tokio::net::UnixStream;
 use tokio::sync::watch;
 use tokio::time::Instant;
