@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -44,8 +43,7 @@ use crate::state::policy::Policy;
 use crate::state::store::leadership::{Leadership, Role};
 use crate::state::store::measured::Measured;
 use crate::state::store::replicated::Joining;
-use crate::state::store::ring;
-use crate::state::store::url::{Opened, StoreAt};
+use crate::state::store::url::Opened;
 use crate::state::store::writer::Store;
 use crate::telemetry::calls::Calls;
 
@@ -131,9 +129,15 @@ async fn start(
     let admin = Socket::bind_for(&config.admin, http1::MODE)?;
     let health = Arc::new(Health::default());
     serve_http(config.http, &health, &groups.watching).await?;
+    if config.calls.is_some() {
+        warn!(
+            "`calls` (--calls) has no effect: csi-cloud keeps the calls that ended in memory only. \
+             Remove it from the configuration, and delete its file and STORE.calls beside a store \
+             that is a file"
+        );
+    }
     let calls = Arc::new(Calls::default());
     let store = open(&config, &calls, &health, &groups.keeping).await?;
-    keep_ended(config.store.clone(), config.calls.take(), &calls, &groups.keeping).await?;
     let store = store.with_quotas(config.quotas).with_creates_held(!config.new_leases);
     let roles = follow_roles(store.leadership().clone(), calls.clone());
     groups.watching.spawn_until_stop("roles", roles);
@@ -384,21 +388,6 @@ async fn open(
             Ok(Store::join(cluster, tasks).await?)
         }
     }
-}
-
-/// Takes the calls that ended before the last stop, and keeps those that end from now on.
-async fn keep_ended(
-    at: StoreAt,
-    named: Option<PathBuf>,
-    calls: &Arc<Calls>,
-    tasks: &Tasks,
-) -> anyhow::Result<()> {
-    // After the store is open, so that a file beside it is no other csi-cloud's.
-    let opened = tokio::task::spawn_blocking(move || at.ring(named)).await;
-    let Some((ring, ended)) = opened.context("the history was not opened")? else { return Ok(()) };
-    calls.ended.restore(ended);
-    tasks.spawn("history", ring::keep(calls.clone(), ring, tasks.clone()));
-    Ok(())
 }
 
 /// The drivers, with the sockets of their fronts if there are to be any.

@@ -31,6 +31,15 @@ pub struct EndedQuery {
     pub limit: Option<usize>,
 }
 
+/// The calls that ended.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EndedList {
+    /// The time since which calls are known, in ms since 1970: the start of this csi-cloud.
+    pub since_ms: u64,
+    /// The calls, the newest first.
+    pub calls: Vec<EndedView>,
+}
+
 /// A call that ended.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EndedView {
@@ -56,6 +65,9 @@ pub struct EndedView {
     pub took_ms: u64,
     /// The number of times that it may have been sent to its node.
     pub attempts: u32,
+    /// The failures in a row of this method about this subject, this one included; 0 if it was
+    /// carried out.
+    pub failures: u32,
 }
 
 impl AdminState {
@@ -70,7 +82,7 @@ impl AdminState {
     }
 
     /// The calls that ended, the newest first.
-    pub(super) fn ended_calls(&self, query: &EndedQuery) -> Vec<EndedView> {
+    pub(super) fn ended_calls(&self, query: &EndedQuery) -> EndedList {
         let EndedQuery { driver, node, subject, failed, limit } = query;
         let wanted = |call: &EndedCall| {
             driver.as_ref().is_none_or(|driver| call.driver == *driver)
@@ -79,7 +91,8 @@ impl AdminState {
                 && (!failed || call.failed())
         };
         let latest = self.calls.ended.latest(wanted);
-        latest.iter().take(limit.unwrap_or(MOST)).map(|call| view(call)).collect()
+        let calls = latest.iter().take(limit.unwrap_or(MOST)).map(|call| view(call)).collect();
+        EndedList { since_ms: self.calls.ended.since(), calls }
     }
 }
 
@@ -100,6 +113,7 @@ fn view(call: &EndedCall) -> EndedView {
         message: call.message.to_string(),
         took_ms: u64::try_from(call.duration.as_millis()).unwrap_or(u64::MAX),
         attempts: call.attempts,
+        failures: call.failures,
     }
 }
 
@@ -124,7 +138,7 @@ mod tests {
             ongoing.ended(&Outcome { code, message: "said".into() });
         }
         let shown = |query: EndedQuery| {
-            let shown = admin.ended_calls(&query);
+            let shown = admin.ended_calls(&query).calls;
             shown.into_iter().map(|call| (call.subject, call.code)).collect::<Vec<_>>()
         };
         let call = |subject: &str, code: &str| (subject.to_owned(), code.to_owned());
@@ -134,13 +148,14 @@ mod tests {
         let of = |text: &str| EndedQuery { subject: Some(text.into()), ..EndedQuery::default() };
         assert_eq!(shown(of("2")), all[1..2]);
         refuse(&admin, "shop/data", "pvc-7", "n2");
-        let refused = &admin.ended_calls(&of("shop/"))[0];
+        let refused = &admin.ended_calls(&of("shop/")).calls[0];
         assert_eq!((&*refused.subject, refused.claim.as_deref()), ("pvc-7", Some("shop/data")));
         let at = |node: &str| EndedQuery { node: node.parse().ok(), ..EndedQuery::default() };
         assert_eq!((shown(at("n1")).len(), shown(at("n3")).len()), (3, 0));
         let other = "e.example".parse().ok();
         assert!(shown(EndedQuery { driver: other, ..EndedQuery::default() }).is_empty());
-        let newest = admin.ended_calls(&EndedQuery { limit: Some(1), ..EndedQuery::default() });
+        let one = EndedQuery { limit: Some(1), ..EndedQuery::default() };
+        let newest = admin.ended_calls(&one).calls;
         assert_eq!(newest.len(), 1);
         let id = format!("{:032x}", 7);
         assert_eq!((&newest[0].id, &*newest[0].message), (&id, "node n2 has no link"));

@@ -1,12 +1,17 @@
 //! `csi-cloud calls`.
 
+use std::io;
+use std::io::Write;
+
+use proto::admin::client::Client;
+use proto::admin::output::Output;
 use tokio::time::Duration;
 
 use crate::admin::calls::{CallView, PATH};
 use crate::admin::ended_calls;
-use crate::admin::ended_calls::{EndedQuery, EndedView};
+use crate::admin::ended_calls::{EndedList, EndedQuery, EndedView};
 use crate::cli::cells::{age, optional, short, since};
-use crate::cli::output::{answered, whole};
+use crate::cli::output::{PROGRAM, print, whole};
 use crate::config::admin_arguments::Calls;
 
 /// The headers of a table of calls.
@@ -14,7 +19,7 @@ pub(super) const HEADERS: &[&str] = &["RPC", "DRIVER", "NODE", "SUBJECT", "AGE",
 
 /// The headers of a table of calls that ended.
 const ENDED: &[&str] =
-    &["AGE", "RPC", "DRIVER", "NODE", "SUBJECT", "CODE", "TOOK", "TRIES", "MESSAGE"];
+    &["AGE", "RPC", "DRIVER", "NODE", "SUBJECT", "CODE", "TOOK", "TRIES", "FAILED", "MESSAGE"];
 
 /// Prints the calls in flight, or those that ended.
 ///
@@ -26,7 +31,14 @@ pub(super) async fn run(list: Calls) -> anyhow::Result<()> {
         return whole(&show, PATH, HEADERS, row).await.map(drop);
     }
     let query = EndedQuery { driver, node, subject, failed, limit: Some(limit) };
-    answered(&show, ended_calls::PATH, &query, ENDED, ended_row).await.map(drop)
+    let mut client = Client::connect(PROGRAM, &show.reach.socket()).await?;
+    let EndedList { since_ms, calls } = client.ask(ended_calls::PATH, &query).await?;
+    print(&show, &calls, ENDED, ended_row)?;
+    if show.output == Output::Table {
+        let since = since(since_ms);
+        writeln!(io::stdout().lock(), "\ncalls of the last {since}, since csi-cloud started")?;
+    }
+    Ok(())
 }
 
 /// A call's row.
@@ -56,8 +68,18 @@ fn ended_row(call: &EndedView) -> Vec<String> {
         call.code.clone(),
         lasted(call.took_ms),
         call.attempts.to_string(),
+        failed(call.failures),
         short(&call.message),
     ]
+}
+
+/// The failures in a row; empty if the call was carried out.
+fn failed(failures: u32) -> String {
+    match failures {
+        0 => String::new(),
+        1 => "once".to_owned(),
+        many => format!("{many} times"),
+    }
 }
 
 /// A duration, which may be short.

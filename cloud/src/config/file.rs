@@ -61,7 +61,7 @@ pub struct Config {
     pub csidrivers: BTreeMap<DriverName, CsiDriverSettings>,
     /// The store of all records.
     pub store: StoreAt,
-    /// The file of the calls that ended, if it is not beside the store.
+    /// Ignored with a warning: calls that ended are in memory since 0.3.0.
     pub calls: Option<PathBuf>,
     /// The admin socket.
     pub admin: PathBuf,

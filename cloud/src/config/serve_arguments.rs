@@ -38,9 +38,8 @@ pub struct Serve {
     /// csi-clouds; or memory: to forget them at the end
     #[arg(long, value_name = "URL")]
     pub store: Option<StoreAt>,
-    /// The file of the last calls that ended; each csi-cloud needs its own [default: beside a store
-    /// that is a file, nowhere otherwise]
-    #[arg(long, value_name = "FILE")]
+    /// Ignored with a warning: calls that ended are in memory since 0.3.0
+    #[arg(long, value_name = "FILE", hide = true)]
     pub calls: Option<PathBuf>,
     /// The name of this csi-cloud among several with one store in etcd [default: the host's name]
     #[arg(long, value_name = "NAME", value_parser = replica_name)]

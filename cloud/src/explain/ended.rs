@@ -1,5 +1,6 @@
 //! The last calls that ended, as links of the chain. The newest is the last one.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use proto::admin::cells::age;
@@ -27,13 +28,23 @@ impl Explainer<'_> {
         let about = subjects.iter().flat_map(|subject| self.calls.ended.about(driver, subject));
         let mut ended: Vec<_> = about.collect();
         ended.sort_by_key(|call| std::cmp::Reverse(call.number));
-        follow(chain, ended.iter().map(|call| &**call), clock::now())
+        self.follow_known(chain, &ended)
     }
 
     /// The last calls at a node. Returns the verdict if the last one failed.
     pub(super) fn follow_ended_at(&self, chain: &mut Chain, node: &NodeName) -> Option<Verdict> {
-        let ended = self.calls.ended.at(node);
-        follow(chain, ended.iter().map(|call| &**call), clock::now())
+        self.follow_known(chain, &self.calls.ended.at(node))
+    }
+
+    /// Adds the first of these calls. If they are few, says since when calls are known.
+    fn follow_known(&self, chain: &mut Chain, ended: &[Arc<EndedCall>]) -> Option<Verdict> {
+        let now = clock::now();
+        if ended.len() < SHOWN {
+            let known = age(Duration::from_millis(now.saturating_sub(self.calls.ended.since())));
+            let found = format!("since csi-cloud started, {known} ago");
+            chain.step("calls that ended", "known", found);
+        }
+        follow(chain, ended.iter().map(|call| &**call), now)
     }
 }
 
@@ -69,11 +80,20 @@ fn found(call: &EndedCall, now: u64) -> String {
     };
     let message = plain(&call.message);
     let message = if message.is_empty() { message } else { format!(": {message}") };
-    format!("{at}{} ago, took {took}{attempts}{message}", since(call, now))
+    let row = row(call, now);
+    format!("{at}{} ago, took {took}{attempts}{row}{message}", since(call.at, now))
 }
 
-fn since(call: &EndedCall, now: u64) -> String {
-    age(Duration::from_millis(now.saturating_sub(call.at)))
+/// The failures before this one, if there are any.
+fn row(call: &EndedCall, now: u64) -> String {
+    match call.failures {
+        0 | 1 => String::new(),
+        many => format!(", failed {many} times in {}", since(call.failing_since, now)),
+    }
+}
+
+fn since(at: u64, now: u64) -> String {
+    age(Duration::from_millis(now.saturating_sub(at)))
 }
 
 /// The verdict on a call that failed. Its message is what its caller got.
@@ -85,7 +105,7 @@ fn failed(call: &EndedCall, now: u64) -> Option<Verdict> {
     let code = code_name(call.code);
     let message = plain(&call.message);
     let what = format!("{rpc} of {} failed", subject(call));
-    let when = since(call, now);
+    let when = since(call.at, now);
     let verdict = match &call.node {
         Some(node) => Verdict::of(
             Cause::CallFailed,
@@ -122,7 +142,8 @@ mod tests {
             message: message.into(),
             duration: Duration::from_secs(2),
             attempts: 3,
-            news: false,
+            failures: if code == Code::Ok { 0 } else { 7 },
+            failing_since: 1000,
         }
     }
 
@@ -137,6 +158,10 @@ mod tests {
         assert_eq!(found, [line(7), line(6), line(5)]);
         assert_eq!(ended.steps[0].object, "last ControllerPublishVolume of v1");
         assert_eq!(ended.steps[0].state, "OK");
+        let mut chain = Chain::default();
+        follow(&mut chain, [call(5, Code::Internal, "no")].iter(), 10_000);
+        let failed = &chain.end(|| Verdict::fine("")).steps[0].found;
+        assert_eq!(failed, "at node n1 5s ago, took 2s, sent 3 times, failed 7 times in 9s: no");
     }
 
     #[test]

@@ -262,7 +262,8 @@ mod tests {
             message: "node n1 has no link".into(),
             duration: Duration::ZERO,
             attempts: 0,
-            news: false,
+            failures: 1,
+            failing_since: 1_000,
         };
         let expand = |subject, code| call("ControllerExpandVolume", subject, code);
         let (node, claimants) = growing(&state, &expand("v1", Code::Unavailable), RETRIED).unwrap();

@@ -1,40 +1,38 @@
-//! The last calls that ended, about each subject, for operators.
+//! The calls that ended since this csi-cloud started, for operators, in memory only.
 //!
-//! Kept are the last 8 calls about each subject of a driver. Of the calls without a subject, lists
-//! for example, only the last 8 failures of each method are.
+//! Kept are failures, the newest one of each method about each subject of a driver with the number
+//! of failures in a row, and the last calls with a subject that were carried out. Logs have the
+//! rest.
 //!
-//! The bound: 5,000 subjects and 16 MiB, and the least recently used subject goes first. Until they
-//! are written, calls take 5 MiB more. Those without a subject take 200 KiB for each driver.
+//! The bound: 4,096 failures and 1,024 other calls, the oldest go first. They take 12 MiB if all
+//! names and messages are as long as they may be, and usually less than 2 MiB.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use ahash::HashMap;
+use proto::host::clock;
 use parking_lot::{Mutex, MutexGuard};
 use proto::host::plain::start;
 use proto::http2::call_id::CallId;
 use proto::names::{DriverName, NodeName};
 use tonic::Code;
 
-/// The calls kept of each subject, and the failures kept of each method without one.
-const LAST: usize = 8;
-/// The subjects of which calls are kept.
-const MAX_SUBJECTS: usize = 5_000;
-/// The memory of all calls that have a subject, in bytes.
-const MAX_BYTES: usize = 16 * 1024 * 1024;
+/// The failures kept: one of each method about each subject of a driver.
+const MAX_FAILURES: usize = 4_096;
+/// The calls kept that were carried out.
+const MAX_SUCCESSES: usize = 1_024;
 /// The number of characters kept of a call's subject; an id may have thousands.
 pub(super) const SHOWN: usize = 256;
 /// The longest message kept, in bytes; longer ones are cut.
 const MAX_MESSAGE: usize = 512;
 /// The longest claim in Kubernetes: a namespace has at most 63 bytes, and a name 253.
 const MAX_CLAIM: usize = 63 + 1 + 253;
-/// The most calls that wait to be written; older ones are not.
-pub(crate) const MAX_UNWRITTEN: usize = 4_096;
-/// The memory of a subject beside its text and its calls, in bytes: its entries in both maps.
-const SUBJECT: usize = 256;
-/// For so long a failure that comes again is no news, in ms.
-const NO_NEWS: u64 = 60_000;
+/// A repeated failure is logged again after this long, in ms.
+const LOG_INTERVAL_MS: u64 = 60_000;
+/// The different failures of one method about one subject that are remembered as logged.
+const MAX_LOGGED: usize = 8;
 
 /// A call that ended.
 ///
@@ -43,7 +41,7 @@ const NO_NEWS: u64 = 60_000;
 /// the same text in Events. Subject and message come from peers, so views escape them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EndedCall {
-    /// Its place in the order in which calls ended, over restarts.
+    /// Its place in the order in which calls ended.
     pub number: u64,
     /// The time at which it ended, in ms since 1970.
     pub at: u64,
@@ -53,7 +51,8 @@ pub struct EndedCall {
     pub rpc: &'static str,
     /// The driver of the front.
     pub driver: DriverName,
-    /// The node that it was last sent to, or that was full; none if that is none, or several.
+    /// The node that it was last sent to, or that was full. `None` if there is no such node, or
+    /// several.
     pub node: Option<NodeName>,
     /// The first 256 characters of its id or name; empty if it has none.
     pub subject: Arc<str>,
@@ -68,8 +67,11 @@ pub struct EndedCall {
     pub duration: Duration,
     /// The number of times that it may have been sent to the node.
     pub attempts: u32,
-    /// True if it is a failure that the log has.
-    pub(crate) news: bool,
+    /// The failures in a row of this method about this subject, this one included. 0 if it was
+    /// carried out.
+    pub failures: u32,
+    /// The time at which the first failure of the row ended, in ms since 1970.
+    pub failing_since: u64,
 }
 
 /// The outcome of a call.
@@ -95,59 +97,54 @@ pub(super) struct CallEnd<'a> {
 }
 
 /// The calls that ended.
-#[derive(Default)]
-pub struct Ended(Mutex<EndedTable>);
+pub struct Ended {
+    since: u64,
+    table: Mutex<EndedTable>,
+}
 
 #[derive(Default)]
 struct EndedTable {
     /// The number of the next call.
     next: u64,
-    subjects: BTreeMap<DriverName, HashMap<Arc<str>, Calls>>,
-    /// The subjects by the number of their last call: the least recently used one comes first.
-    order: BTreeMap<u64, (DriverName, Arc<str>)>,
-    /// The memory of all subjects and their calls, in bytes.
-    bytes: usize,
-    /// The failures of calls without a subject.
-    failures: BTreeMap<(DriverName, &'static str), Calls>,
-    /// The calls that are yet to be written; none if nobody writes them.
-    unwritten: Option<VecDeque<Arc<EndedCall>>>,
+    /// The failures by the number of the newest one: the oldest comes first.
+    failures: BTreeMap<u64, Failure>,
+    /// The keys of `failures` by subject, of all drivers and methods.
+    by_subject: HashMap<Arc<str>, Vec<u64>>,
+    /// The calls that were carried out, the oldest first.
+    successes: VecDeque<Arc<EndedCall>>,
 }
 
-/// The last calls about one thing, the oldest first.
+/// The failures of one method about one subject of a driver.
+struct Failure {
+    newest: Arc<EndedCall>,
+    /// True after a call about the same subject was carried out.
+    is_over: bool,
+    logged: Logged,
+}
+
+/// The failures of the last minute that the log has: when, and a hash of what it says.
 #[derive(Default)]
-struct Calls {
-    subject: Arc<str>,
-    last: VecDeque<Arc<EndedCall>>,
+struct Logged(Vec<(u64, u64)>);
+
+impl Default for Ended {
+    fn default() -> Self {
+        Self { since: clock::now(), table: Mutex::default() }
+    }
 }
 
 impl Ended {
-    /// Takes the calls that were written before, and notes those that are to be written from now
-    /// on.
-    pub fn restore(&self, mut calls: Vec<EndedCall>) {
-        calls.sort_by_key(|call| call.number);
-        let mut kept = self.lock();
-        for call in calls {
-            kept.next = kept.next.max(call.number.saturating_add(1));
-            let driver = call.driver.clone();
-            let text = call.subject.clone();
-            kept.keep(&driver, call.rpc, &text, |of| EndedCall { subject: of.subject(), ..call });
-        }
-        kept.unwritten.get_or_insert_default();
+    /// The time since which calls are known: the start of this csi-cloud, in ms since 1970.
+    pub fn since(&self) -> u64 {
+        self.since
     }
 
-    /// The calls that have not been written yet, the oldest first. They count as written now.
-    pub fn unwritten(&self) -> Vec<Arc<EndedCall>> {
-        let mut kept = self.lock();
-        let unwritten = kept.unwritten.as_mut().map(std::mem::take).unwrap_or_default();
-        drop(kept);
-        unwritten.into()
-    }
-
-    /// The last calls about a subject of a driver, the newest first.
+    /// The calls about a subject of a driver, the newest first.
     pub fn about(&self, driver: &DriverName, subject: &str) -> Vec<Arc<EndedCall>> {
-        let kept = self.lock();
-        let calls = kept.subjects.get(driver).and_then(|subjects| subjects.get(shown(subject)));
-        calls.map(|calls| calls.last.iter().rev().cloned().collect()).unwrap_or_default()
+        let subject = shown(subject);
+        if subject.is_empty() {
+            return Vec::new();
+        }
+        self.latest(|call| *call.subject == *subject && call.driver == *driver)
     }
 
     /// The last call that was to make a volume for a claim, which is `NAMESPACE/NAME`.
@@ -155,11 +152,23 @@ impl Ended {
         self.latest(|call| call.claim.as_deref() == Some(claim)).into_iter().next()
     }
 
-    /// The last call about each subject, if it failed, and when the failures before it began.
+    /// The newest failure about each subject, unless a later call about it was carried out, and
+    /// when the failures before it began.
     pub fn failing(&self) -> Vec<(Arc<EndedCall>, u64)> {
-        let kept = self.lock();
-        let subjects = kept.subjects.values().flat_map(HashMap::values);
-        subjects.filter_map(|calls| calls.failing()).collect()
+        let table = self.lock();
+        let mut failing: Vec<(Arc<EndedCall>, u64)> = Vec::new();
+        let mut places: HashMap<(&DriverName, &str), usize> = HashMap::default();
+        for Failure { newest, is_over, .. } in table.failures.values().rev() {
+            if *is_over || newest.subject.is_empty() {
+                continue;
+            }
+            let place = *places.entry((&newest.driver, &*newest.subject)).or_insert(failing.len());
+            match failing.get_mut(place) {
+                Some((_, since)) => *since = newest.failing_since.min(*since),
+                None => failing.push((newest.clone(), newest.failing_since)),
+            }
+        }
+        failing
     }
 
     /// The calls of those that are kept that were last sent to a node, the newest first.
@@ -169,132 +178,126 @@ impl Ended {
 
     /// The last calls of which this is true, the newest first.
     pub fn latest(&self, is_wanted: impl Fn(&EndedCall) -> bool) -> Vec<Arc<EndedCall>> {
-        let kept = self.lock();
-        let subjects = kept.subjects.values().flat_map(HashMap::values);
-        let all = subjects.chain(kept.failures.values()).flat_map(|calls| &calls.last);
+        let table = self.lock();
+        let failures = table.failures.values().map(|failure| &failure.newest);
+        let all = failures.chain(&table.successes);
         let mut wanted: Vec<_> = all.filter(|call| is_wanted(call)).cloned().collect();
-        drop(kept);
+        drop(table);
         wanted.sort_by_key(|call| std::cmp::Reverse(call.number));
         wanted
     }
 
-    /// Keeps a call, unless it is one without a subject that was carried out. Returns a failure
-    /// that is news.
+    /// Keeps a call, unless it was carried out and has no subject. Returns a failure that the log
+    /// has not had in the last minute.
     pub(super) fn add(&self, facts: CallEnd<'_>) -> Option<Arc<EndedCall>> {
-        if facts.outcome.code == Code::Ok && facts.subject.is_empty() {
-            return None;
+        let mut table = self.lock();
+        if facts.outcome.code != Code::Ok {
+            return table.add_failure(facts);
         }
-        let mut kept = self.lock();
-        let number = kept.next;
-        kept.next += 1;
-        let CallEnd { driver, rpc, subject, .. } = facts;
-        let call = kept.keep(driver, rpc, subject, |of| facts.ended(number, of));
-        if let Some(unwritten) = &mut kept.unwritten {
-            if unwritten.len() == MAX_UNWRITTEN {
-                unwritten.pop_front();
-            }
-            unwritten.push_back(call.clone());
+        table.end_failures(&facts);
+        if !facts.subject.is_empty() {
+            table.add_success(facts);
         }
-        drop(kept);
-        Some(call).filter(|call| call.news)
+        None
     }
 
     fn lock(&self) -> MutexGuard<'_, EndedTable> {
-        self.0.lock()
+        self.table.lock()
     }
 }
 
 impl EndedTable {
-    /// Keeps the call that `ended` makes of those before it, and forgets what is too much.
-    fn keep(
-        &mut self,
-        driver: &DriverName,
-        rpc: &'static str,
-        subject: &str,
-        ended: impl FnOnce(&Calls) -> EndedCall,
-    ) -> Arc<EndedCall> {
-        if subject.is_empty() {
-            let calls = self.failures.entry((driver.clone(), rpc)).or_default();
-            let call = Arc::new(ended(calls));
-            calls.push(call.clone());
-            return call;
-        }
-        let subjects = match self.subjects.get_mut(driver) {
-            Some(subjects) => subjects,
-            None => self.subjects.entry(driver.clone()).or_default(),
-        };
-        let calls = match subjects.get_mut(subject) {
-            Some(calls) => calls,
-            None => {
-                let subject: Arc<str> = subject.into();
-                self.bytes += SUBJECT + subject.len();
-                let calls = Calls { subject: subject.clone(), ..Calls::default() };
-                subjects.entry(subject).or_insert(calls)
+    /// Marks the failures as over that a call that was carried out ends: all about its subject, or
+    /// those of its method if it has none.
+    fn end_failures(&mut self, facts: &CallEnd<'_>) {
+        let Some(numbers) = self.by_subject.get(facts.subject) else { return };
+        for number in numbers {
+            if let Some(Failure { newest, is_over, .. }) = self.failures.get_mut(number)
+                && newest.driver == *facts.driver
+                && (!facts.subject.is_empty() || newest.rpc == facts.rpc)
+            {
+                *is_over = true;
             }
-        };
-        let before = calls.last.back().map(|last| last.number);
-        let call = Arc::new(ended(calls));
-        self.bytes += call.size();
-        self.bytes -= calls.push(call.clone());
-        let key = before.and_then(|before| self.order.remove(&before));
-        let key = key.unwrap_or_else(|| (driver.clone(), calls.subject.clone()));
-        self.order.insert(call.number, key);
-        while self.order.len() > MAX_SUBJECTS || self.bytes > MAX_BYTES {
-            self.forget_oldest();
         }
-        call
     }
 
-    /// Forgets the least recently used subject.
-    fn forget_oldest(&mut self) {
-        let Some((_, (driver, subject))) = self.order.pop_first() else {
-            // Nothing is kept, so nothing is counted.
-            self.bytes = 0;
-            return;
-        };
-        let Some(subjects) = self.subjects.get_mut(&driver) else { return };
-        if let Some(calls) = subjects.remove(&subject) {
-            let size: usize = calls.last.iter().map(|call| call.size()).sum();
-            self.bytes -= size + SUBJECT + subject.len();
+    fn add_success(&mut self, facts: CallEnd<'_>) {
+        let subject = self.subject(facts.subject);
+        let call = facts.ended(self.take_number(), subject, None);
+        if self.successes.len() == MAX_SUCCESSES {
+            self.successes.pop_front();
         }
-        if subjects.is_empty() {
-            self.subjects.remove(&driver);
+        self.successes.push_back(Arc::new(call));
+    }
+
+    /// Keeps a failure in place of the one before it. Returns it if the log has not had it.
+    fn add_failure(&mut self, facts: CallEnd<'_>) -> Option<Arc<EndedCall>> {
+        let subject = self.subject(facts.subject);
+        let before = self.take_failure(&facts);
+        let row = before.as_ref().filter(|before| !before.is_over);
+        let number = self.take_number();
+        let call = Arc::new(facts.ended(number, subject, row.map(|row| &*row.newest)));
+        let mut logged = before.map(|before| before.logged).unwrap_or_default();
+        let hash =
+            self.by_subject.hasher().hash_one((i32::from(call.code), &call.node, &call.message));
+        let is_news = logged.add(call.at, hash);
+        self.by_subject.entry(call.subject.clone()).or_default().push(number);
+        self.failures.insert(number, Failure { newest: call.clone(), is_over: false, logged });
+        if self.failures.len() > MAX_FAILURES
+            && let Some((oldest, failure)) = self.failures.pop_first()
+        {
+            self.forget_number(&failure.newest.subject, oldest);
         }
+        is_news.then_some(call)
+    }
+
+    /// Takes out the failure of this method about this subject of this driver.
+    fn take_failure(&mut self, facts: &CallEnd<'_>) -> Option<Failure> {
+        let numbers = self.by_subject.get(facts.subject)?;
+        let is_same = |call: &EndedCall| call.driver == *facts.driver && call.rpc == facts.rpc;
+        let number = *numbers.iter().find(|number| {
+            self.failures.get(number).is_some_and(|failure| is_same(&failure.newest))
+        })?;
+        self.forget_number(facts.subject, number);
+        self.failures.remove(&number)
+    }
+
+    fn forget_number(&mut self, subject: &str, number: u64) {
+        let Some(numbers) = self.by_subject.get_mut(subject) else { return };
+        numbers.retain(|kept| *kept != number);
+        if numbers.is_empty() {
+            self.by_subject.remove(subject);
+        }
+    }
+
+    /// The text of a subject, which its failures share.
+    fn subject(&self, subject: &str) -> Arc<str> {
+        match self.by_subject.get_key_value(subject) {
+            Some((shared, _)) => shared.clone(),
+            None => subject.into(),
+        }
+    }
+
+    fn take_number(&mut self) -> u64 {
+        let number = self.next;
+        self.next += 1;
+        number
     }
 }
 
-impl Calls {
-    /// The last call if it failed, and when the first of its row of failures ended.
-    fn failing(&self) -> Option<(Arc<EndedCall>, u64)> {
-        let row = self.last.iter().rev().take_while(|call| call.failed());
-        let first = row.last()?;
-        Some((self.last.back()?.clone(), first.at))
-    }
-
-    fn subject(&self) -> Arc<str> {
-        self.subject.clone()
-    }
-
-    /// Adds a call, and returns the bytes of the one that goes for it.
-    fn push(&mut self, call: Arc<EndedCall>) -> usize {
-        let gone = if self.last.len() == LAST { self.last.pop_front() } else { None };
-        self.last.push_back(call);
-        gone.map_or(0, |gone| gone.size())
-    }
-
-    /// True for a failure, unless the log had the same one within the last minute. A caller that is
-    /// refused tries again for hours.
-    fn is_news(&self, facts: &CallEnd<'_>) -> bool {
-        let since = facts.at.saturating_sub(NO_NEWS);
-        let message = start(&facts.outcome.message, MAX_MESSAGE);
-        let is_same = |call: &Arc<EndedCall>| {
-            call.news
-                && call.at >= since
-                && (call.rpc, call.code) == (facts.rpc, facts.outcome.code)
-                && call.node == facts.node
-                && *call.message == *message
-        };
-        facts.outcome.code != Code::Ok && !self.last.iter().any(is_same)
+impl Logged {
+    /// Notes a failure. Returns false if the log had the same one within the last minute: a caller
+    /// that is refused tries again for hours.
+    fn add(&mut self, at: u64, hash: u64) -> bool {
+        self.0.retain(|(logged, _)| *logged >= at.saturating_sub(LOG_INTERVAL_MS));
+        if self.0.iter().any(|(_, logged)| *logged == hash) {
+            return false;
+        }
+        if self.0.len() == MAX_LOGGED {
+            self.0.remove(0);
+        }
+        self.0.push((at, hash));
+        true
     }
 }
 
@@ -303,32 +306,27 @@ impl EndedCall {
     pub fn failed(&self) -> bool {
         self.code != Code::Ok
     }
-
-    /// Its memory in bytes, without its subject's text, which its subject's calls share.
-    fn size(&self) -> usize {
-        // Beside it: two counters of the `Arc`, and two pointers in a queue that has spare room.
-        let texts = self.message.len() + self.claim.as_ref().map_or(0, |claim| claim.len());
-        size_of::<Self>() + 4 * size_of::<usize>() + texts
-    }
 }
 
 impl CallEnd<'_> {
-    /// The call with this number, after those.
-    fn ended(self, number: u64, before: &Calls) -> EndedCall {
+    /// The call with this number, after `row`, the failure before it in its row of failures.
+    fn ended(self, number: u64, subject: Arc<str>, row: Option<&EndedCall>) -> EndedCall {
+        let failed = self.outcome.code != Code::Ok;
         EndedCall {
             number,
-            news: before.is_news(&self),
+            subject,
             at: self.at,
             id: self.id,
             rpc: self.rpc,
             driver: self.driver.clone(),
-            subject: before.subject(),
             claim: self.claim.filter(|claim| claim.len() <= MAX_CLAIM).map(Into::into),
             code: self.outcome.code,
             message: start(&self.outcome.message, MAX_MESSAGE).into(),
             node: self.node,
             duration: self.duration,
             attempts: self.attempts,
+            failures: row.map_or(0, |row| row.failures).saturating_add(u32::from(failed)),
+            failing_since: row.map_or(self.at, |row| row.failing_since),
         }
     }
 }

@@ -2,7 +2,6 @@
 //!
 //! Each backend is one file: `file` is redb, `memory` forgets. `replicated` is etcd, for several
 //! csi-clouds. `url` lists the kinds. All records are in memory too, so that routing never waits.
-//! `ring` is beside the store: what may be lost.
 
 pub mod backend;
 mod codec;
@@ -17,7 +16,6 @@ pub mod measured;
 pub mod memory;
 pub mod replica;
 pub mod replicated;
-pub mod ring;
 mod table;
 pub mod transfer;
 mod trust_codec;

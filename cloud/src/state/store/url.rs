@@ -12,9 +12,7 @@ use super::etcd_at::{EtcdAt, NoEtcdAt};
 use super::file;
 use super::file::File;
 use super::memory::Memory;
-use super::ring::Ring;
 use crate::etcd::settings::EtcdSettings;
-use crate::telemetry::ended::EndedCall;
 
 /// The location of the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,16 +74,6 @@ impl StoreAt {
             Self::Etcd(at) => Self::Etcd(EtcdAt { settings, ..at }),
             own @ (Self::File(_) | Self::Memory) => own,
         }
-    }
-
-    /// Opens the file that keeps the calls that ended, and reads them. Without a name it is beside
-    /// the store, and there is none beside a store that is no file.
-    pub fn ring(&self, named: Option<PathBuf>) -> Option<(Ring, Vec<EndedCall>)> {
-        let beside = match self {
-            Self::File(path) => Some(Ring::beside(path)),
-            Self::Etcd(_) | Self::Memory => None,
-        };
-        named.or(beside).map(Ring::open)
     }
 
     /// Resolves a relative path against this directory.
@@ -159,17 +147,6 @@ mod tests {
         ] {
             assert_eq!(text.parse::<StoreAt>(), expected, "{text}");
         }
-    }
-
-    #[test]
-    fn calls_are_kept_beside_a_file_or_where_it_is_said() {
-        let dir = tempfile::tempdir().unwrap();
-        let file = StoreAt::File(dir.path().join("cloud.redb"));
-        let etcd: StoreAt = "etcd://h:2379/p".parse().unwrap();
-        let named = dir.path().join("own.calls");
-        assert!(etcd.ring(None).is_none() && StoreAt::Memory.ring(None).is_none());
-        assert!(file.ring(None).is_some() && dir.path().join("cloud.redb.calls").exists());
-        assert!(etcd.ring(Some(named.clone())).is_some() && named.exists());
     }
 
     #[test]

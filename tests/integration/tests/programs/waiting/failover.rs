@@ -52,10 +52,7 @@ async fn a_call_is_answered_through_the_next_leader() -> anyhow::Result<()> {
     assert!(stopped.ended(START).await?.success());
     assert!(!created(&answer)?.volume_id.is_empty());
 
-    // It follows, and still knows the calls of the time when it led.
     world.replicas[second].start(&world.stand).await?;
-    let known = world.ended(second).await?;
-    assert!(known.contains(&"w".to_owned()), "{known:?}");
     world.stop().await
 }
 

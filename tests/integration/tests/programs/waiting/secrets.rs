@@ -72,6 +72,7 @@ async fn shown(world: &World) -> anyhow::Result<Vec<(String, Vec<u8>)>> {
         &["volumes", "--all"],
         &["intents", "--all"],
         &["calls"],
+        &["calls", "--ended"],
         &["top", "--count", "1"],
     ] {
         for output in ["table", "json"] {

@@ -40,9 +40,7 @@ impl World {
         let etcd = EtcdServer::start(stand.dir(), members).await?;
         let mut replicas = Vec::new();
         for name in NAMES {
-            let calls = format!("--calls={}", stand.at(&format!("{name}.calls")));
-            let replica = Replica::new(name, &["wss"], &etcd.url("edge-csi"), &[DRIVER])?;
-            let mut replica = replica.with(&[&calls]);
+            let mut replica = Replica::new(name, &["wss"], &etcd.url("edge-csi"), &[DRIVER])?;
             replica.start(&stand).await?;
             replicas.push(replica);
         }
@@ -74,15 +72,6 @@ impl World {
     ) -> anyhow::Result<RawAnswer> {
         let deadline = [("grpc-timeout", deadline)];
         self.front.send(&controller("CreateVolume"), frame::frame(&create(name)), &deadline).await
-    }
-
-    /// The names that calls were about of which a csi-cloud knows that they ended.
-    pub(super) async fn ended(&self, place: usize) -> anyhow::Result<Vec<String>> {
-        let admin = self.stand.at(&format!("{}/_admin.sock", self.replicas[place].name()));
-        let command = ["calls", "--ended", "--admin", &admin, "-o", "json"];
-        let calls: Value = serde_json::from_str(&self.stand.run("csi-cloud", &command).await?)?;
-        let calls = calls.as_array().context("no list")?.iter();
-        Ok(calls.filter_map(|call| call["subject"].as_str()).map(str::to_owned).collect())
     }
 
     /// The names of the driver's volumes.
