@@ -5,6 +5,8 @@
 
 pub mod cells;
 pub mod client;
+pub mod command;
+pub mod command_line;
 pub mod doctor;
 pub mod http1;
 pub mod output;
