@@ -127,7 +127,7 @@ page: ## The page in Chromium (Debian's chromium and chromium-driver), with 3 no
 	$(if $(SHORT),$(CARGO) build --workspace --locked,$(call RELEASE,bench))
 	$(if $(SHORT),target/debug,target/measure)/bench page $(if $(SHORT),--short)
 
-hop: build ## What a hop by `csi-cloud front` costs, printed; a measurement without a target
+hop: build ## What a hop by `csi-cloud relay` costs, printed; a measurement without a target
 	$(CARGO) test --workspace --test programs --locked --quiet -- --ignored --nocapture socket_relay::
 
 # The first run makes the store, so that the memory of the second one is that of a start.

@@ -3,8 +3,8 @@
 use std::process::ExitCode;
 
 use clap::Parser;
+use cloud::cli::{Cli, Command};
 use cloud::config::Config;
-use cloud::config::arguments::{Cli, Command};
 use proto::host::program;
 
 // Each call makes dozens of small allocations; docs/performance.md has what this saves.
@@ -23,7 +23,7 @@ fn main() -> ExitCode {
                 }
                 program::runtime(config.common.workers)?.block_on(cloud::serve(config))
             }
-            Command::Tool(tool) => cloud::cli::run::run(tool),
+            Command::Other(command) => command.run(),
         }
     })
 }

@@ -1,19 +1,24 @@
 //! The parts of csi-cloud that admin commands read and change.
 
+use proto::admin::command::{Program, Refusal};
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::PathBuf;
 use std::sync::Arc;
 
+use proto::config::places::{Places, SocketPlace};
 use proto::link::endpoint::Endpoint;
 use proto::link::tls::Credentials;
 use proto::names::{DriverName, NodeName};
 
 use crate::admin::doctor::installation::Installation;
 use crate::csi::front::Front;
+use crate::error::NotLeading;
 use crate::kubernetes::doctor::examine::Doctor;
 use crate::kubernetes::published::Published;
 use crate::nodes::links::Links;
 use crate::state::driver_state::DriverState;
 use crate::state::policy::Policy;
+use crate::state::store::backend::StoreError;
 use crate::state::store::writer::Store;
 use crate::telemetry::calls::{Calls, Stage};
 
@@ -39,6 +44,31 @@ pub struct AdminState {
     pub doctor: Option<Doctor>,
     /// The files and endpoints of the configuration; none in tests.
     pub installation: Option<Installation>,
+}
+
+impl Program for AdminState {
+    const NAME: &'static str = "csi-cloud";
+
+    fn socket(admin: Option<PathBuf>, config: Option<PathBuf>) -> (PathBuf, Vec<PathBuf>) {
+        let SocketPlace { path, tried } = Places::cloud().socket(admin, config);
+        (path, tried)
+    }
+
+    fn check_leads(&self) -> Result<(), Refusal> {
+        match self.links.leading().check() {
+            Err(NotLeading::Follows(leader)) => Err(Refusal::conflict(format!(
+                "this csi-cloud follows {leader}, which leads and has the links of all nodes; ask \
+                 {leader} (`csi-cloud replicas` shows who leads)"
+            ))),
+            Ok(()) | Err(_) => Ok(()),
+        }
+    }
+}
+
+impl From<StoreError> for Refusal {
+    fn from(error: StoreError) -> Self {
+        Self::because(&error)
+    }
 }
 
 /// Numbers of calls in flight by stage, for each driver that has any.

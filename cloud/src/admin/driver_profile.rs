@@ -1,27 +1,59 @@
 //! `csi-cloud driver profile`: what a driver's front reports from now on.
 
+use clap::Args;
+use proto::admin::command::{Command, Done, Refusal};
 use proto::csi::{Capabilities, Local, Method};
 use proto::names::{DriverName, NodeName};
 use serde::{Deserialize, Serialize};
 
 use crate::admin::admin_state::AdminState;
-use crate::admin::done::{Done, done};
-use crate::admin::refused::CommandError;
 use crate::state::clock::now;
 use crate::state::profile;
 use crate::state::record::Profile;
 
-/// The path of the command.
-pub(crate) const PATH: &str = "/driver/profile";
-
-/// Adopts the answers of a node's driver as the driver's profile.
-#[derive(Debug, Serialize, Deserialize)]
+/// Report what the driver at this node says it can, for example after an upgrade everywhere.
+///
+/// Sidecars read that once: the answer says which ones are to be started again. Nodes whose
+/// driver can less are set apart.
+#[derive(Debug, Args, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SetProfile {
-    /// The driver.
+    /// Its name
     pub driver: DriverName,
-    /// The node.
+    /// The node whose driver says what the front is to report
+    #[arg(long, value_name = "NODE")]
     pub from: NodeName,
+}
+
+impl Command<AdminState> for SetProfile {
+    const NAME: &'static str = "driver profile";
+    const PATH: &'static str = "/driver/profile";
+    type Answer = Done;
+
+    async fn carry_out(self, admin: &AdminState) -> Result<Done, Refusal> {
+        let Self { driver, from } = self;
+        if !admin.policies.contains_key(&driver) {
+            return Err(Refusal::unknown(format!("no driver {driver} has a front here")));
+        }
+        let found = admin.store.read(|state| {
+            let of = state.driver(&driver)?;
+            let at = of.at(&from).filter(|at| at.has_spoken() && of.is_member(&from))?;
+            Some((of.profile().cloned(), at.answers.clone()))
+        });
+        let Some((before, answers)) = found else {
+            return Err(Refusal::unknown(format!(
+                "node {from} has not said what driver {driver} can, or counts for nothing there; \
+                 `csi-cloud nodes` shows why"
+            )));
+        };
+        let profile = Profile { answers, since: now(), from: vec![from.clone()] };
+        let text = report(&driver, &from, before.as_ref(), &profile);
+        let of = driver.clone();
+        admin.store.write(move |txn| txn.set_profile(&of, Some(profile))).await?;
+        profile::check(&admin.store, &driver);
+        admin.links.refresh_scopes();
+        Ok(Done::logged(text))
+    }
 }
 
 /// The sidecars that read these capabilities, once, when they start.
@@ -37,38 +69,6 @@ fn readers(kind: Capabilities) -> &'static [&'static str] {
         Capabilities::Group => &["external-snapshotter"],
         // A kubelet asks its node.
         Capabilities::Node => &[],
-    }
-}
-
-impl AdminState {
-    /// Adopts the last answers of a node's driver as the driver's profile.
-    ///
-    /// # Errors
-    /// The driver has no front here, or the node's answers are not known or count for nothing. It
-    /// also fails if the change is not durable.
-    pub(super) async fn set_profile(&self, request: SetProfile) -> Result<Done, CommandError> {
-        let SetProfile { driver, from } = request;
-        if !self.policies.contains_key(&driver) {
-            return Err(CommandError::unknown(format!("no driver {driver} has a front here")));
-        }
-        let found = self.store.read(|state| {
-            let of = state.driver(&driver)?;
-            let at = of.at(&from).filter(|at| at.has_spoken() && of.is_member(&from))?;
-            Some((of.profile().cloned(), at.answers.clone()))
-        });
-        let Some((before, answers)) = found else {
-            return Err(CommandError::unknown(format!(
-                "node {from} has not said what driver {driver} can, or counts for nothing there; \
-                 `csi-cloud nodes` shows why"
-            )));
-        };
-        let profile = Profile { answers, since: now(), from: vec![from.clone()] };
-        let text = report(&driver, &from, before.as_ref(), &profile);
-        let of = driver.clone();
-        self.store.write(move |txn| txn.set_profile(&of, Some(profile))).await?;
-        profile::check(&self.store, &driver);
-        self.links.refresh_scopes();
-        Ok(done(text))
     }
 }
 

@@ -1,22 +1,44 @@
 //! `csi-cloud drivers`: scope, placement, capabilities and mismatches of each driver.
 
+use proto::admin::command::{Command, Refusal, Row};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
+use clap::Args;
 use proto::csi::{Capabilities, Local, Method};
 use proto::names::{DriverName, NodeName};
 use serde::{Deserialize, Serialize};
+use std::io;
+use std::io::Write;
 
 use crate::admin::admin_state::{AdminState, InFlight, count_linked, nodes_with};
-use crate::admin::driver_health::HealthView;
+use crate::admin::nodes::HealthView;
 use crate::state::capabilities;
 use crate::state::driver_state::DriverState;
 use crate::state::known::State;
 use crate::state::policy::{Placement, Policy, Scope};
 
+/// Capabilities on a line.
+const ON_A_LINE: usize = 4;
+/// Nodes of a driver that are named for one reason; `csi-cloud nodes` and JSON have all.
+const SHOWN: usize = 20;
 /// The most drivers without a front that are shown.
 const MAX_UNSERVED: usize = 256;
-/// The path of the command.
-pub(crate) const PATH: &str = "/drivers";
+
+/// Show the drivers: scope, placement, capabilities, where nodes differ.
+#[derive(Debug, Args, Serialize, Deserialize)]
+pub struct ListDrivers {}
+
+impl Command<AdminState> for ListDrivers {
+    const NAME: &'static str = "drivers";
+    const PATH: &'static str = "/drivers";
+    const READS: bool = true;
+    const NEEDS_LINKS: bool = true;
+    type Answer = Vec<DriverView>;
+
+    async fn carry_out(self, admin: &AdminState) -> Result<Vec<DriverView>, Refusal> {
+        Ok(admin.drivers())
+    }
+}
 
 /// A driver.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -60,6 +82,112 @@ pub struct DriverView {
     /// Its CSIDriver object: `ours`, `not yet`, or why it is left alone; none without Kubernetes.
     #[serde(default)]
     pub csidriver: Option<String>,
+}
+
+impl Row for DriverView {
+    const HEADERS: &'static [&'static str] = &[
+        "NAME",
+        "FRONT",
+        "SCOPE",
+        "PLACEMENT",
+        "NODES",
+        "LINKED",
+        "NOT UP",
+        "HOMES",
+        "OPEN",
+        "CALLS",
+        "CSIDRIVER",
+        "NODES DIFFER",
+        "SET APART",
+    ];
+
+    fn row(&self) -> Vec<String> {
+        let inferred = if self.scope_inferred { " (inferred)" } else { "" };
+        let elected = self.elected.as_ref().map(|node| format!("elected {node}"));
+        vec![
+            self.name.to_string(),
+            if self.front { "yes" } else { "no" }.into(),
+            format!("{}{inferred}", self.scope),
+            elected.unwrap_or_else(|| self.placement.clone()),
+            self.nodes.to_string(),
+            self.nodes_linked.to_string(),
+            self.not_up.len().to_string(),
+            self.homes.to_string(),
+            self.intents_open.to_string(),
+            self.calls.to_string(),
+            self.csidriver.clone().unwrap_or_default(),
+            self.mismatches.join("; "),
+            self.set_apart.len().to_string(),
+        ]
+    }
+
+    fn below(all: &[Self], out: &mut dyn Write) -> io::Result<()> {
+        for driver in all {
+            write_not_up(out, driver)?;
+            write_set_apart(out, driver)?;
+            write_more(out, driver)?;
+            write_capabilities(out, driver)?;
+        }
+        Ok(())
+    }
+}
+
+fn write_not_up(out: &mut dyn Write, driver: &DriverView) -> io::Result<()> {
+    let DriverView { name, not_up, .. } = driver;
+    if not_up.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "\n{name} is not up, by the word of its node, at:")?;
+    for (node, health) in not_up.iter().take(SHOWN) {
+        writeln!(out, "  {node}: {}", health.text())?;
+    }
+    and_more(out, not_up.len())
+}
+
+fn and_more(out: &mut dyn Write, all: usize) -> io::Result<()> {
+    match all.saturating_sub(SHOWN) {
+        0 => Ok(()),
+        more => writeln!(out, "  and {more} more"),
+    }
+}
+
+fn write_set_apart(out: &mut dyn Write, driver: &DriverView) -> io::Result<()> {
+    let DriverView { name, set_apart, .. } = driver;
+    if set_apart.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "\n{name} gets no new volumes at:")?;
+    for (node, reasons) in set_apart.iter().take(SHOWN) {
+        writeln!(out, "  {node}: {}", reasons.join("; "))?;
+    }
+    and_more(out, set_apart.len())
+}
+
+fn write_more(out: &mut dyn Write, driver: &DriverView) -> io::Result<()> {
+    let name = &driver.name;
+    let Some(profile) = driver.profile.as_ref().filter(|profile| !profile.more.is_empty()) else {
+        return Ok(());
+    };
+    writeln!(
+        out,
+        "\n{name} can more at all nodes than its front says: {}; `csi-cloud driver profile {name} \
+         --from NODE` takes that over",
+        profile.more.join(", ")
+    )
+}
+
+fn write_capabilities(out: &mut dyn Write, driver: &DriverView) -> io::Result<()> {
+    writeln!(out, "\n{} says that it can:", driver.name)?;
+    for (rpc, words) in driver.capabilities.iter().flatten() {
+        if words.is_empty() {
+            continue;
+        }
+        writeln!(out, "  {rpc}")?;
+        for line in words.chunks(ON_A_LINE) {
+            writeln!(out, "    {}", line.join(", "))?;
+        }
+    }
+    Ok(())
 }
 
 /// The profile of a driver.

@@ -2,6 +2,12 @@
 
 use std::sync::Arc;
 
+use proto::admin::command::{Answer, Command, Refusal, Row};
+use proto::admin::command_line::Printer;
+use proto::admin::output::Output;
+
+use crate::admin::cells::{lasted, optional, short, since};
+use clap::Args;
 use proto::csi::status::code_name;
 use proto::names::{DriverName, NodeName};
 use serde::{Deserialize, Serialize};
@@ -9,26 +15,39 @@ use serde::{Deserialize, Serialize};
 use crate::admin::admin_state::AdminState;
 use crate::telemetry::ended::EndedCall;
 
-/// The path of the command.
-pub(crate) const PATH: &str = "/calls/ended";
-
 /// The most calls that are shown unless more are asked for.
 pub(crate) const MOST: usize = 200;
 
 /// Asks for calls that ended.
-#[derive(Debug, Default, Serialize, Deserialize)]
+#[derive(Debug, Default, Args, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct EndedQuery {
-    /// Of this driver only.
+    /// Of this driver only
+    #[arg(long, value_name = "NAME", requires = "ended")]
     pub driver: Option<DriverName>,
-    /// Last sent to this node only.
+    /// Last sent to this node only
+    #[arg(long, value_name = "NODE", requires = "ended")]
     pub node: Option<NodeName>,
-    /// With this text in the id, name or claim only.
+    /// With this text in the volume's id, name or claim only
+    #[arg(long, value_name = "TEXT", requires = "ended")]
     pub subject: Option<String>,
-    /// Without those that were carried out.
+    /// Without those that were carried out
+    #[arg(long, requires = "ended")]
     pub failed: bool,
-    /// The most calls; 200 if that is not said.
+    /// The most calls that are shown [default: 200]
+    #[arg(long, value_name = "N", requires = "ended")]
     pub limit: Option<usize>,
+}
+
+impl Command<AdminState> for EndedQuery {
+    const NAME: &'static str = "";
+    const PATH: &'static str = "/calls/ended";
+    const READS: bool = true;
+    type Answer = EndedList;
+
+    async fn carry_out(self, admin: &AdminState) -> Result<EndedList, Refusal> {
+        Ok(admin.ended_calls(&self))
+    }
 }
 
 /// The calls that ended.
@@ -68,6 +87,46 @@ pub struct EndedView {
     /// The failures in a row of this method about this subject, this one included; 0 if it was
     /// carried out.
     pub failures: u32,
+}
+
+impl Row for EndedView {
+    const HEADERS: &'static [&'static str] =
+        &["AGE", "RPC", "DRIVER", "NODE", "SUBJECT", "CODE", "TOOK", "TRIES", "FAILED", "MESSAGE"];
+
+    fn row(&self) -> Vec<String> {
+        vec![
+            since(self.at_ms),
+            self.rpc.clone(),
+            self.driver.to_string(),
+            optional(self.node.as_ref()),
+            short(&self.subject),
+            self.code.clone(),
+            lasted(self.took_ms),
+            self.attempts.to_string(),
+            failed(self.failures),
+            short(&self.message),
+        ]
+    }
+}
+
+/// The failures in a row; empty if the call was carried out.
+fn failed(failures: u32) -> String {
+    match failures {
+        0 => String::new(),
+        1 => "once".to_owned(),
+        many => format!("{many} times"),
+    }
+}
+
+impl Answer for EndedList {
+    fn print(&self, to: &mut Printer<'_>) -> anyhow::Result<()> {
+        self.calls.print(to)?;
+        if to.output == Output::Table {
+            let since = since(self.since_ms);
+            writeln!(to.out, "\ncalls of the last {since}, since csi-cloud started")?;
+        }
+        Ok(())
+    }
 }
 
 impl AdminState {

@@ -1,13 +1,150 @@
-//! `csi-cloud explain`: why something waits.
+//! `csi-cloud explain`: why something waits. The verdict is the last line, since a terminal ends
+//! there.
+
+use proto::admin::command::{Answer, Command, Refusal};
+use std::io::Write;
+
+use clap::{ArgMatches, Args, FromArgMatches, Subcommand};
+use proto::admin::cells::short;
+use proto::admin::command_line::Printer;
+use proto::admin::output::{ListWriter, Output};
+use proto::names::{DriverName, NodeName};
+use serde::{Deserialize, Serialize};
 
 use crate::admin::admin_state::AdminState;
-use crate::explain::answer::{Cause, Explanation};
+use crate::explain::answer::{Cause, Explanation, Step};
 use crate::explain::ended::failure;
 use crate::explain::explainer::Explainer;
-use crate::explain::subject::Subject;
+use crate::explain::subject::{Namespaced, Subject};
 
-/// The path of the command.
-pub(crate) const PATH: &str = "/explain";
+/// Say why a pod, claim, snapshot, volume, node or driver waits, and what to do next.
+///
+/// It follows the chain to the node: claim, class, the scheduler's choice, volume, attachment,
+/// link, driver. The last line is the verdict. It reads only.
+#[derive(Debug, Args)]
+struct ExplainArguments {
+    /// What to explain.
+    #[command(subcommand)]
+    of: Explained,
+}
+
+/// What can be explained.
+#[derive(Debug, Subcommand)]
+enum Explained {
+    /// A PersistentVolumeClaim
+    Pvc {
+        /// Its namespace and name
+        #[arg(value_name = "NAMESPACE/NAME")]
+        name: Namespaced,
+    },
+    /// A PersistentVolume
+    Pv {
+        /// Its name
+        name: String,
+    },
+    /// A Pod, with all its claims
+    Pod {
+        /// Its namespace and name
+        #[arg(value_name = "NAMESPACE/NAME")]
+        name: Namespaced,
+    },
+    /// A VolumeSnapshot
+    Snapshot {
+        /// Its namespace and name
+        #[arg(value_name = "NAMESPACE/NAME")]
+        name: Namespaced,
+    },
+    /// A volume, by the driver's id
+    Volume {
+        /// Its driver
+        driver: DriverName,
+        /// Its id
+        id: String,
+    },
+    /// A node, with its drivers
+    Node {
+        /// Its name
+        node: NodeName,
+    },
+    /// A driver, with the nodes at which it cannot make volumes
+    Driver {
+        /// Its name
+        driver: DriverName,
+    },
+}
+
+/// The request of `csi-cloud explain`.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(transparent)]
+pub(crate) struct Explain(pub(crate) Subject);
+
+impl Args for Explain {
+    fn augment_args(command: clap::Command) -> clap::Command {
+        ExplainArguments::augment_args(command)
+    }
+
+    fn augment_args_for_update(command: clap::Command) -> clap::Command {
+        ExplainArguments::augment_args_for_update(command)
+    }
+}
+
+impl FromArgMatches for Explain {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let ExplainArguments { of } = ExplainArguments::from_arg_matches(matches)?;
+        Ok(Self(match of {
+            Explained::Pvc { name } => Subject::Pvc(name),
+            Explained::Pv { name } => Subject::Pv(name),
+            Explained::Pod { name } => Subject::Pod(name),
+            Explained::Snapshot { name } => Subject::Snapshot(name),
+            Explained::Volume { driver, id } => Subject::Volume { driver, id },
+            Explained::Node { node } => Subject::Node(node),
+            Explained::Driver { driver } => Subject::Driver(driver),
+        }))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+impl Command<AdminState> for Explain {
+    const NAME: &'static str = "explain";
+    const PATH: &'static str = "/explain";
+    const READS: bool = true;
+    const IS_SLOW: bool = true;
+    const NEEDS_LINKS: bool = true;
+    type Answer = Explanation;
+
+    async fn carry_out(self, admin: &AdminState) -> Result<Explanation, Refusal> {
+        Ok(admin.explain(&self.0).await)
+    }
+}
+
+const HEADERS: &[&str] = &["OBJECT", "STATE", "FOUND"];
+
+impl Answer for Explanation {
+    fn print(&self, to: &mut Printer<'_>) -> anyhow::Result<()> {
+        match to.output {
+            Output::Json => Ok(writeln!(to.out, "{}", serde_json::to_string_pretty(self)?)?),
+            Output::Table => table(to.out, self),
+        }
+    }
+}
+
+fn table(mut out: &mut dyn Write, explanation: &Explanation) -> anyhow::Result<()> {
+    if !explanation.steps.is_empty() {
+        let mut writer = ListWriter::new(Output::Table, HEADERS);
+        writer.add(&mut out, &explanation.steps, row)?;
+        writer.end(&mut out)?;
+        writeln!(out)?;
+    }
+    Ok(writeln!(out, "{}", explanation.verdict.sentence())?)
+}
+
+fn row(step: &Step) -> Vec<String> {
+    vec![step.object.clone(), step.state.clone(), short(&step.found)]
+}
 
 impl AdminState {
     /// Says why something waits.
@@ -44,9 +181,26 @@ mod tests {
 
     use super::*;
     use crate::admin::tests::{admin_state, admin_state_into, refuse};
+    use crate::explain::answer::Verdict;
     use crate::state::record::Node;
     use crate::state::store::backend::StoreError;
     use crate::state::store::memory::{Crash, Memory};
+
+    #[test]
+    fn the_verdict_is_the_last_line() {
+        let verdict = Verdict {
+            cause: Cause::NodeAway,
+            node: Some("n1".parse().unwrap()),
+            text: "node n1 has no link".into(),
+            next: "look there".into(),
+        };
+        let step = Step { object: "node n1".into(), state: "away".into(), found: String::new() };
+        let mut out = Vec::new();
+        table(&mut out, &Explanation { steps: vec![step], verdict }).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert_eq!(text.lines().last(), Some("node n1 has no link; look there"));
+        assert!(text.starts_with("OBJECT") && text.contains("node n1"), "{text}");
+    }
 
     #[tokio::test]
     async fn a_store_that_takes_no_more_changes_is_the_first_cause() {

@@ -1,26 +1,40 @@
 //! `csi-cloud intents`: creates that were sent to a node.
 
+use clap::Args;
+use proto::admin::command::{Command, Page, Refusal, Row};
 use proto::csi::Id;
 use proto::names::{DriverName, NodeName};
 use serde::{Deserialize, Serialize};
 
 use crate::admin::admin_state::AdminState;
-use crate::admin::page::{Cursor, Page, Records, Walk, ids_after, kind, not_empty};
+use crate::admin::cells::{claim, short, since};
+use crate::admin::page::{Cursor, Records, Walk, ids_after, kind, not_empty};
 use crate::state::record::Intent;
 
-/// The path of the command.
-pub(crate) const PATH: &str = "/intents";
-
-/// Asks for creates.
-#[derive(Debug, Default, Serialize, Deserialize)]
+/// Show creates with an unknown outcome.
+#[derive(Debug, Default, Args, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct IntentsQuery {
-    /// Of this driver only.
+    /// Of this driver only
+    #[arg(long, value_name = "NAME")]
     pub driver: Option<DriverName>,
-    /// Creates with a known outcome as well.
+    /// Creates with a known outcome as well
+    #[arg(long)]
     pub all: bool,
     /// The end of the page before.
+    #[arg(skip)]
     pub after: Option<Cursor>,
+}
+
+impl Command<AdminState> for IntentsQuery {
+    const NAME: &'static str = "intents";
+    const PATH: &'static str = "/intents";
+    const READS: bool = true;
+    type Answer = Page<IntentView, Cursor>;
+
+    async fn carry_out(self, admin: &AdminState) -> Result<Page<IntentView, Cursor>, Refusal> {
+        Ok(admin.intents(&self))
+    }
 }
 
 /// A create that was sent to a node.
@@ -42,6 +56,23 @@ pub struct IntentView {
     pub since_ms: u64,
     /// The id of what it created; none while the outcome is unknown.
     pub made: Option<String>,
+}
+
+impl Row for IntentView {
+    const HEADERS: &'static [&'static str] =
+        &["NAME", "RPC", "DRIVER", "NODE", "CLAIM", "AGE", "MADE"];
+
+    fn row(&self) -> Vec<String> {
+        vec![
+            short(&self.name),
+            self.method.clone(),
+            self.driver.to_string(),
+            self.node.to_string(),
+            claim(self.claim_namespace.as_deref(), self.claim_name.as_deref()),
+            since(self.since_ms),
+            self.made.as_deref().map_or_else(|| "open".into(), short),
+        ]
+    }
 }
 
 impl AdminState {

@@ -1,27 +1,40 @@
-//! `csi-cloud owners`: who has the exclusive leases of direct volumes.
+//! `csi-cloud leases`: who has the exclusive leases of direct volumes.
 
+use clap::Args;
+use proto::admin::command::{Command, Page, Refusal, Row};
 use proto::csi::Id;
 use proto::names::{DriverName, NodeName};
 use serde::{Deserialize, Serialize};
 
 use crate::admin::admin_state::AdminState;
-use crate::admin::lease_holder::{LeaseHolder, hold};
-use crate::admin::page::{Cursor, Page, Records, Walk, ids_after};
+use crate::admin::cells::{optional, short, since};
+use crate::admin::page::{Cursor, Records, Walk, ids_after};
 use crate::state::record::LeaseRecord;
 
-/// The path of the command.
-pub(crate) const PATH: &str = "/owners";
-
-/// Asks for leases.
-#[derive(Debug, Default, Serialize, Deserialize)]
+/// Show which node has each direct volume, and from which nodes one was taken.
+#[derive(Debug, Default, Args, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LeasesQuery {
-    /// Of this driver only.
+    /// Of this driver only
+    #[arg(long, value_name = "NAME")]
     pub driver: Option<DriverName>,
-    /// At this node only.
+    /// At this node only
+    #[arg(long, value_name = "NODE")]
     pub node: Option<NodeName>,
     /// The end of the page before.
+    #[arg(skip)]
     pub after: Option<Cursor>,
+}
+
+impl Command<AdminState> for LeasesQuery {
+    const NAME: &'static str = "leases";
+    const PATH: &'static str = "/owners";
+    const READS: bool = true;
+    type Answer = Page<LeaseView, Cursor>;
+
+    async fn carry_out(self, admin: &AdminState) -> Result<Page<LeaseView, Cursor>, Refusal> {
+        Ok(admin.leases(&self))
+    }
 }
 
 /// The lease of a direct volume.
@@ -44,6 +57,42 @@ pub struct LeaseView {
     /// The nodes that say that they have it, without a proof and against the record or each other.
     #[serde(default)]
     pub claimed_by: Vec<NodeName>,
+}
+
+impl Row for LeaseView {
+    const HEADERS: &'static [&'static str] = &[
+        "ID",
+        "DRIVER",
+        "NODE",
+        "LINK",
+        "POD",
+        "ATTACHED",
+        "EPOCH",
+        "AGE",
+        "TAKEN FROM",
+        "CLAIMED BY",
+    ];
+
+    fn row(&self) -> Vec<String> {
+        let holder = &self.holder;
+        let link = self.linked.map(|linked| if linked { "linked" } else { "away" });
+        let attached = holder.holder_attached.map(|attached| if attached { "yes" } else { "no" });
+        let pod = holder.holder_pod.as_deref().map(|pod| if pod.is_empty() { "?" } else { pod });
+        let taken_from: Vec<_> = self.taken_from.iter().map(ToString::to_string).collect();
+        let claimed_by: Vec<_> = self.claimed_by.iter().map(ToString::to_string).collect();
+        vec![
+            short(&self.id),
+            self.driver.to_string(),
+            optional(holder.holder_node.as_ref()),
+            optional(link),
+            optional(pod),
+            optional(attached),
+            optional(holder.holder_epoch),
+            holder.holder_since_ms.map(since).unwrap_or_default(),
+            taken_from.join(" "),
+            claimed_by.join(" "),
+        ]
+    }
 }
 
 impl AdminState {
@@ -82,4 +131,72 @@ fn view(driver: &DriverName, id: &Id, lease: &LeaseRecord) -> LeaseView {
         taken_from: lease.broken.iter().map(|broken| broken.node.clone()).collect(),
         claimed_by: lease.claims.iter().map(|claim| claim.node.clone()).collect(),
     }
+}
+
+/// The holder of a volume's exclusive lease, or its attachment; all none if there is neither.
+#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeaseHolder {
+    /// The node.
+    #[serde(default)]
+    pub holder_node: Option<NodeName>,
+    /// The pod's UID; none if the volume is only attached, empty if the pod is unknown.
+    #[serde(default)]
+    pub holder_pod: Option<String>,
+    /// True if the volume is attached to the node (ControllerPublishVolume).
+    #[serde(default)]
+    pub holder_attached: Option<bool>,
+    /// The driver's id of the node to which it is attached.
+    #[serde(default)]
+    pub holder_node_id: Option<String>,
+    /// The lease's epoch, which grows with each new holder; none if the volume is only attached.
+    #[serde(default)]
+    pub holder_epoch: Option<u64>,
+    /// True if only the node itself claims the lease, without a MAC that proves it.
+    #[serde(default)]
+    pub holder_unproven: Option<bool>,
+    /// The begin of the lease or of the attachment, in ms since 1970.
+    #[serde(default)]
+    pub holder_since_ms: Option<u64>,
+}
+
+impl From<&LeaseRecord> for LeaseHolder {
+    fn from(lease: &LeaseRecord) -> Self {
+        let owner = lease.holder.as_ref();
+        let attached_to = lease.attached.as_ref().map(|attached| &attached.node);
+        let node = owner.map(|owner| &owner.node).or(attached_to);
+        let attached = lease.attached.as_ref().filter(|attached| Some(&attached.node) == node);
+        let owned_since = owner.map(|owner| owner.since);
+        Self {
+            holder_node: node.cloned(),
+            holder_pod: owner.map(|owner| owner.pod.to_string()),
+            holder_attached: node.map(|_| attached.is_some()),
+            holder_node_id: attached.map(|attached| attached.id.to_string()),
+            holder_epoch: owner.map(|owner| owner.epoch),
+            holder_unproven: owner.map(|owner| owner.unproven),
+            holder_since_ms: owned_since.or_else(|| attached.map(|attached| attached.since)),
+        }
+    }
+}
+
+/// A node's relation to a direct volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Hold {
+    /// This pod holds it; empty if the pod is unknown.
+    Pod(Box<str>),
+    /// The node claims it, and the record names another holder or none.
+    Claimed,
+    /// It is attached there, and no pod holds it.
+    Attached,
+}
+
+/// The node's relation to a direct volume, if there is one.
+pub(super) fn hold(lease: &LeaseRecord, node: &NodeName) -> Option<Hold> {
+    if let Some(owner) = lease.holder.as_ref().filter(|owner| owner.node == *node) {
+        return Some(Hold::Pod(owner.pod.clone()));
+    }
+    if lease.claims.iter().any(|claim| claim.node == *node) {
+        return Some(Hold::Claimed);
+    }
+    let attached = lease.attached.as_ref().filter(|attached| attached.node == *node);
+    attached.map(|_| Hold::Attached)
 }

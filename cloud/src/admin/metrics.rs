@@ -1,4 +1,4 @@
-//! The figures that Prometheus reads, and `csi-cloud top` with them.
+//! The figures that Prometheus reads.
 
 use std::collections::HashSet;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

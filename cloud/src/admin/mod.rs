@@ -1,6 +1,6 @@
 //! The admin socket: what csi-cloud knows, and the changes that only an operator may make.
 //!
-//! Each command is one file with its path, its JSON and its work, and one line in `server`'s table.
+//! Each command is one file, with its arguments, its work and its table, and one line in `server`.
 //! Field names are a promise to scripts (`docs/operations.md`): they do not change.
 //! `health` serves `/livez`, `/readyz` and `/metrics`.
 //! May use: error, telemetry, state, pki, nodes, lease, csi, kubernetes, explain.
@@ -9,9 +9,8 @@ pub mod admin_state;
 pub mod adopt_volume;
 pub mod ca_rotation;
 pub mod calls;
+mod cells;
 pub mod doctor;
-pub mod done;
-pub mod driver_health;
 pub mod driver_profile;
 pub mod drivers;
 pub mod ended_calls;
@@ -19,7 +18,6 @@ pub mod explain;
 pub mod forget_volume;
 pub mod health;
 pub mod intents;
-pub mod lease_holder;
 pub mod leases;
 pub mod metrics;
 pub mod node_purge;
@@ -27,14 +25,12 @@ pub mod node_removal;
 pub mod nodes;
 pub mod page;
 pub mod rebuild_homes;
-pub mod refused;
 pub mod release_volume;
 pub mod replicas;
 pub mod resolve_intent;
 pub mod revocation;
 pub mod server;
 pub mod tokens;
-pub mod top;
 pub mod volumes;
 
 #[cfg(test)]

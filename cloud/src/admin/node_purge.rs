@@ -5,34 +5,87 @@
 //! Its unproven claims to leases go.
 //! All that a shared driver made there stays: its volumes belong to no node.
 
+use clap::Args;
+use proto::admin::command::{Command, Done, Refusal};
 use proto::csi::Id;
 use proto::names::{DriverName, NodeName};
 use serde::{Deserialize, Serialize};
 
 use crate::admin::admin_state::AdminState;
-use crate::admin::done::{Done, done};
-use crate::admin::lease_holder::{Hold, hold};
-use crate::admin::refused::CommandError;
+use crate::admin::leases::{Hold, hold};
 use crate::state::driver_state::DriverState;
 use crate::state::known::State;
 use crate::state::policy::Scope;
 use crate::state::record::{Home, LeaseRecord};
 use crate::state::txn::Txn;
 
-/// The path of the command.
-pub(crate) const PATH: &str = "/node/purge";
 /// The most records that one commit forgets, so that other changes need not wait for long.
 const AT_ONCE: usize = 1000;
 
-/// Forgets all records of a removed node.
-#[derive(Debug, Serialize, Deserialize)]
+/// Forget all that a removed node ever said. It stays removed; leases of volumes that live
+/// elsewhere stay.
+#[derive(Debug, Args, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PurgeNode {
-    /// Its name.
+    /// Its name
     pub node: NodeName,
-    /// Purge. The number must equal the count of volumes and snapshots that are forgotten.
+    /// Purge; the number must equal the count of volumes and snapshots that are forgotten
+    #[arg(long, value_name = "NUMBER")]
     #[serde(default)]
     pub forget: Option<usize>,
+}
+
+impl Command<AdminState> for PurgeNode {
+    const NAME: &'static str = "node purge";
+    const PATH: &'static str = "/node/purge";
+    type Answer = Done;
+
+    async fn carry_out(self, admin: &AdminState) -> Result<Done, Refusal> {
+        let Self { node, forget } = self;
+        let records = admin.purged(&node)?;
+        let is_home = |record: &&Record| matches!(record, Record::Home(..));
+        let homes = records.iter().filter(is_home).count();
+        let leases = admin.store.read(|state| leases_kept(state, &node));
+        if forget.is_none() {
+            let text = format!(
+                "{node} would be forgotten: {homes} volumes and snapshots whose data is there, and \
+                 {} other records; {leases} leases of volumes that live elsewhere stay. A delete \
+                 of such a volume is OK from then on, as if its data were gone. Give --forget \
+                 {homes} to do it; nothing undoes it",
+                records.len() - homes
+            );
+            return Ok(Done { done: false, text });
+        }
+        if forget != Some(homes) {
+            return Err(Refusal::conflict(format!(
+                "{node} has {homes} volumes and snapshots; give --forget {homes} to forget them"
+            )));
+        }
+        let count = records.len();
+        for records in records.chunks(AT_ONCE) {
+            let records = records.to_vec();
+            let at = node.clone();
+            let write = move |txn: &mut Txn<'_>| {
+                // Admitted meanwhile: what is left is its own again.
+                let is_removed = txn.is_removed(&at);
+                for record in records.iter().filter(|_| is_removed) {
+                    forget_record(txn, &at, record);
+                }
+                is_removed
+            };
+            if !admin.store.write(write).await? {
+                return Err(Refusal::conflict(format!("{node} was admitted again meanwhile")));
+            }
+        }
+        for front in admin.fronts.values() {
+            front.lists().forget(&node);
+        }
+        Ok(Done::logged(format!(
+            "{node} is forgotten: {homes} volumes and snapshots, and {} other records; it stays \
+             removed, and {leases} leases of volumes that live elsewhere stay",
+            count - homes
+        )))
+    }
 }
 
 /// A record that a purge forgets.
@@ -54,65 +107,13 @@ enum Record {
 }
 
 impl AdminState {
-    /// Forgets all records of a removed node.
-    ///
-    /// # Errors
-    /// The node never linked, is not removed or is admitted meanwhile, the number is wrong, or a
-    /// change is not durable. What was forgotten before that stays forgotten.
-    pub(super) async fn purge_node(&self, request: PurgeNode) -> Result<Done, CommandError> {
-        let PurgeNode { node, forget } = request;
-        let records = self.purged(&node)?;
-        let is_home = |record: &&Record| matches!(record, Record::Home(..));
-        let homes = records.iter().filter(is_home).count();
-        let leases = self.store.read(|state| leases_kept(state, &node));
-        if forget.is_none() {
-            let text = format!(
-                "{node} would be forgotten: {homes} volumes and snapshots whose data is there, and \
-                 {} other records; {leases} leases of volumes that live elsewhere stay. A delete \
-                 of such a volume is OK from then on, as if its data were gone. Give --forget \
-                 {homes} to do it; nothing undoes it",
-                records.len() - homes
-            );
-            return Ok(Done { done: false, text });
-        }
-        if forget != Some(homes) {
-            return Err(CommandError::conflict(format!(
-                "{node} has {homes} volumes and snapshots; give --forget {homes} to forget them"
-            )));
-        }
-        let count = records.len();
-        for records in records.chunks(AT_ONCE) {
-            let records = records.to_vec();
-            let at = node.clone();
-            let write = move |txn: &mut Txn<'_>| {
-                // Admitted meanwhile: what is left is its own again.
-                let is_removed = txn.is_removed(&at);
-                for record in records.iter().filter(|_| is_removed) {
-                    forget_record(txn, &at, record);
-                }
-                is_removed
-            };
-            if !self.store.write(write).await? {
-                return Err(CommandError::conflict(format!("{node} was admitted again meanwhile")));
-            }
-        }
-        for front in self.fronts.values() {
-            front.lists().forget(&node);
-        }
-        Ok(done(format!(
-            "{node} is forgotten: {homes} volumes and snapshots, and {} other records; it stays \
-             removed, and {leases} leases of volumes that live elsewhere stay",
-            count - homes
-        )))
-    }
-
     /// The records that a purge forgets, drivers at the end.
-    fn purged(&self, node: &NodeName) -> Result<Vec<Record>, CommandError> {
+    fn purged(&self, node: &NodeName) -> Result<Vec<Record>, Refusal> {
         let removed = self.store.read(|state| Some(state.node(node)?.removed.is_some()));
         match removed {
-            None => return Err(CommandError::unknown(format!("{node} never linked"))),
+            None => return Err(Refusal::unknown(format!("{node} never linked"))),
             Some(false) => {
-                return Err(CommandError::conflict(format!(
+                return Err(Refusal::conflict(format!(
                     "{node} is not removed, and only a removed node is forgotten: `csi-cloud node \
                      remove {node}`"
                 )));

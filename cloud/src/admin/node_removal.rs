@@ -1,56 +1,44 @@
 //! `csi-cloud node remove` and `node admit`: a node is gone for good, or comes back after all.
 
+use clap::Args;
+use proto::admin::command::{Command, Done, Refusal};
 use proto::csi::Id;
 use proto::names::{DriverName, NodeName};
 use serde::{Deserialize, Serialize};
 
 use crate::admin::admin_state::AdminState;
-use crate::admin::done::{Done, done};
-use crate::admin::lease_holder::{Hold, hold};
-use crate::admin::refused::CommandError;
+use crate::admin::leases::{Hold, hold};
 use crate::state::clock::now;
 use crate::state::known::State;
 use crate::state::record::{Home, Intent, Node};
 use crate::state::txn::Txn;
 
-/// The path of `node remove`.
-pub(crate) const REMOVE: &str = "/node/remove";
-/// The path of `node admit`.
-pub(crate) const ADMIT: &str = "/node/admit";
-
-/// Removes a node for good.
-#[derive(Debug, Serialize, Deserialize)]
+/// Remove a node for good: its link is refused, its volumes are lost, unpublishing them is OK.
+#[derive(Debug, Args, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RemoveNode {
-    /// Its name.
+    /// Its name
     pub node: NodeName,
-    /// Do it, and not only say what it would do.
+    /// Do it, and not only say what it would do
+    #[arg(long)]
     #[serde(default)]
     pub yes: bool,
 }
 
-/// Admits a node again that was removed.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct AdmitNode {
-    /// Its name.
-    pub node: NodeName,
-}
+impl Command<AdminState> for RemoveNode {
+    const NAME: &'static str = "node remove";
+    const PATH: &'static str = "/node/remove";
+    type Answer = Done;
 
-impl AdminState {
-    /// Removes a node: its link ends, it may not link again, and its volumes are lost.
-    ///
-    /// # Errors
-    /// The node never linked, or a change is not durable.
-    pub(super) async fn remove_node(&self, request: RemoveNode) -> Result<Done, CommandError> {
-        let RemoveNode { node, yes } = request;
-        let known = self.known_node(&node)?;
+    async fn carry_out(self, admin: &AdminState) -> Result<Done, Refusal> {
+        let Self { node, yes } = self;
+        let known = admin.known_node(&node)?;
         if known.removed.is_some() {
             return Ok(Done { done: true, text: format!("{node} was removed before") });
         }
-        let homes = self.store.read(|state| homes_at(state, &node).len());
-        let open = self.store.read(|state| open_intents_at(state, &node));
-        let held = self.store.read(|state| still_held(state, &node));
+        let homes = admin.store.read(|state| homes_at(state, &node).len());
+        let open = admin.store.read(|state| open_intents_at(state, &node));
+        let held = admin.store.read(|state| still_held(state, &node));
         if !yes {
             let text = format!(
                 "{node} would be removed: its link ends and it is let in no more, {homes} volumes \
@@ -61,50 +49,60 @@ impl AdminState {
             return Ok(Done { done: false, text });
         }
         let at = node.clone();
-        let written = self.store.write(move |txn| {
+        let written = admin.store.write(move |txn| {
             let removed = Some(now());
             txn.set_node(&at, Some(Node { removed, ..known }));
             mark(txn, &at, true)
         });
         let lost = written.await?;
-        self.links.end_removed(&node);
+        admin.links.end_removed(&node);
         // Homes that were recorded during that write. None follow, since the link is gone.
         let at = node.clone();
-        let late = self.store.write(move |txn| mark(txn, &at, true)).await?;
-        Ok(done(format!(
+        let late = admin.store.write(move |txn| mark(txn, &at, true)).await?;
+        Ok(Done::logged(format!(
             "{node} is removed; {} volumes and snapshots are marked lost, {open} creates there \
              stay open (`csi-cloud intents`){held}",
             lost + late
         )))
     }
+}
 
-    /// Admits a node again that was removed.
-    ///
-    /// # Errors
-    /// The node never linked, or the change is not durable.
-    pub(super) async fn admit_node(&self, request: AdmitNode) -> Result<Done, CommandError> {
-        let AdmitNode { node } = request;
-        let known = self.known_node(&node)?;
+/// Admit a removed node again; its volumes are no longer lost.
+#[derive(Debug, Args, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AdmitNode {
+    /// Its name
+    pub node: NodeName,
+}
+
+impl Command<AdminState> for AdmitNode {
+    const NAME: &'static str = "node admit";
+    const PATH: &'static str = "/node/admit";
+    type Answer = Done;
+
+    async fn carry_out(self, admin: &AdminState) -> Result<Done, Refusal> {
+        let Self { node } = self;
+        let known = admin.known_node(&node)?;
         if known.removed.is_none() {
             return Ok(Done { done: true, text: format!("{node} is not removed") });
         }
         let at = node.clone();
-        let written = self.store.write(move |txn| {
+        let written = admin.store.write(move |txn| {
             txn.set_node(&at, Some(Node { removed: None, ..known }));
             mark(txn, &at, false)
         });
         let found = written.await?;
-        Ok(done(format!(
+        Ok(Done::logged(format!(
             "{node} is let in again; {found} volumes and snapshots are no longer lost"
         )))
     }
+}
 
-    fn known_node(&self, node: &NodeName) -> Result<Node, CommandError> {
+impl AdminState {
+    fn known_node(&self, node: &NodeName) -> Result<Node, Refusal> {
         let known = self.store.read(|state| state.node(node).cloned());
         known.ok_or_else(|| {
-            CommandError::unknown(format!(
-                "{node} never linked; `csi-cloud nodes` shows those that did"
-            ))
+            Refusal::unknown(format!("{node} never linked; `csi-cloud nodes` shows those that did"))
         })
     }
 }
@@ -152,7 +150,7 @@ fn still_held(state: &State, node: &NodeName) -> String {
     if held > 0 {
         text = format!(
             ", and {held} volumes that one guest owns stay its own, since a guest may write to \
-             them, and it is not told when they are taken from it: `csi-cloud owners --node \
+             them, and it is not told when they are taken from it: `csi-cloud leases --node \
              {node}`, `csi-cloud volume release`"
         );
     }

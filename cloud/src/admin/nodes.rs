@@ -1,17 +1,20 @@
 //! `csi-cloud nodes`: all nodes that ever linked.
 
+use proto::admin::command::{Command, Page, Refusal, Row};
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
+use clap::Args;
 use proto::names::certificate::Subject;
 use proto::names::{DriverName, NodeName};
 use serde::{Deserialize, Serialize};
+use std::time::Duration;
 
 use crate::admin::admin_state::AdminState;
-use crate::admin::driver_health::HealthView;
-use crate::admin::page::{PAGE, Page};
+use crate::admin::cells::{age, joined, optional, since, until};
+use crate::admin::page::PAGE;
 use crate::nodes::handle::Handle;
 use crate::state::condition::NodeCondition;
 use crate::state::driver_state::DriverState;
@@ -19,15 +22,25 @@ use crate::state::known::State;
 use crate::state::record::Node;
 use crate::state::set_apart::Apart;
 
-/// The path of the command.
-pub(crate) const PATH: &str = "/nodes";
-
-/// Asks for nodes.
-#[derive(Debug, Default, Serialize, Deserialize)]
+/// Show the nodes.
+#[derive(Debug, Default, Args, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct NodesQuery {
     /// The last node of the page before.
+    #[arg(skip)]
     pub after: Option<NodeName>,
+}
+
+impl Command<AdminState> for NodesQuery {
+    const NAME: &'static str = "nodes";
+    const PATH: &'static str = "/nodes";
+    const READS: bool = true;
+    const NEEDS_LINKS: bool = true;
+    type Answer = Page<NodeView, String>;
+
+    async fn carry_out(self, admin: &AdminState) -> Result<Page<NodeView, String>, Refusal> {
+        Ok(admin.nodes(&self))
+    }
 }
 
 /// A node.
@@ -75,6 +88,82 @@ pub struct NodeView {
     pub set_apart: Vec<SetApartView>,
 }
 
+impl Row for NodeView {
+    const HEADERS: &'static [&'static str] = &[
+        "NAME",
+        "STATE",
+        "FOR",
+        "TRANSPORT",
+        "ADDRESS",
+        "VERSION",
+        "CERT",
+        "VOLUMES",
+        "NOT-TAKEN",
+        "DRIVERS",
+        "AGE",
+        "NOT UP",
+        "SET APART",
+    ];
+
+    fn row(&self) -> Vec<String> {
+        let in_state = match self.removed_ms {
+            Some(removed) => Some(since(removed)),
+            None => self.linked_s.or(self.away_s).map(|s| age(Duration::from_secs(s))),
+        };
+        vec![
+            self.name.to_string(),
+            self.state.clone(),
+            in_state.unwrap_or_default(),
+            optional(self.transport.as_ref()),
+            optional(self.address.as_ref()),
+            optional(self.version.as_ref()),
+            self.not_after_ms.map(until).unwrap_or_default(),
+            self.volumes.to_string(),
+            self.not_taken.to_string(),
+            joined(&[self.drivers.clone(), self.unserved.clone()].concat()),
+            since(self.since_ms),
+            self.health.iter().filter_map(not_up).collect::<Vec<_>>().join("; "),
+            self.set_apart.iter().map(set_apart).collect::<Vec<_>>().join("; "),
+        ]
+    }
+}
+
+fn not_up((driver, health): (&DriverName, &HealthView)) -> Option<String> {
+    (!health.is_up()).then(|| format!("{driver}: {}", health.text()))
+}
+
+fn set_apart(apart: &SetApartView) -> String {
+    match &apart.driver {
+        Some(driver) => format!("{driver}: {}", apart.why),
+        None => apart.why.clone(),
+    }
+}
+
+/// The health of a driver at a linked node, as its edge reports it.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HealthView {
+    /// `up`, `starting`, `gone` or `failing`.
+    pub state: String,
+    /// The time in this state, in s.
+    pub for_s: u64,
+    /// The reason why it is not up; empty if it is.
+    pub why: String,
+}
+
+impl HealthView {
+    /// True if new volumes may go to it.
+    pub fn is_up(&self) -> bool {
+        self.state == "up"
+    }
+
+    /// For people.
+    pub(crate) fn text(&self) -> String {
+        let Self { state, for_s, why } = self;
+        let lasts = age(Duration::from_secs(*for_s));
+        format!("{state} for {lasts}{}{why}", if why.is_empty() { "" } else { ": " })
+    }
+}
+
 /// A reason for which a node is set apart.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SetApartView {
@@ -100,6 +189,16 @@ impl SetApartView {
 }
 
 impl AdminState {
+    /// The health of a driver at a node; none without a link.
+    pub(super) fn health(&self, node: &NodeName, driver: &DriverName) -> Option<HealthView> {
+        let health = self.links.driver_health(node, driver)?;
+        Some(HealthView {
+            state: health.name().into(),
+            for_s: health.lasts().as_secs(),
+            why: health.why.to_string(),
+        })
+    }
+
     /// Nodes by name.
     pub(super) fn nodes(&self, query: &NodesQuery) -> Page<NodeView, String> {
         let from = query.after.as_ref().map_or(Bound::Unbounded, Bound::Excluded);

@@ -11,15 +11,8 @@ use crate::state::known::State;
 
 /// Records that one page looks at.
 pub(super) const PAGE: usize = 1000;
-
-/// A part of a list, and where the next part begins.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct Page<T, C> {
-    /// In order; may be empty though more comes.
-    pub items: Vec<T>,
-    /// The `after` of the next request; none at the end.
-    pub next: Option<C>,
-}
+/// The kinds that have homes.
+pub(super) const KINDS: [&str; 3] = ["volume", "snapshot", "group"];
 
 /// A position in a list of the drivers' records.
 #[derive(Debug, Clone, Serialize, Deserialize)]

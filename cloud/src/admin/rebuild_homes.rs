@@ -1,37 +1,69 @@
 //! `csi-cloud homes rebuild`: learns where volumes live, from the operator or from the nodes.
 
+use anyhow::{Context, bail};
 use bytes::Bytes;
+use clap::Args;
 use futures_util::{StreamExt, stream};
+use proto::admin::command::{Command, Done, Refusal, ask};
+use proto::admin::command_line::Asked;
+use proto::admin::input;
 use proto::csi::Id;
 use proto::names::{DriverName, NodeName};
 use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
 
 use crate::admin::admin_state::AdminState;
-use crate::admin::done::{Done, done};
-use crate::admin::refused::CommandError;
 use crate::state::ingest;
 use crate::state::node_names::names;
 
-/// The path of the command.
-pub(crate) const PATH: &str = "/homes/rebuild";
-
+/// Homes in one request.
+const CHUNK: usize = 1000;
 /// Homes that are recorded at the same time, so that they share a commit.
 const AT_ONCE: usize = 256;
 /// The most silent nodes that the answer names.
 const FEW: usize = 10;
 
-/// Learns where volumes live.
-#[derive(Debug, Serialize, Deserialize)]
+/// Learn where volumes live: from the nodes, or from a file.
+#[derive(Debug, Default, Args, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RebuildHomes {
-    /// Of this driver only; of all if there is none.
+    /// Of this driver only
+    #[arg(long, value_name = "NAME")]
     pub driver: Option<DriverName>,
+    /// Lines of DRIVER NODE ID; empty lines and those that begin with # are skipped; - is stdin
+    #[arg(long, value_name = "FILE")]
+    #[serde(skip)]
+    pub from: Option<PathBuf>,
     /// These homes; none asks the nodes.
+    #[arg(skip)]
     pub homes: Option<Vec<GivenHome>>,
 }
 
+impl Command<AdminState> for RebuildHomes {
+    const NAME: &'static str = "homes rebuild";
+    const PATH: &'static str = "/homes/rebuild";
+    type Answer = Done;
+
+    async fn run(mut self, asked: Asked) -> anyhow::Result<()> {
+        let Some(file) = self.from.take() else { return ask(self, asked).await };
+        let homes = parse_homes(&file, &input::read(&file)?)?;
+        for homes in homes.chunks(CHUNK) {
+            let (driver, homes) = (self.driver.clone(), Some(homes.to_vec()));
+            ask(Self { driver, from: None, homes }, asked.clone()).await?;
+        }
+        Ok(())
+    }
+
+    async fn carry_out(self, admin: &AdminState) -> Result<Done, Refusal> {
+        match self.homes {
+            Some(homes) => admin.record_homes(self.driver, homes).await,
+            None => admin.ask_nodes(self.driver).await,
+        }
+    }
+}
+
 /// A volume's home, as the operator gives it.
-#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GivenHome {
     /// Its driver.
@@ -43,22 +75,11 @@ pub struct GivenHome {
 }
 
 impl AdminState {
-    /// Learns where volumes live.
-    ///
-    /// # Errors
-    /// A given home is not durable, or no front has the driver whose nodes are to be asked.
-    pub(super) async fn rebuild_homes(&self, request: RebuildHomes) -> Result<Done, CommandError> {
-        match request.homes {
-            Some(homes) => self.record_homes(request.driver, homes).await,
-            None => self.ask_nodes(request.driver).await,
-        }
-    }
-
     async fn record_homes(
         &self,
         driver: Option<DriverName>,
         mut homes: Vec<GivenHome>,
-    ) -> Result<Done, CommandError> {
+    ) -> Result<Done, Refusal> {
         homes.retain(|home| driver.as_ref().is_none_or(|driver| home.driver == *driver));
         let unknown = self.unknown_nodes(&homes);
         let count = homes.len();
@@ -74,7 +95,7 @@ impl AdminState {
         if !unknown.is_empty() {
             text += &format!("; never linked so far: {}", names(&unknown));
         }
-        Ok(done(text))
+        Ok(Done::logged(text))
     }
 
     /// The nodes of these homes that never linked.
@@ -89,7 +110,7 @@ impl AdminState {
     }
 
     /// Asks the nodes for all that they have.
-    async fn ask_nodes(&self, driver: Option<DriverName>) -> Result<Done, CommandError> {
+    async fn ask_nodes(&self, driver: Option<DriverName>) -> Result<Done, Refusal> {
         let mut lines = Vec::new();
         for (name, front) in &self.fronts {
             if driver.as_ref().is_none_or(|driver| name == driver) {
@@ -98,11 +119,11 @@ impl AdminState {
             }
         }
         if lines.is_empty() {
-            return Err(CommandError::unknown(
+            return Err(Refusal::unknown(
                 "there is no front of that driver; `csi-cloud drivers` shows them",
             ));
         }
-        Ok(done(lines.join("\n")))
+        Ok(Done::logged(lines.join("\n")))
     }
 }
 
@@ -126,4 +147,42 @@ fn summary(rebuilt: Vec<(NodeName, Result<usize, String>)>) -> String {
     }
     let named = silent.get(..FEW).unwrap_or(&silent).join(", ");
     format!("{text}; {} did not say: {named}", silent.len())
+}
+
+/// The homes in a file.
+fn parse_homes(file: &Path, text: &str) -> anyhow::Result<Vec<GivenHome>> {
+    let mut homes = Vec::new();
+    for (line, number) in text.lines().zip(1..) {
+        if line.trim().is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let home = parse(line).with_context(|| format!("{} line {number}", file.display()))?;
+        homes.push(home);
+    }
+    Ok(homes)
+}
+
+fn parse(line: &str) -> anyhow::Result<GivenHome> {
+    let parts: Vec<_> = line.splitn(3, ' ').filter(|part| !part.is_empty()).collect();
+    let [driver, node, id] = parts[..] else {
+        bail!("a line is DRIVER NODE ID, with one space between them; an id may have spaces in it");
+    };
+    Ok(GivenHome { driver: driver.parse()?, node: node.parse()?, id: id.to_owned() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_a_file_names_a_home() {
+        let home = parse("d.example n1 an id/with #things").unwrap();
+        assert_eq!((home.driver.as_str(), home.node.as_str()), ("d.example", "n1"));
+        assert_eq!(home.id, "an id/with #things");
+        for bad in
+            ["d.example n1", "d.example n1 ", "d.example  n1 x", "d_e n1 x", "d.example N1 x"]
+        {
+            assert!(parse(bad).is_err(), "{bad}");
+        }
+    }
 }

@@ -1,55 +1,57 @@
 //! `csi-cloud volume release`: takes a direct volume from a node that does not release it.
 
+use clap::Args;
+use proto::admin::command::{Command, Done, Refusal};
 use proto::csi::Id;
 use proto::names::{DriverName, NodeName};
 use serde::{Deserialize, Serialize};
 
 use crate::admin::admin_state::AdminState;
-use crate::admin::done::{Done, done};
-use crate::admin::lease_holder::{Hold, LeaseHolder, hold};
-use crate::admin::refused::CommandError;
+use crate::admin::leases::{Hold, LeaseHolder, hold};
 use crate::lease::decide::{LeaseVerdict, Step};
 use crate::lease::holder_link::HolderLink;
 use crate::lease::step;
 use crate::state::record::LeaseRecord;
 
-/// The path of the command.
-pub(crate) const PATH: &str = "/volume/release";
-
-/// Takes a volume from a node that is away for good.
-#[derive(Debug, Serialize, Deserialize)]
+/// Take a direct volume from a node that does not release it, so another node can have it.
+///
+/// Only you can know that no guest at that node still writes to the volume. First power the
+/// machine off, or end the guest and cut the machine from the storage. If two guests write, the
+/// volume's data is destroyed. The node is told only when it links again. Keep it off the
+/// storage until `csi-edge direct list` there says that the volume is fenced, or does not have
+/// it. A node that was removed (`node remove`), or whose csi-edge does not say what it has, is
+/// not told at all: unpublish the volume there first.
+#[derive(Debug, Args, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ReleaseVolume {
-    /// Its driver.
+    /// Its driver
     pub driver: DriverName,
-    /// Its id.
+    /// Its id
     pub id: String,
-    /// The node that has it.
+    /// The node that has it, as `csi-cloud leases` says
+    #[arg(long, value_name = "NODE")]
     pub node: NodeName,
-    /// Do it, and not only say what it would do.
+    /// Do it, and not only say what it would do
+    #[arg(long)]
     #[serde(default)]
     pub yes: bool,
 }
 
-impl AdminState {
-    /// Takes a volume from a node that does not release it.
-    ///
-    /// # Errors
-    /// Nobody has the volume, another node has it, or a pod has it at a node that is linked. It
-    /// also fails if the change is not durable.
-    pub(super) async fn release_volume(
-        &self,
-        request: ReleaseVolume,
-    ) -> Result<Done, CommandError> {
-        if !request.yes {
-            return self.preview_release(&request);
+impl Command<AdminState> for ReleaseVolume {
+    const NAME: &'static str = "volume release";
+    const PATH: &'static str = "/volume/release";
+    type Answer = Done;
+
+    async fn carry_out(self, admin: &AdminState) -> Result<Done, Refusal> {
+        if !self.yes {
+            return admin.preview_release(&self);
         }
-        let ReleaseVolume { driver, id, node, .. } = request;
+        let Self { driver, id, node, .. } = self;
         let key = Id::Volume(id.clone());
-        let links = self.links.clone();
+        let links = admin.links.clone();
         let of = driver.clone();
         let from = node.clone();
-        let written = self.store.write(move |txn| {
+        let written = admin.store.write(move |txn| {
             // Ordered with the store's changes: a node that links later learns of this one, and a
             // node that linked before is seen here.
             let removed = txn.node(&from).is_some_and(|node| node.removed.is_some());
@@ -61,19 +63,21 @@ impl AdminState {
                 | LeaseVerdict::HeldByWord(_)
                 | LeaseVerdict::Contested(_)
                 | LeaseVerdict::HeldElsewhere(_)
-                | LeaseVerdict::Fenced(_) => Err(CommandError::failed("it has become another's")),
+                | LeaseVerdict::Fenced(_) => Err(Refusal::failed("it has become another's")),
             }
         });
         let (hold, standing) = written.await??;
         let before = description(&hold);
         let after = remaining_duty(&hold, &node, &standing);
-        Ok(done(format!(
+        Ok(Done::logged(format!(
             "{id} of {driver} is taken from {node}{before}; any node can have it{after}"
         )))
     }
+}
 
+impl AdminState {
     /// Says what the release would do.
-    fn preview_release(&self, request: &ReleaseVolume) -> Result<Done, CommandError> {
+    fn preview_release(&self, request: &ReleaseVolume) -> Result<Done, Refusal> {
         let ReleaseVolume { driver, id, node, .. } = request;
         let removed = self.store.read(|state| state.is_removed(node));
         let standing = HolderLink::of(node, removed, &self.links);
@@ -97,18 +101,17 @@ fn check_release(
     lease: Option<&LeaseRecord>,
     node: &NodeName,
     standing: &HolderLink,
-) -> Result<Hold, CommandError> {
-    let nobody = || {
-        CommandError::unknown("nobody has it that is known; `csi-cloud owners` shows what is had")
-    };
+) -> Result<Hold, Refusal> {
+    let nobody =
+        || Refusal::unknown("nobody has it that is known; `csi-cloud leases` shows what is had");
     let lease = lease.ok_or_else(nobody)?;
     let Some(hold) = hold(lease, node) else {
         let other = LeaseHolder::from(lease).holder_node.ok_or_else(nobody)?;
-        return Err(CommandError::conflict(format!("{other} has it, and not {node}")));
+        return Err(Refusal::conflict(format!("{other} has it, and not {node}")));
     };
     // No guest has a volume that is only attached. A claim is a word that an operator may refute.
     if *standing == HolderLink::Linked && matches!(hold, Hold::Pod(_)) {
-        return Err(CommandError::conflict(format!(
+        return Err(Refusal::conflict(format!(
             "{node} is linked: delete the pod there, and it lets go when the volume is \
              unpublished. If `csi-edge direct list` there does not have the volume, it does not \
              know that it has it, since its state directory was lost or this csi-cloud's store is \

@@ -1,31 +1,99 @@
 //! `csi-cloud replicas`: the csi-clouds that share a store, and which of them leads.
 
+use proto::admin::command::{Command, Done, Refusal, Row};
 use std::sync::Arc;
 
+use crate::admin::cells::optional;
+use crate::state::store::replica::replica_name;
+use clap::Args;
 use serde::{Deserialize, Serialize};
 
 use crate::admin::admin_state::AdminState;
-use crate::admin::done::{Done, done};
-use crate::admin::refused::CommandError;
 use crate::state::store::leadership::Role;
 use crate::state::store::replicated::{Cluster, OrderError, Replica};
 use crate::telemetry::metrics::ReplicaNow;
 
-/// The path of the list.
-pub(crate) const LIST: &str = "/replicas";
-/// The path of the command that makes one lead.
-pub(crate) const PROMOTE: &str = "/replicas/promote";
-/// The path of the command after which one does not lead.
-pub(crate) const DRAIN: &str = "/replicas/drain";
-/// The path of the command that takes that back.
-pub(crate) const UNDRAIN: &str = "/replicas/undrain";
+/// Show the csi-clouds that share a store in etcd, or say which of them leads.
+#[derive(Debug, Args, Serialize, Deserialize)]
+pub struct ListReplicas {}
 
-/// An order about a replica.
-#[derive(Debug, Serialize, Deserialize)]
+impl Command<AdminState> for ListReplicas {
+    const NAME: &'static str = "replicas";
+    const PATH: &'static str = "/replicas";
+    const READS: bool = true;
+    type Answer = Vec<ReplicaView>;
+
+    async fn carry_out(self, admin: &AdminState) -> Result<Vec<ReplicaView>, Refusal> {
+        admin.replicas().await
+    }
+}
+
+/// Have a replica lead: the one that leads stops when this one has all commits.
+#[derive(Debug, Args, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct ReplicaOrder {
-    /// Its name.
+pub struct PromoteReplica {
+    /// Its name
+    #[arg(value_parser = replica_name)]
     pub name: String,
+}
+
+impl Command<AdminState> for PromoteReplica {
+    const NAME: &'static str = "replicas promote";
+    const PATH: &'static str = "/replicas/promote";
+    type Answer = Done;
+
+    async fn carry_out(self, admin: &AdminState) -> Result<Done, Refusal> {
+        let name = self.name;
+        admin.cluster()?.promote(&name).await?;
+        Ok(Done::logged(format!(
+            "{name} leads as soon as it has all commits; the leader stops for it"
+        )))
+    }
+}
+
+/// Have a replica not lead, for example as its machine goes away; another one leads.
+#[derive(Debug, Args, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DrainReplica {
+    /// Its name
+    #[arg(value_parser = replica_name)]
+    pub name: String,
+}
+
+impl Command<AdminState> for DrainReplica {
+    const NAME: &'static str = "replicas drain";
+    const PATH: &'static str = "/replicas/drain";
+    type Answer = Done;
+
+    async fn carry_out(self, admin: &AdminState) -> Result<Done, Refusal> {
+        let name = self.name;
+        admin.cluster()?.drain(&name).await?;
+        Ok(Done::logged(format!(
+            "{name} does not lead any more, until `csi-cloud replicas undrain {name}`; if it leads \
+             now, it stops when another one can"
+        )))
+    }
+}
+
+/// Let a drained replica lead again.
+#[derive(Debug, Args, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct UndrainReplica {
+    /// Its name
+    #[arg(value_parser = replica_name)]
+    pub name: String,
+}
+
+impl Command<AdminState> for UndrainReplica {
+    const NAME: &'static str = "replicas undrain";
+    const PATH: &'static str = "/replicas/undrain";
+    type Answer = Done;
+
+    async fn carry_out(self, admin: &AdminState) -> Result<Done, Refusal> {
+        let name = self.name;
+        admin.cluster()?.undrain(&name).await?;
+        Ok(Done::logged(format!("{name} may lead again")))
+    }
 }
 
 /// One of the csi-clouds.
@@ -49,7 +117,25 @@ pub struct ReplicaView {
     pub this: bool,
 }
 
-impl From<OrderError> for CommandError {
+impl Row for ReplicaView {
+    const HEADERS: &'static [&'static str] =
+        &["NAME", "LEADER", "EPOCH", "LAG", "VERSION", "DRAINED", "ENDPOINTS"];
+
+    fn row(&self) -> Vec<String> {
+        let yes = |is: bool| if is { "yes".to_owned() } else { String::new() };
+        vec![
+            self.name.clone(),
+            yes(self.leads),
+            optional(self.epoch),
+            self.lag.to_string(),
+            self.version.clone().unwrap_or_else(|| "not running".into()),
+            yes(self.drained),
+            self.endpoints.join(" "),
+        ]
+    }
+}
+
+impl From<OrderError> for Refusal {
     fn from(error: OrderError) -> Self {
         match error {
             OrderError::Unknown { .. } => Self::unknown(error.to_string()),
@@ -60,17 +146,17 @@ impl From<OrderError> for CommandError {
 }
 
 impl AdminState {
-    fn cluster(&self) -> Result<&Cluster, CommandError> {
+    fn cluster(&self) -> Result<&Cluster, Refusal> {
         let alone = "this csi-cloud has its store alone; several share one in etcd, see \"Several \
                      csi-clouds\" in docs/operations.md";
-        self.store.cluster().map(|cluster| &**cluster).ok_or_else(|| CommandError::conflict(alone))
+        self.store.cluster().map(|cluster| &**cluster).ok_or_else(|| Refusal::conflict(alone))
     }
 
     /// All replicas, by name.
     ///
     /// # Errors
     /// This csi-cloud has its store alone, or etcd gives no answer that can be used.
-    pub(crate) async fn replicas(&self) -> Result<Vec<ReplicaView>, CommandError> {
+    pub(crate) async fn replicas(&self) -> Result<Vec<ReplicaView>, Refusal> {
         let cluster = self.cluster()?;
         let replicas = cluster.replicas().await?;
         let epoch = self.store.read(|state| state.leader_epoch());
@@ -88,40 +174,6 @@ impl AdminState {
             }
         };
         Ok(replicas.by_name.into_iter().map(view).collect())
-    }
-
-    /// Orders that a replica leads.
-    ///
-    /// # Errors
-    /// This csi-cloud has its store alone, no such replica runs, it is drained, or etcd gives no
-    /// answer that can be used.
-    pub(super) async fn promote_replica(&self, order: ReplicaOrder) -> Result<Done, CommandError> {
-        self.cluster()?.promote(&order.name).await?;
-        let name = order.name;
-        Ok(done(format!("{name} leads as soon as it has all commits; the leader stops for it")))
-    }
-
-    /// Orders that a replica does not lead.
-    ///
-    /// # Errors
-    /// This csi-cloud has its store alone, no such replica runs, or etcd gives no answer that can
-    /// be used.
-    pub(super) async fn drain_replica(&self, order: ReplicaOrder) -> Result<Done, CommandError> {
-        self.cluster()?.drain(&order.name).await?;
-        let name = order.name;
-        Ok(done(format!(
-            "{name} does not lead any more, until `csi-cloud replicas undrain {name}`; if it leads \
-             now, it stops when another one can"
-        )))
-    }
-
-    /// Takes that back.
-    ///
-    /// # Errors
-    /// This csi-cloud has its store alone, or etcd gives no answer.
-    pub(super) async fn undrain_replica(&self, order: ReplicaOrder) -> Result<Done, CommandError> {
-        self.cluster()?.undrain(&order.name).await?;
-        Ok(done(format!("{} may lead again", order.name)))
     }
 
     /// The metrics of this replica.

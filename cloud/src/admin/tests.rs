@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use proto::admin::command::Command;
 use proto::csi::{Id, Key, Method};
 use proto::host::tasks::Tasks;
 use proto::names::{DriverName, NodeName};
@@ -12,8 +13,7 @@ use crate::admin::admin_state::AdminState;
 use crate::admin::adopt_volume::AdoptVolume;
 use crate::admin::forget_volume::ForgetVolume;
 use crate::admin::intents::IntentsQuery;
-use crate::admin::lease_holder::LeaseHolder;
-use crate::admin::leases::LeasesQuery;
+use crate::admin::leases::{LeaseHolder, LeasesQuery};
 use crate::admin::node_removal::{AdmitNode, RemoveNode};
 use crate::admin::nodes::NodesQuery;
 use crate::admin::page::Cursor;
@@ -198,8 +198,6 @@ async fn nodes_and_drivers_say_how_many_volumes_they_have() {
     let drivers = admin.drivers();
     assert_eq!((drivers[0].nodes, drivers[0].homes, drivers[0].intents_open), (2, 5, 1));
     assert_eq!((drivers[0].scope.as_str(), drivers[0].scope_inferred), ("node", true));
-    let top = admin.top();
-    assert_eq!((top.nodes, top.nodes_linked, top.drivers[0].homes), (2, 0, 5));
     assert!(admin.metrics().contains("edge_csi_intents_open{driver=\"d.example\"} 1"));
 }
 
@@ -207,25 +205,25 @@ async fn nodes_and_drivers_say_how_many_volumes_they_have() {
 async fn a_node_is_removed_only_when_that_is_meant_and_can_come_back() {
     let tasks = Tasks::default();
     let admin = filled(&tasks, 1).await;
-    let said = admin.remove_node(remove(false)).await.unwrap();
+    let said = remove(false).carry_out(&admin).await.unwrap();
     assert!(!said.done && said.text.contains("--yes"), "{}", said.text);
     assert_eq!(states(&admin), [state("v0000", "ok"), state("w", "ok")]);
 
-    assert!(admin.remove_node(remove(true)).await.unwrap().done);
+    assert!(remove(true).carry_out(&admin).await.unwrap().done);
     assert!(admin.store.read(|state| state.is_removed(&node("n1"))));
     assert_eq!(states(&admin), [state("v0000", "lost"), state("w", "ok")]);
     assert_eq!(admin.nodes(&NodesQuery::default()).items[0].state, "removed");
 
-    assert!(admin.admit_node(AdmitNode { node: node("n1") }).await.unwrap().done);
+    assert!(AdmitNode { node: node("n1") }.carry_out(&admin).await.unwrap().done);
     assert_eq!(states(&admin), [state("v0000", "ok"), state("w", "ok")]);
-    let unknown = admin.remove_node(RemoveNode { node: node("n9"), yes: true }).await.unwrap_err();
+    let unknown = RemoveNode { node: node("n9"), yes: true }.carry_out(&admin).await.unwrap_err();
     assert_eq!(unknown.status, 404);
 }
 
 fn resolve(name: &str, made: Option<&str>) -> ResolveIntent {
     let method = "CreateVolume".into();
     let made = made.map(str::to_owned);
-    ResolveIntent { driver: driver(), method, name: name.into(), made }
+    ResolveIntent { driver: driver(), method, name: name.into(), not_made: made.is_none(), made }
 }
 
 #[tokio::test]
@@ -239,17 +237,17 @@ async fn a_create_is_resolved_either_way_and_only_while_it_is_open() {
     );
     for (name, made, status) in [("made", None, 409), ("none", None, 404), ("open", Some("w"), 409)]
     {
-        let refused = admin.resolve_intent(resolve(name, made)).await.unwrap_err();
+        let refused = resolve(name, made).carry_out(&admin).await.unwrap_err();
         assert_eq!(refused.status, status, "{name}: {}", refused.text);
     }
-    assert!(admin.resolve_intent(resolve("open", Some("new"))).await.unwrap().done);
+    assert!(resolve("open", Some("new")).carry_out(&admin).await.unwrap().done);
     let home =
         admin.store.read(|state| state.driver(&driver())?.home(&volume("new")).cloned()).unwrap();
     assert_eq!((home.node, home.name.as_deref()), (node("n1"), Some("open")));
     assert!(admin.intents(&IntentsQuery::default()).items.is_empty());
 
     let admin = filled(&tasks, 0).await;
-    assert!(admin.resolve_intent(resolve("open", None)).await.unwrap().done);
+    assert!(resolve("open", None).carry_out(&admin).await.unwrap().done);
     assert!(
         admin.store.read(|state| state.driver(&driver())?.intent(&name("open")).cloned()).is_none()
     );
@@ -263,9 +261,9 @@ async fn a_create_that_is_in_flight_is_not_resolved() {
     let key =
         Key::Create { name: "open".into(), source: None, topology: Vec::new(), required: false };
     ongoing.running().is_about(&key);
-    assert_eq!(admin.resolve_intent(resolve("open", None)).await.unwrap_err().status, 409);
+    assert_eq!(resolve("open", None).carry_out(&admin).await.unwrap_err().status, 409);
     drop(ongoing);
-    assert!(admin.resolve_intent(resolve("open", None)).await.unwrap().done);
+    assert!(resolve("open", None).carry_out(&admin).await.unwrap().done);
 }
 
 #[tokio::test]
@@ -278,12 +276,12 @@ async fn only_what_is_lost_is_forgotten_without_force() {
         id: id.into(),
         force,
     };
-    assert_eq!(admin.forget_volume(forget("v0000", false)).await.unwrap_err().status, 409);
-    assert!(admin.forget_volume(forget("w", true)).await.unwrap().done);
-    admin.remove_node(remove(true)).await.unwrap();
-    assert!(admin.forget_volume(forget("v0000", false)).await.unwrap().done);
+    assert_eq!(forget("v0000", false).carry_out(&admin).await.unwrap_err().status, 409);
+    assert!(forget("w", true).carry_out(&admin).await.unwrap().done);
+    remove(true).carry_out(&admin).await.unwrap();
+    assert!(forget("v0000", false).carry_out(&admin).await.unwrap().done);
     assert!(states(&admin).is_empty());
-    assert_eq!(admin.forget_volume(forget("v0000", false)).await.unwrap_err().status, 404);
+    assert_eq!(forget("v0000", false).carry_out(&admin).await.unwrap_err().status, 404);
 }
 
 fn release(id: &str, at: &str, yes: bool) -> ReleaseVolume {
@@ -323,22 +321,22 @@ async fn a_volume_is_taken_from_its_owner_and_from_no_other_and_only_when_that_i
 
     for (id, at, status) in [("v0000", "n2", 409), ("w", "n1", 404), ("none", "n1", 404)] {
         for yes in [false, true] {
-            let refused = admin.release_volume(release(id, at, yes)).await.unwrap_err();
+            let refused = release(id, at, yes).carry_out(&admin).await.unwrap_err();
             assert_eq!(refused.status, status, "{id} {}", refused.text);
         }
     }
-    let said = admin.remove_node(remove(false)).await.unwrap();
+    let said = remove(false).carry_out(&admin).await.unwrap();
     assert!(said.text.contains("1 volumes that one guest owns stay its own"), "{}", said.text);
     assert!(said.text.contains("1 direct volumes stay attached"), "{}", said.text);
-    let said = admin.release_volume(release("v0000", "n1", false)).await.unwrap();
+    let said = release("v0000", "n1", false).carry_out(&admin).await.unwrap();
     assert!(
         !said.done && said.text.contains("pod p has it") && said.text.contains("--yes"),
         "{}",
         said.text
     );
     assert_eq!(owners(LeasesQuery::default()), shown);
-    assert!(admin.release_volume(release("v0000", "n1", true)).await.unwrap().done);
-    assert!(admin.release_volume(release("by-hand", "n1", true)).await.unwrap().done);
+    assert!(release("v0000", "n1", true).carry_out(&admin).await.unwrap().done);
+    assert!(release("by-hand", "n1", true).carry_out(&admin).await.unwrap().done);
     let broken = owners(LeasesQuery::default());
     assert!(
         broken
@@ -346,7 +344,7 @@ async fn a_volume_is_taken_from_its_owner_and_from_no_other_and_only_when_that_i
             .all(|owner| owner.broken > holder.holder_epoch
                 && owner.holder == LeaseHolder::default())
     );
-    assert_eq!(admin.release_volume(release("v0000", "n1", true)).await.unwrap_err().status, 404);
+    assert_eq!(release("v0000", "n1", true).carry_out(&admin).await.unwrap_err().status, 404);
 }
 
 #[tokio::test]
@@ -355,7 +353,7 @@ async fn homes_that_are_given_are_learned_and_the_first_one_stays() {
     let admin = filled(&tasks, 1).await;
     let given = |at: &str, id: &str| GivenHome { driver: driver(), node: node(at), id: id.into() };
     let homes = Some(vec![given("n2", "of-before"), given("n3", "far away"), given("n1", "w")]);
-    let said = admin.rebuild_homes(RebuildHomes { driver: None, homes }).await.unwrap();
+    let said = RebuildHomes { homes, ..RebuildHomes::default() }.carry_out(&admin).await.unwrap();
     assert!(said.text.contains("3 homes") && said.text.contains("n3"), "{}", said.text);
     let expected = [
         state("far away", "ok"),
@@ -378,14 +376,14 @@ async fn a_home_is_adopted_where_the_operator_says_and_another_one_stays() {
     };
     // v0000 lives at n1, and n2 claims it too.
     let homes = Some(vec![GivenHome { driver: driver(), node: node("n2"), id: "v0000".into() }]);
-    admin.rebuild_homes(RebuildHomes { driver: None, homes }).await.unwrap();
+    RebuildHomes { homes, ..RebuildHomes::default() }.carry_out(&admin).await.unwrap();
     assert_eq!(states(&admin)[0], state("v0000", "claimed"));
     for (id, at, status) in [("v0000", "n2", 409), ("new", "n9", 404), ("", "n1", 400)] {
-        let refused = admin.adopt_volume(adopt(id, at)).await.unwrap_err();
+        let refused = adopt(id, at).carry_out(&admin).await.unwrap_err();
         assert_eq!(refused.status, status, "{id} {}", refused.text);
     }
-    assert!(admin.adopt_volume(adopt("v0000", "n1")).await.unwrap().done);
-    assert!(admin.adopt_volume(adopt("new", "n2")).await.unwrap().done);
+    assert!(adopt("v0000", "n1").carry_out(&admin).await.unwrap().done);
+    assert!(adopt("new", "n2").carry_out(&admin).await.unwrap().done);
     let shown = admin.volumes(&VolumesQuery::default()).items;
     assert_eq!(shown.iter().find(|volume| volume.id == "new").unwrap().node, node("n2"));
     let first = shown.iter().find(|volume| volume.id == "v0000").unwrap();

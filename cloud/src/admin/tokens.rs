@@ -2,25 +2,22 @@
 //!
 //! The token itself is in one answer only. What is kept of it lets nobody join.
 
-use proto::link::endpoint::Endpoint;
+use crate::admin::cells::{age, optional, since};
+use clap::Args;
+use proto::admin::command::{Answer, Command, Done, Refusal, Row};
+use proto::admin::command_line::Printer;
+use proto::admin::output::Output;
+use proto::link::endpoint::{Endpoint, EndpointError};
 use proto::names::NodeName;
 use proto::names::certificate::Subject;
 use serde::{Deserialize, Serialize};
+use std::time::Duration;
 use tracing::info;
 
 use crate::admin::admin_state::AdminState;
-use crate::admin::done::{Done, done};
-use crate::admin::refused::CommandError;
 use crate::state::clock::now;
 use crate::state::trust::{NewToken, Token, TokenId, TrustChange};
 use crate::state::txn::Txn;
-
-/// The path of `token create`.
-pub(crate) const CREATE: &str = "/token/create";
-/// The path of `token list`.
-pub(crate) const LIST: &str = "/tokens";
-/// The path of `token revoke`.
-pub(crate) const REVOKE: &str = "/token/revoke";
 
 /// The shortest life of a token, in s.
 pub(crate) const SHORTEST: u64 = 60;
@@ -31,17 +28,55 @@ const SHOWN: u64 = 7 * 86_400_000;
 /// The tokens that are kept at a time.
 const MOST: usize = 10_000;
 
-/// Makes a token for a node.
-#[derive(Debug, Serialize, Deserialize)]
+/// Make a token for one node, and print the command that joins it, to be run there.
+///
+/// It lets that node join once, with one key. Whoever has it can be that node: hand it over as
+/// you would a password.
+#[derive(Debug, Args, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CreateToken {
-    /// The node that may join with it.
+    /// The node's name, as Kubernetes knows it
     pub node: NodeName,
-    /// Its life, in s.
+    /// How long it is valid: 1m to 7d
+    #[arg(long = "ttl", value_name = "TIME", default_value = "1h", value_parser = token_life)]
     pub ttl_s: u64,
-    /// The endpoint for the edge: `wss://HOST:PORT`. None for the configured one.
+    /// Where the edge reaches csi-cloud [default: `advertise` of csi-cloud's configuration]
+    #[arg(long, value_name = "wss://HOST:PORT", value_parser = endpoint)]
     #[serde(default)]
     pub cloud: Option<String>,
+}
+
+impl Command<AdminState> for CreateToken {
+    const NAME: &'static str = "token create";
+    const PATH: &'static str = "/token/create";
+    type Answer = CreatedToken;
+
+    async fn carry_out(self, admin: &AdminState) -> Result<CreatedToken, Refusal> {
+        let Self { node, ttl_s, cloud } = self;
+        if !(SHORTEST..=LONGEST).contains(&ttl_s) {
+            return Err(Refusal::bad("a token lives for 1 minute to 7 days (--ttl)"));
+        }
+        let cloud = admin.reached_at(cloud.as_deref())?;
+        let issuers = admin.links.enrolment().issuers().ok_or_else(|| {
+            Refusal::conflict(
+                "this csi-cloud issues no certificates: its configuration has no section [ca]; \
+                 `csi-cloud ca use` says what to put there",
+            )
+        })?;
+        // An edge that joins sees the certificate of csi-cloud itself.
+        let ca_hash = issuers.read_again().own.root_pin().to_string();
+        let new = NewToken::generate().map_err(|error| Refusal::failed(error.to_string()))?;
+        let id = new.id.clone();
+        let hash = new.secret;
+        let of = node.clone();
+        let keep = move |txn: &mut Txn<'_>| keep_token(txn, id, of, hash, ttl_s);
+        let expires_ms = admin.store.write(keep).await??;
+        info!(id = %new.id, %node, "made a token");
+        let text = &new.text;
+        let command = format!("csi-edge join --cloud {cloud} --ca-hash {ca_hash} --token {text}");
+        let NewToken { id, text: token, .. } = new;
+        Ok(CreatedToken { id, node, token, expires_ms, cloud, ca_hash, command })
+    }
 }
 
 /// A new token, which is shown once.
@@ -63,6 +98,19 @@ pub struct CreatedToken {
     pub command: String,
 }
 
+impl Answer for CreatedToken {
+    fn print(&self, to: &mut Printer<'_>) -> anyhow::Result<()> {
+        if to.output == Output::Json {
+            return to.json(self);
+        }
+        let Self { id, node, expires_ms, command, .. } = self;
+        // Only the command is on stdout, for a pipe.
+        let left = age(Duration::from_millis(expires_ms.saturating_sub(now())));
+        eprintln!("The token {id} lets {node} join once, within {left}. Run at that node:\n");
+        Ok(writeln!(to.out, "{command}")?)
+    }
+}
+
 /// A token, without its secret.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TokenView {
@@ -82,55 +130,75 @@ pub struct TokenView {
     pub serial: Option<String>,
 }
 
-/// Revokes a token.
-#[derive(Debug, Serialize, Deserialize)]
+impl Row for TokenView {
+    const HEADERS: &'static [&'static str] = &["ID", "NODE", "STATE", "ENDS IN", "AGE", "SERIAL"];
+
+    fn row(&self) -> Vec<String> {
+        let left = self.expires_ms.saturating_sub(now());
+        let is_open = self.state == "open";
+        vec![
+            self.id.to_string(),
+            self.node.to_string(),
+            self.state.clone(),
+            if is_open { age(Duration::from_millis(left)) } else { String::new() },
+            since(self.created_ms),
+            optional(self.serial.as_ref()),
+        ]
+    }
+}
+
+/// Revoke a token. A certificate that was issued for it stays.
+#[derive(Debug, Args, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RevokeToken {
-    /// Its id.
+    /// Its id, as `token list` shows it
     pub id: TokenId,
 }
 
-impl AdminState {
-    /// Makes a token.
-    ///
-    /// # Errors
-    /// The life or the endpoint cannot be used, this csi-cloud issues no certificates, or the
-    /// system has no random numbers. It also fails if the node was removed, there are too many
-    /// tokens, or the change is not durable.
-    pub(super) async fn create_token(
-        &self,
-        request: CreateToken,
-    ) -> Result<CreatedToken, CommandError> {
-        let CreateToken { node, ttl_s, cloud } = request;
-        if !(SHORTEST..=LONGEST).contains(&ttl_s) {
-            return Err(CommandError::bad("a token lives for 1 minute to 7 days (--ttl)"));
-        }
-        let cloud = self.reached_at(cloud.as_deref())?;
-        let issuers = self.links.enrolment().issuers().ok_or_else(|| {
-            CommandError::conflict(
-                "this csi-cloud issues no certificates: its configuration has no section [ca]; \
-                 `csi-cloud ca use` says what to put there",
-            )
-        })?;
-        // An edge that joins sees the certificate of csi-cloud itself.
-        let ca_hash = issuers.read_again().own.root_pin().to_string();
-        let new = NewToken::generate().map_err(|error| CommandError::failed(error.to_string()))?;
-        let id = new.id.clone();
-        let hash = new.secret;
-        let of = node.clone();
-        let keep = move |txn: &mut Txn<'_>| keep_token(txn, id, of, hash, ttl_s);
-        let expires_ms = self.store.write(keep).await??;
-        info!(id = %new.id, %node, "made a token");
-        let text = &new.text;
-        let command = format!("csi-edge join --cloud {cloud} --ca-hash {ca_hash} --token {text}");
-        let NewToken { id, text: token, .. } = new;
-        Ok(CreatedToken { id, node, token, expires_ms, cloud, ca_hash, command })
-    }
+/// Show all tokens, without their secrets.
+#[derive(Debug, Args, Serialize, Deserialize)]
+pub struct ListTokens {}
 
-    /// All tokens, by id.
-    pub(super) fn tokens(&self) -> Vec<TokenView> {
+impl Command<AdminState> for RevokeToken {
+    const NAME: &'static str = "token revoke";
+    const PATH: &'static str = "/token/revoke";
+    type Answer = Done;
+
+    async fn carry_out(self, admin: &AdminState) -> Result<Done, Refusal> {
+        let Self { id } = self;
+        let of = id.clone();
+        let removed = admin.store.write(move |txn| {
+            let token = txn.token(&of).cloned();
+            txn.set_trust(TrustChange::Token(of, None));
+            token
+        });
+        let Some(token) = removed.await? else {
+            return Err(Refusal::unknown(format!(
+                "there is no token {id}; `csi-cloud token list`"
+            )));
+        };
+        let node = token.node;
+        let certificate = match token.used {
+            Some(_) => {
+                format!(
+                    "; the certificate that was issued for it stays: `csi-cloud node revoke {node}`"
+                )
+            }
+            None => String::new(),
+        };
+        Ok(Done::logged(format!("the token {id} of {node} is revoked{certificate}")))
+    }
+}
+
+impl Command<AdminState> for ListTokens {
+    const NAME: &'static str = "token list";
+    const PATH: &'static str = "/tokens";
+    const READS: bool = true;
+    type Answer = Vec<TokenView>;
+
+    async fn carry_out(self, admin: &AdminState) -> Result<Vec<TokenView>, Refusal> {
         let now = now();
-        self.store.read(|state| {
+        let tokens = admin.store.read(|state| {
             let tokens = state.trust().tokens().iter();
             let view = |(id, token): (&TokenId, &Token)| {
                 let subject = Subject::Node(token.node.clone());
@@ -148,54 +216,28 @@ impl AdminState {
                 }
             };
             tokens.map(view).collect()
-        })
-    }
-
-    /// Revokes a token: nobody joins with it any more. Certificates stay.
-    ///
-    /// # Errors
-    /// There is no such token, or the change is not durable.
-    pub(super) async fn revoke_token(&self, request: RevokeToken) -> Result<Done, CommandError> {
-        let RevokeToken { id } = request;
-        let of = id.clone();
-        let removed = self.store.write(move |txn| {
-            let token = txn.token(&of).cloned();
-            txn.set_trust(TrustChange::Token(of, None));
-            token
         });
-        let Some(token) = removed.await? else {
-            return Err(CommandError::unknown(format!(
-                "there is no token {id}; `csi-cloud token list`"
-            )));
-        };
-        let node = token.node;
-        let certificate = match token.used {
-            Some(_) => {
-                format!(
-                    "; the certificate that was issued for it stays: `csi-cloud node revoke {node}`"
-                )
-            }
-            None => String::new(),
-        };
-        Ok(done(format!("the token {id} of {node} is revoked{certificate}")))
+        Ok(tokens)
     }
+}
 
+impl AdminState {
     /// The endpoint of this csi-cloud that an edge is told.
-    fn reached_at(&self, asked: Option<&str>) -> Result<String, CommandError> {
+    fn reached_at(&self, asked: Option<&str>) -> Result<String, Refusal> {
         let endpoint = match asked {
             Some(text) => {
                 let parsed = text.parse::<Endpoint>();
-                parsed.map_err(|error| CommandError::bad(format!("--cloud: {error}")))?
+                parsed.map_err(|error| Refusal::bad(format!("--cloud: {error}")))?
             }
             None => self.advertise.clone().ok_or_else(|| {
-                CommandError::bad(
+                Refusal::bad(
                     "nobody has said where edges reach this csi-cloud: give --cloud \
                      wss://HOST:PORT, or put `advertise` into its configuration",
                 )
             })?,
         };
         if !endpoint.transport.takes_tokens() {
-            return Err(CommandError::bad(format!(
+            return Err(Refusal::bad(format!(
                 "{endpoint} cannot be joined over; name a wss:// endpoint of csi-cloud (--cloud)"
             )));
         }
@@ -219,9 +261,9 @@ fn keep_token(
     node: NodeName,
     secret: crate::state::trust::Hash,
     ttl_s: u64,
-) -> Result<u64, CommandError> {
+) -> Result<u64, Refusal> {
     if txn.node(&node).is_some_and(|node| node.removed.is_some()) {
-        return Err(CommandError::conflict(format!(
+        return Err(Refusal::conflict(format!(
             "{node} was removed; `csi-cloud node admit {node}` lets it in again"
         )));
     }
@@ -230,7 +272,7 @@ fn keep_token(
     let old = tokens.iter().filter(|(_, token)| token.expires.saturating_add(SHOWN) < now);
     let old: Vec<_> = old.map(|(id, _)| id.clone()).collect();
     if tokens.len() - old.len() >= MOST {
-        return Err(CommandError::conflict(format!(
+        return Err(Refusal::conflict(format!(
             "there are {MOST} tokens, which is the most; `csi-cloud token revoke` some"
         )));
     }
@@ -245,4 +287,50 @@ fn keep_token(
     let token = Token { node, secret, created, expires, used: None };
     txn.set_trust(TrustChange::Token(id, Some(token)));
     Ok(expires)
+}
+
+/// The life of a token, in s.
+fn token_life(text: &str) -> Result<u64, String> {
+    let life = duration(text)?.as_secs();
+    if !(SHORTEST..=LONGEST).contains(&life) {
+        return Err("a token lives for 1 minute to 7 days".into());
+    }
+    Ok(life)
+}
+
+/// Reads a whole number and its unit, for example `90s`, `30m`, `12h` or `7d`.
+///
+/// # Errors
+/// It is not written so, or is too long to count in seconds.
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("{text:?} is no duration; write 90s, 30m, 12h or 7d");
+    let (number, unit) = text.split_at_checked(text.len().saturating_sub(1)).ok_or_else(wrong)?;
+    let seconds = match unit {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        "d" => 86_400,
+        _ => return Err(wrong()),
+    };
+    let seconds = number.parse().ok().and_then(|number: u64| number.checked_mul(seconds));
+    Ok(Duration::from_secs(seconds.ok_or_else(wrong)?))
+}
+
+/// An endpoint, checked and as text.
+fn endpoint(text: &str) -> Result<String, EndpointError> {
+    text.parse::<Endpoint>().map(|endpoint| endpoint.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_life_of_a_token_is_a_number_and_a_unit() {
+        assert_eq!(token_life("1m"), Ok(60));
+        assert_eq!(token_life("7d"), Ok(604_800));
+        for text in ["", "1", "h", "1h30m", "-1h", "59s", "8d", "1é", "99999999999999999999d"] {
+            assert!(token_life(text).is_err(), "{text}");
+        }
+    }
 }

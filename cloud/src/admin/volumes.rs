@@ -1,34 +1,49 @@
 //! `csi-cloud volumes`: where volumes, snapshots and groups live.
 
+use clap::Args;
 use prost::Message;
+use proto::admin::command::{Command, Page, Refusal, Row};
 use proto::csi;
 use proto::csi::Id;
 use proto::names::{DriverName, NodeName};
 use serde::{Deserialize, Serialize};
 
 use crate::admin::admin_state::AdminState;
-use crate::admin::lease_holder::LeaseHolder;
-use crate::admin::page::{Cursor, Page, Records, Walk, ids_after, kind, not_empty};
+use crate::admin::cells::{claim, joined, optional, short, since, size};
+use crate::admin::leases::LeaseHolder;
+use crate::admin::page::{Cursor, Records, Walk, ids_after, kind, not_empty};
 use crate::state::condition::HomeCondition;
 use crate::state::driver_state::DriverState;
 use crate::state::known::State;
 use crate::state::record::Home;
 
-/// The path of the command.
-pub(crate) const PATH: &str = "/volumes";
-
-/// Asks for volumes.
-#[derive(Debug, Default, Serialize, Deserialize)]
+/// Show where volumes live.
+#[derive(Debug, Default, Args, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct VolumesQuery {
-    /// Of this driver only.
+    /// Of this driver only
+    #[arg(long, value_name = "NAME")]
     pub driver: Option<DriverName>,
-    /// At this node only.
+    /// At this node only
+    #[arg(long, value_name = "NODE")]
     pub node: Option<NodeName>,
-    /// Snapshots and groups as well.
+    /// Snapshots and groups as well
+    #[arg(long)]
     pub all: bool,
     /// The end of the page before.
+    #[arg(skip)]
     pub after: Option<Cursor>,
+}
+
+impl Command<AdminState> for VolumesQuery {
+    const NAME: &'static str = "volumes";
+    const PATH: &'static str = "/volumes";
+    const READS: bool = true;
+    type Answer = Page<VolumeView, Cursor>;
+
+    async fn carry_out(self, admin: &AdminState) -> Result<Page<VolumeView, Cursor>, Refusal> {
+        Ok(admin.volumes(&self))
+    }
 }
 
 /// A volume, snapshot or group.
@@ -66,6 +81,32 @@ pub struct VolumeView {
     /// The holder of its exclusive lease, if it is a direct volume.
     #[serde(flatten)]
     pub holder: LeaseHolder,
+}
+
+impl Row for VolumeView {
+    const HEADERS: &'static [&'static str] =
+        &["ID", "KIND", "DRIVER", "NODE", "SIZE", "PUBLISHED", "CLAIM", "AGE", "STATE", "HOLDER"];
+
+    fn row(&self) -> Vec<String> {
+        let others = joined(&self.claimed_by);
+        let state = match self.state.as_str() {
+            state if others.is_empty() => state.to_owned(),
+            "claimed" => format!("claimed also by {others}"),
+            state => format!("{state}, claimed also by {others}"),
+        };
+        vec![
+            short(&self.id),
+            self.kind.clone(),
+            self.driver.to_string(),
+            self.node.to_string(),
+            self.capacity_bytes.map(size).unwrap_or_default(),
+            self.published.join(","),
+            claim(self.claim_namespace.as_deref(), self.claim_name.as_deref()),
+            since(self.since_ms),
+            state,
+            optional(self.holder.holder_node.as_ref()),
+        ]
+    }
 }
 
 impl AdminState {

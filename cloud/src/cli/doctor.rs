@@ -1,60 +1,86 @@
 //! `csi-cloud doctor`: asks csi-cloud, and without it looks at what its configuration names.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use anyhow::ensure;
+use clap::Args;
 use proto::admin::client::Client;
-use proto::admin::doctor::{Finding, Verdict, show};
+use proto::admin::command::{Command, Program};
+use proto::admin::command_line::Local;
+use proto::admin::doctor::{Finding, show};
+use proto::admin::output::Output;
 use proto::config::Flags;
+use proto::config::places::Places;
 use proto::host::chain;
+use proto::host::program::runtime;
 use tokio::time::timeout;
 
-use crate::admin::doctor::{KUBEEDGE, PATH};
-use crate::cli::output::{PROGRAM, no_parameters};
+use crate::admin::admin_state::AdminState;
+use crate::admin::doctor::{Examine, Findings};
 use crate::config::Config;
-use crate::config::doctor_arguments::{Doctor, DoctorCommand};
 use crate::config::serve_arguments::Serve;
-use crate::config::show_arguments::Show;
 
 /// The time limit for csi-cloud: each of its checks ends within 5 s, and few wait for another.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Prints what was found.
+/// Look for what keeps an installation from working, and say what to do.
 ///
-/// # Errors
-/// Something is at fault, or the output fails. For KubeEdge also if csi-cloud does not answer or
-/// refuses, or something cannot be seen.
-pub(super) async fn run(command: &Doctor) -> anyhow::Result<()> {
-    match &command.of {
-        Some(DoctorCommand::Kubeedge(asked)) => kubeedge(asked).await,
-        None => installation(&command.show).await,
+/// It reads only. It looks at certificates, the store, sockets, disks and the nodes' versions.
+/// In Kubernetes it looks at csi-cloud's rights, the kinds of snapshots and the sidecars. If
+/// csi-cloud does not answer, it looks at what --config names. The exit code is 1 if something
+/// is at fault.
+#[derive(Debug, Args)]
+pub(super) struct Doctor {
+    /// The admin socket [default: what --config says, else the first that is there]
+    #[arg(long, value_name = "PATH")]
+    admin: Option<PathBuf>,
+    /// The configuration of csi-cloud, which names the admin socket
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// As a table or as JSON, whose field names do not change
+    #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = Output::Table)]
+    output: Output,
+}
+
+impl Local for Doctor {
+    const NAME: &'static str = "doctor";
+
+    fn run(self) -> anyhow::Result<()> {
+        let findings = runtime(1)?.block_on(self.look());
+        show::report(&mut io::stdout().lock(), self.output, &findings)
     }
 }
 
-async fn installation(asked: &Show) -> anyhow::Result<()> {
-    let socket = asked.reach.socket();
-    let findings = match timeout(PATIENCE, ask(&socket)).await {
-        Ok(Ok(findings)) => findings,
-        Ok(Err(why)) => without(asked, &socket, why).await,
-        Err(_) => without(asked, &socket, format!("no answer within {PATIENCE:?}")).await,
-    };
-    show::report(&mut io::stdout().lock(), asked.output, &findings)
+impl Doctor {
+    async fn look(&self) -> Vec<Finding> {
+        let (socket, _) = AdminState::socket(self.admin.clone(), self.config.clone());
+        match timeout(PATIENCE, ask(&socket)).await {
+            Ok(Ok(findings)) => findings,
+            Ok(Err(why)) => without(self.config.clone(), &socket, why).await,
+            Err(_) => {
+                let why = format!("no answer within {PATIENCE:?}");
+                without(self.config.clone(), &socket, why).await
+            }
+        }
+    }
 }
 
 async fn ask(socket: &Path) -> Result<Vec<Finding>, String> {
-    let client = Client::connect(PROGRAM, socket).await;
+    let client = Client::connect(AdminState::NAME, socket).await;
     let mut client = client.map_err(|error| chain(&error))?;
-    client.carry_out(PATH, &no_parameters()).await.map_err(|error| chain(&error))
+    let path = <Examine as Command<AdminState>>::PATH;
+    let answered: Result<Findings, _> = client.carry_out(path, &Examine {}).await;
+    answered.map(|findings| findings.0).map_err(|error| chain(&error))
 }
 
 /// The findings without an answer of csi-cloud.
-async fn without(asked: &Show, socket: &Path, why: String) -> Vec<Finding> {
+async fn without(config: Option<PathBuf>, socket: &Path, why: String) -> Vec<Finding> {
     let advice = "start it (`systemctl start csi-cloud`, or the StatefulSet csi-cloud), and look \
                   at its log";
-    let mut findings = vec![Finding::fault(PROGRAM, socket.display().to_string(), why, advice)];
-    let Some(file) = asked.reach.config.clone() else {
+    let mut findings =
+        vec![Finding::fault(AdminState::NAME, socket.display().to_string(), why, advice)];
+    let Some(file) = Places::cloud().configuration(config) else {
         findings.push(Finding::unknown(
             "configuration",
             "no file",
@@ -80,14 +106,4 @@ async fn without(asked: &Show, socket: &Path, why: String) -> Vec<Finding> {
         )),
     }
     findings
-}
-
-/// A cluster is ready for the walk only if all of it can be seen, so that fails as well.
-async fn kubeedge(asked: &Show) -> anyhow::Result<()> {
-    let mut client = Client::connect(PROGRAM, &asked.reach.socket()).await?;
-    let findings: Vec<Finding> = client.carry_out(KUBEEDGE, &no_parameters()).await?;
-    show::report(&mut io::stdout().lock(), asked.output, &findings)?;
-    let unseen = findings.iter().filter(|finding| finding.verdict == Verdict::Unknown).count();
-    ensure!(unseen == 0, "not to be seen: {unseen}");
-    Ok(())
 }

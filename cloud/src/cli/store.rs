@@ -3,11 +3,16 @@
 use std::io;
 use std::io::Write;
 
+use std::path::PathBuf;
+
 use anyhow::bail;
+use clap::Args;
+use proto::admin::command_line::Local;
 use proto::admin::output::Output;
+use proto::config::{Problems, Reader};
 use proto::host::plain;
 
-use crate::config::arguments::StoreCommand;
+use crate::etcd::settings::EtcdSettings;
 use crate::state::check::Wrong;
 use crate::state::store::examine::{Examined, examine};
 use crate::state::store::transfer;
@@ -17,24 +22,86 @@ use crate::state::store::url::StoreAt;
 /// The widest column of a table, in characters.
 const WIDEST: usize = 60;
 
-/// Runs a command of the store.
-///
-/// # Errors
-/// The configuration of the store cannot be used. Otherwise as for [`check`], [`transfer::export`]
-/// and [`transfer::import`].
-pub(super) fn run(command: StoreCommand) -> anyhow::Result<()> {
-    match command {
-        StoreCommand::Check { place, output } => {
-            check(&place.at()?, output, &mut io::stdout().lock())
-        }
-        StoreCommand::Export { place, with_secrets } => {
-            let secrets = match with_secrets {
-                true => ExportedSecrets::Included,
-                false => ExportedSecrets::LeftOut,
-            };
-            transfer::export(&place.at()?, secrets, &mut io::stdout().lock())
-        }
-        StoreCommand::Import { place, file } => transfer::import(&place.at()?, &file),
+/// The store that a command is about.
+#[derive(Debug, Args)]
+struct StorePlace {
+    /// Where it is: file:PATH, or etcd://HOST:PORT,HOST:PORT/PREFIX
+    #[arg(long, value_name = "URL")]
+    store: StoreAt,
+    /// The configuration of csi-cloud, whose section `etcd` says how etcd is reached
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+impl StorePlace {
+    /// The store, and how it is reached. Other keys of the configuration do not matter here.
+    ///
+    /// # Errors
+    /// The section contradicts itself.
+    fn at(self) -> Result<StoreAt, Problems> {
+        let mut file = Reader::open(self.config.as_deref());
+        let etcd = file.section("etcd", EtcdSettings::read).unwrap_or_default();
+        file.finish_part()?;
+        Ok(self.store.with_etcd(etcd))
+    }
+}
+
+/// Check that the store is whole and its records agree; exit code 1 if not.
+#[derive(Debug, Args)]
+pub(super) struct Check {
+    #[command(flatten)]
+    place: StorePlace,
+    /// How to say what is wrong
+    #[arg(short, long, value_enum, default_value_t = Output::Table)]
+    output: Output,
+}
+
+impl Local for Check {
+    const NAME: &'static str = "store check";
+
+    fn run(self) -> anyhow::Result<()> {
+        check(&self.place.at()?, self.output, &mut io::stdout().lock())
+    }
+}
+
+/// Write all records to stdout, one line of JSON each.
+#[derive(Debug, Args)]
+pub(super) struct Export {
+    #[command(flatten)]
+    place: StorePlace,
+    /// The secret keys of csi-cloud as well, in clear. Without them csi-cloud makes new keys
+    /// after an import: links are dialed anew, and leases are confirmed anew
+    #[arg(long)]
+    with_secrets: bool,
+}
+
+impl Local for Export {
+    const NAME: &'static str = "store export";
+
+    fn run(self) -> anyhow::Result<()> {
+        let secrets = match self.with_secrets {
+            true => ExportedSecrets::Included,
+            false => ExportedSecrets::LeftOut,
+        };
+        transfer::export(&self.place.at()?, secrets, &mut io::stdout().lock())
+    }
+}
+
+/// Make a store of an export. It must not be there yet, or be empty.
+#[derive(Debug, Args)]
+pub(super) struct Import {
+    #[command(flatten)]
+    place: StorePlace,
+    /// The exported file; - is stdin
+    #[arg(default_value = "-")]
+    file: PathBuf,
+}
+
+impl Local for Import {
+    const NAME: &'static str = "store import";
+
+    fn run(self) -> anyhow::Result<()> {
+        transfer::import(&self.place.at()?, &self.file)
     }
 }
 

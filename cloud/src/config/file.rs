@@ -13,7 +13,7 @@ use proto::names::{DriverName, NodeName};
 use tracing::warn;
 
 use crate::admin::doctor::installation::Installation;
-use crate::config::duration::duration;
+use crate::admin::tokens::duration;
 use crate::config::serve_arguments::Serve;
 use crate::etcd::settings::EtcdSettings;
 use crate::kubernetes::csidriver::CsiDriverSettings;

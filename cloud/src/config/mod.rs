@@ -4,15 +4,8 @@
 //! every mistake at once. Only here are clap's structs. May use: all rooms to its left in
 //! docs/architecture.md.
 
-pub mod admin_arguments;
-pub mod arguments;
-pub mod doctor_arguments;
-mod duration;
-pub mod explain_arguments;
 pub mod file;
-pub mod replica_arguments;
 pub mod serve_arguments;
-pub mod show_arguments;
 
 #[cfg(test)]
 mod tests;

@@ -67,7 +67,7 @@ pub struct Serve {
     /// Serve a CSI socket for each driver at each node as well: FRONTS/NODE/DRIVER.sock
     #[arg(long)]
     pub node_fronts: bool,
-    /// Where to take the calls of a `csi-cloud front`: unix:PATH or https://HOST:PORT; may be given
+    /// Where to take the calls of a `csi-cloud relay`: unix:PATH or https://HOST:PORT; may be given
     /// several times. Then --fronts may be left out, and --admin says where the admin socket is
     #[arg(long, value_name = "PLACE")]
     pub relays: Vec<Address>,

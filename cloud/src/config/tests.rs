@@ -8,8 +8,8 @@ use proto::admin::http1::SOCKET_NAME;
 use proto::config::Problems;
 use proto::names::{DriverName, NodeName};
 
+use crate::cli::{Cli, Command};
 use crate::config::Config;
-use crate::config::arguments::{Cli, Command};
 use crate::kubernetes::csidriver::CsiDriverSettings;
 use crate::kubernetes::settings::{ApiAt, Kubernetes, Publish};
 use crate::pki::issuer::DAY;
@@ -32,7 +32,7 @@ fn load(file: &str, flags: &[&str]) -> Result<Config, Problems> {
     let args = ["csi-cloud", "serve", "--config", &path].into_iter().chain(flags.iter().copied());
     match Cli::try_parse_from(args).unwrap().command {
         Command::Serve { flags, .. } => Config::load(*flags),
-        Command::Tool(_) => unreachable!(),
+        Command::Other(_) => unreachable!(),
     }
 }
 

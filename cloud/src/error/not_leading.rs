@@ -9,7 +9,7 @@ pub enum NotLeading {
     /// It follows this one.
     #[error(
         "this csi-cloud follows {0}, which leads and carries calls out; nothing was done. Name \
-         both to the socket relay (`csi-cloud front --to`) and to csi-edge (cloud), which find the \
+         both to the socket relay (`csi-cloud relay --to`) and to csi-edge (cloud), which find the \
          leader"
     )]
     Follows(String),

@@ -56,7 +56,7 @@ pub(super) fn check_commands(verdict: &super::answer::Verdict) -> usize {
     let quoted = verdict.next.split('`').skip(1).step_by(2);
     let ours = quoted.filter(|command| command.starts_with("csi-cloud "));
     let parsed = ours.map(|command| {
-        let parsed = crate::config::arguments::Cli::try_parse_from(tests::words(command));
+        let parsed = crate::cli::Cli::try_parse_from(tests::words(command));
         assert!(parsed.is_ok(), "{command}: {}", parsed.err().unwrap());
     });
     parsed.count()
@@ -64,11 +64,13 @@ pub(super) fn check_commands(verdict: &super::answer::Verdict) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
+    use proto::admin::command::Command;
 
     use super::*;
-    use crate::config::admin_arguments::{Ask, VolumeCommand};
-    use crate::config::arguments::{Cli, Command, Tool};
+    use crate::admin::admin_state::AdminState;
+    use crate::admin::adopt_volume::AdoptVolume;
+    use crate::admin::forget_volume::ForgetVolume;
+    use crate::admin::release_volume::ReleaseVolume;
 
     /// The words of a command, as a shell reads them.
     pub(super) fn words(command: &str) -> Vec<String> {
@@ -87,12 +89,13 @@ mod tests {
         words
     }
 
-    fn parsed(command: &str) -> VolumeCommand {
-        let cli = Cli::try_parse_from(words(command)).unwrap_or_else(|why| panic!("{why}"));
-        let Command::Tool(Tool::Ask(Ask::Volume(parsed))) = cli.command else {
-            panic!("{command}")
-        };
-        parsed
+    /// The command, as csi-cloud reads it.
+    fn parsed<C: Command<AdminState>>(command: &str) -> C {
+        let words = words(command);
+        assert_eq!(words[..3].join(" "), format!("csi-cloud {}", C::NAME), "{command}");
+        let arguments = C::augment_args(clap::Command::new("command"));
+        let matches = arguments.try_get_matches_from(&words[2..]);
+        C::from_arg_matches(&matches.unwrap_or_else(|why| panic!("{why}"))).unwrap()
     }
 
     #[test]
@@ -101,9 +104,7 @@ mod tests {
         let n1: NodeName = "n1".parse().unwrap();
         for text in ["v1", "pool/a:b=c", "two words", "it's", "$(reboot)`", "-v", "--yes", "\\'"] {
             let release = release(&driver, text, &n1);
-            let VolumeCommand::Release { id, node, yes, .. } = parsed(&release) else {
-                panic!("{release}")
-            };
+            let ReleaseVolume { id, node, yes, .. } = parsed(&release);
             assert_eq!((id.as_str(), &node, yes), (text, &n1, false), "{release}");
             for (key, expected) in [
                 (Id::Volume(text.into()), "volume"),
@@ -111,14 +112,10 @@ mod tests {
                 (Id::Group(text.into()), "group"),
             ] {
                 let forget = forget(&driver, &key);
-                let VolumeCommand::Forget { id, kind, .. } = parsed(&forget) else {
-                    panic!("{forget}")
-                };
+                let ForgetVolume { id, kind, .. } = parsed(&forget);
                 assert_eq!((id.as_str(), kind.as_str()), (text, expected), "{forget}");
                 let adopt = adopt(&driver, &key, &n1);
-                let VolumeCommand::Adopt { id, kind, node, .. } = parsed(&adopt) else {
-                    panic!("{adopt}")
-                };
+                let AdoptVolume { id, kind, node, .. } = parsed(&adopt);
                 assert_eq!((id.as_str(), kind.as_str(), &node), (text, expected, &n1), "{adopt}");
             }
         }

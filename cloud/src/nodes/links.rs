@@ -10,8 +10,8 @@ use std::time::{Duration, SystemTime};
 
 use ahash::HashMap;
 use futures_util::future::BoxFuture;
-use proto::control::hello::{PROTOCOL, True, Welcome};
 use parking_lot::{Mutex, MutexGuard};
+use proto::control::hello::{PROTOCOL, True, Welcome};
 use proto::control::lease::{Reply, Request};
 use proto::host::tasks::Tasks;
 use proto::names::{DriverName, NodeName};

@@ -105,7 +105,7 @@ pub fn issue(dir: &Path, node: &NodeName, days: u16) -> anyhow::Result<()> {
     keep_issued(dir, node.as_str(), &made, Role::Node)
 }
 
-/// Issues the certificate of a relay (`csi-cloud front`) and writes its files.
+/// Issues the certificate of a relay (`csi-cloud relay`) and writes its files.
 ///
 /// # Errors
 /// As for [`issue`].

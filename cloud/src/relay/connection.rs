@@ -1,4 +1,4 @@
-//! The connection between a socket relay (`csi-cloud front`) and the csi-cloud that serves.
+//! The connection between a socket relay (`csi-cloud relay`) and the csi-cloud that serves.
 //!
 //! It is a unix socket that only its owner may use, or TLS 1.3 over TCP with certificates of one
 //! CA. A relay's certificate is not valid for a node, nor a node's for a relay: neither can play

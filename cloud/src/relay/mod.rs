@@ -1,4 +1,4 @@
-//! The socket relay, `csi-cloud front`: a small process that keeps the sidecars' sockets open.
+//! The socket relay, `csi-cloud relay`: a small process that keeps the sidecars' sockets open.
 //!
 //! It copies each exchange and knows nothing of nodes. Calls wait while no csi-cloud serves. A call
 //! whose connection broke is sent again with the same id, so nothing runs twice. `listen` is the

@@ -85,7 +85,7 @@ fn credentials(settings: &Settings) -> anyhow::Result<Option<Credentials>> {
     if let Some(address) = settings.servers.iter().find(is_https) {
         ensure!(
             settings.tls.is_some(),
-            "--to {address} needs --ca, --cert and --key; `csi-cloud ca issue --front NAME` makes \
+            "--to {address} needs --ca, --cert and --key; `csi-cloud ca issue --relay NAME` makes \
              them"
         );
     }

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ahash::HashMap;
-use proto::host::clock;
 use parking_lot::{Mutex, MutexGuard};
+use proto::host::clock;
 use proto::host::plain::start;
 use proto::http2::call_id::CallId;
 use proto::names::{DriverName, NodeName};

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use proto::admin::output::Output;
-use proto::config::admin_socket;
+use proto::config::places::{Places, SocketPlace};
 
 /// The commands.
 #[derive(Debug, Subcommand)]
@@ -36,7 +36,7 @@ pub struct Calls {
 /// Which csi-edge is asked, and how its answer is shown.
 #[derive(Debug, Args)]
 pub struct Show {
-    /// The admin socket [default: what --config says, else /run/edge-csi/_admin.sock]
+    /// The admin socket [default: what --config says, else the first that is there]
     #[arg(long, value_name = "PATH")]
     pub admin: Option<PathBuf>,
     /// The configuration of csi-edge, which names the admin socket
@@ -48,8 +48,8 @@ pub struct Show {
 }
 
 impl Show {
-    /// The admin socket.
-    pub fn socket(&self) -> PathBuf {
-        admin_socket(self.admin.clone(), self.config.as_deref())
+    /// The admin socket, and the places that were looked at.
+    pub fn socket(&self) -> SocketPlace {
+        Places::edge().socket(self.admin.clone(), self.config.clone())
     }
 }

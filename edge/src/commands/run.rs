@@ -3,8 +3,11 @@
 use std::io;
 use std::io::Write;
 
+use anyhow::Context;
 use proto::admin::client::Client;
+use proto::admin::command::looked_at;
 use proto::admin::output::{ListWriter, Output};
+use proto::config::places::SocketPlace;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
@@ -53,14 +56,19 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
+async fn connect(show: &Show) -> anyhow::Result<Client> {
+    let SocketPlace { path, tried } = show.socket();
+    Client::connect(PROGRAM, &path).await.with_context(|| looked_at(&tried))
+}
+
 async fn ask<T: DeserializeOwned>(show: &Show, path: &'static str) -> anyhow::Result<T> {
-    let mut client = Client::connect(PROGRAM, &show.socket()).await?;
+    let mut client = connect(show).await?;
     Ok(client.ask(path, &Value::Object(Map::new())).await?)
 }
 
 /// Asks for what csi-edge has to look for on its disk.
 async fn look<T: DeserializeOwned>(show: &Show, path: &'static str) -> anyhow::Result<T> {
-    let mut client = Client::connect(PROGRAM, &show.socket()).await?;
+    let mut client = connect(show).await?;
     Ok(client.carry_out(path, &Value::Object(Map::new())).await?)
 }
 

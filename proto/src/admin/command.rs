@@ -8,7 +8,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::pin::Pin;
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use clap::{ArgMatches, Args};
 use http::StatusCode;
 use serde::de::DeserializeOwned;
@@ -28,8 +28,8 @@ pub trait Program: Sync + 'static {
     /// Its name.
     const NAME: &'static str;
 
-    /// The admin socket, by the flags `--admin` and `--config`.
-    fn socket(admin: Option<PathBuf>, config: Option<PathBuf>) -> PathBuf;
+    /// The admin socket, by the flags `--admin` and `--config`, and the places that were looked at.
+    fn socket(admin: Option<PathBuf>, config: Option<PathBuf>) -> (PathBuf, Vec<PathBuf>);
 
     /// Refuses commands about links if another replica has the links.
     ///
@@ -209,7 +209,8 @@ pub async fn answer<S: Program>(
 /// # Errors
 /// The program does not answer, refuses or changes nothing; or the output fails.
 pub async fn ask<S: Program, C: Command<S>>(command: C, asked: Asked) -> anyhow::Result<()> {
-    let mut client = Client::connect(S::NAME, &S::socket(asked.admin, asked.config)).await?;
+    let (socket, tried) = S::socket(asked.admin, asked.config);
+    let mut client = Client::connect(S::NAME, &socket).await.with_context(|| looked_at(&tried))?;
     let mut request = serde_json::to_value(command)?;
     let mut out = io::stdout().lock();
     let mut printer = Printer { output: asked.output, out: &mut out, list: None };
@@ -225,6 +226,12 @@ pub async fn ask<S: Program, C: Command<S>>(command: C, asked: Asked) -> anyhow:
         }
     }
     printer.end()
+}
+
+/// The places that were looked at for the admin socket.
+pub fn looked_at(tried: &[PathBuf]) -> String {
+    let tried: Vec<_> = tried.iter().map(|path| path.display().to_string()).collect();
+    format!("looked for the admin socket by {}", tried.join(", "))
 }
 
 impl Printer<'_> {

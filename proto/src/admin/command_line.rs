@@ -39,6 +39,9 @@ pub trait CommandList {
     /// The words that begin several commands, and the help for them.
     const GROUPS: &'static [(&'static str, &'static str)];
 
+    /// The commands that are gone, and their replacements.
+    const GONE: &'static [(&'static str, &'static str)] = &[];
+
     /// The commands; one before those that begin with its words.
     fn entries() -> impl Iterator<Item = &'static Entry>;
 }
@@ -50,7 +53,7 @@ pub struct Parsed<L> {
 }
 
 /// Who is asked, and how the answer is shown.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Asked {
     /// `--admin`.
     pub admin: Option<PathBuf>,
@@ -82,11 +85,6 @@ impl Entry {
         };
         Self { name: C::NAME, define: C::augment_args, parse }
     }
-}
-
-/// The error for a command that is gone. It names the replacement.
-pub fn gone(text: &str) -> clap::Error {
-    clap::Error::raw(ErrorKind::InvalidSubcommand, format!("{text}\n"))
 }
 
 impl<L> Parsed<L> {
@@ -141,8 +139,13 @@ impl<L: CommandList> Subcommand for Parsed<L> {
             };
             insert(program, name, group)
         });
+        let known = L::GONE.iter().fold(grouped, |program, (gone, _)| {
+            let any =
+                Arg::new("any").num_args(0..).allow_hyphen_values(true).trailing_var_arg(true);
+            program.subcommand(clap::Command::new(*gone).hide(true).arg(any))
+        });
         let entries = L::entries().filter(|entry| !entry.name.is_empty());
-        entries.fold(grouped, |program, entry| insert(program, entry.name, entry.define))
+        entries.fold(known, |program, entry| insert(program, entry.name, entry.define))
     }
 
     fn augment_subcommands_for_update(program: clap::Command) -> clap::Command {
@@ -151,6 +154,7 @@ impl<L: CommandList> Subcommand for Parsed<L> {
 
     fn has_subcommand(name: &str) -> bool {
         L::entries().any(|entry| entry.name.split(' ').next() == Some(name))
+            || L::GONE.iter().any(|(gone, _)| *gone == name)
     }
 }
 

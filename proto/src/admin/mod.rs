@@ -9,5 +9,6 @@ pub mod command;
 pub mod command_line;
 pub mod doctor;
 pub mod http1;
+pub mod input;
 pub mod output;
 pub mod table;

@@ -3,6 +3,8 @@
 //! Unknown keys are refused, and every problem is reported at once: an operator who corrects one
 //! line at a time restarts a daemon ten times. May use: admin, link.
 
+pub mod places;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,14 +12,11 @@ use std::time::Duration;
 use clap::Args;
 use toml::{Table, Value};
 
-use crate::admin::http1::SOCKET_NAME;
 use crate::link::keep_alive::KeepAlive;
 use crate::link::tls::Files;
 
 /// The default number of worker threads; `docs/performance.md` has the measurement.
 const WORKERS: u16 = 1;
-/// The admin socket, if neither flags nor configuration say another.
-pub const ADMIN: &str = "/run/edge-csi/_admin.sock";
 /// The default time for calls in flight when the program is told to stop, in seconds.
 const GRACE: u16 = 30;
 /// The longest time of any setting, in seconds.
@@ -50,35 +49,6 @@ pub struct Flags {
     /// [default: 15]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u16).range(1..=3600))]
     pub dead_after: Option<u16>,
-}
-
-/// The paths in a configuration by which a command finds the program that uses it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ConfiguredPaths {
-    /// The admin socket: `admin`, or else in `fronts`.
-    pub admin: Option<PathBuf>,
-    /// The state directory of csi-edge.
-    pub state: Option<PathBuf>,
-    /// The directory in which VM runtimes look for direct volumes.
-    pub direct_volumes: Option<PathBuf>,
-}
-
-impl ConfiguredPaths {
-    /// Reads these paths. Mistakes in other keys do not matter, and a path at fault is not there.
-    pub fn read(config: &Path) -> Self {
-        let mut file = Reader::open(Some(config));
-        let fronts = file.path("fronts").map(|fronts| fronts.join(SOCKET_NAME));
-        Self {
-            admin: file.path("admin").or(fronts),
-            state: file.path("state"),
-            direct_volumes: file.path("direct_volumes"),
-        }
-    }
-}
-
-/// The admin socket of a running program: from the flag, else from the configuration.
-pub fn admin_socket(flag: Option<PathBuf>, config: Option<&Path>) -> PathBuf {
-    flag.or_else(|| ConfiguredPaths::read(config?).admin).unwrap_or_else(|| ADMIN.into())
 }
 
 /// The settings of both programs, without their certificates.
@@ -507,28 +477,6 @@ mod tests {
         assert_eq!(reader.path("a"), Some(dir.path().join("x/y")));
         assert_eq!(reader.path("b"), Some("/z".into()));
         reader.finish().unwrap();
-    }
-
-    #[test]
-    fn the_paths_are_found_whatever_else_is_wrong() {
-        let paths = |text: &str| {
-            let (dir, _) = reader(text);
-            let path = dir.path().join("c.toml");
-            (ConfiguredPaths::read(&path), admin_socket(None, Some(&path)), dir)
-        };
-        let (found, admin, dir) =
-            paths("fronts = \"f\"\nstate = \"/s\"\ndirect_volumes = 1\nworkers = \"x\"\nx = 1\n");
-        let expected = dir.path().join("f").join(SOCKET_NAME);
-        assert_eq!((found.admin, admin), (Some(expected.clone()), expected));
-        assert_eq!((found.state, found.direct_volumes), (Some("/s".into()), None));
-        let (_, admin, dir) = paths("fronts = \"f\"\nadmin = \"/b\"\n");
-        assert_eq!(admin, Path::new("/b"));
-        let flag = admin_socket(Some("/a".into()), Some(&dir.path().join("c.toml")));
-        assert_eq!(flag, Path::new("/a"));
-        for text in ["fronts = ", "admin = 1\n", ""] {
-            let (found, admin, _) = paths(text);
-            assert_eq!((found, admin), (ConfiguredPaths::default(), ADMIN.into()), "{text}");
-        }
     }
 
     #[test]

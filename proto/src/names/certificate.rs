@@ -79,7 +79,7 @@ impl IssuerKey {
 pub enum Subject {
     /// A node: csi-edge.
     Node(NodeName),
-    /// A socket relay: `csi-cloud front`.
+    /// A socket relay: `csi-cloud relay`.
     Front(FrontName),
 }
 

@@ -16,7 +16,7 @@ pub mod certificate;
 /// A node's certificate has this and the node's name as its only URI.
 pub const NODE_URI: &str = "edge-csi://node/";
 
-/// A front (`csi-cloud front`) has this and its name in its certificate.
+/// A front (`csi-cloud relay`) has this and its name in its certificate.
 pub const FRONT_URI: &str = "edge-csi://front/";
 
 /// The reason why a name is malformed, or a certificate names nobody.
@@ -55,7 +55,7 @@ pub enum IdentityError {
     /// The certificate does not have exactly one name of a front.
     #[error(
         "the certificate has {0} names that begin with {FRONT_URI} and a front's has one; was it \
-         made by `csi-cloud ca issue --front NAME`?"
+         made by `csi-cloud ca issue --relay NAME`?"
     )]
     Fronts(usize),
 }

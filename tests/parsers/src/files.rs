@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use clap::Parser;
+use cloud::cli as cloud_arguments;
 use cloud::config::Config as CloudConfig;
-use cloud::config::arguments as cloud_arguments;
 use cloud::state::store::transfer::{self, ExportedSecrets};
 use cloud::state::store::url::StoreAt;
 use edge::cli as edge_arguments;

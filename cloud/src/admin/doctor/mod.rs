@@ -7,21 +7,77 @@ mod sockets;
 mod udp_buffer;
 mod versions;
 
+use proto::admin::command::{Answer, Command, Refusal};
 use std::path::Path;
 use std::time::SystemTime;
 
-use proto::admin::doctor::Finding;
+use anyhow::ensure;
+use clap::Args;
+use proto::admin::command_line::Printer;
+use proto::admin::doctor::{Finding, Verdict, show};
 use proto::link::endpoint::Transport;
+use serde::{Deserialize, Serialize};
 
 use crate::admin::admin_state::AdminState;
 use crate::admin::doctor::installation::Installation;
-use crate::admin::refused::CommandError;
 use crate::error::NotLeading;
 
-/// The path of `csi-cloud doctor`.
-pub(crate) const PATH: &str = "/doctor";
-/// The path of `csi-cloud doctor kubeedge`.
-pub(crate) const KUBEEDGE: &str = "/doctor/kubeedge";
+/// Looks at an installation. `cli::doctor` asks, since it goes on without an answer.
+#[derive(Debug, Args, Serialize, Deserialize)]
+pub struct Examine {}
+
+impl Command<AdminState> for Examine {
+    const NAME: &'static str = "";
+    const PATH: &'static str = "/doctor";
+    const READS: bool = true;
+    const IS_SLOW: bool = true;
+    type Answer = Findings;
+
+    async fn carry_out(self, admin: &AdminState) -> Result<Findings, Refusal> {
+        Ok(Findings(admin.doctor().await))
+    }
+}
+
+/// Nodes whose kubelet is KubeEdge's: rights, policies, CSINodes, the node's front, expansion.
+///
+/// It reads only. The exit code is 0 if all is well, and 1 if there is a problem or something
+/// cannot be seen. Its rights are those of deploy/kustomize/components/kubeedge.
+#[derive(Debug, Args, Serialize, Deserialize)]
+pub struct ExamineKubeEdge {}
+
+impl Command<AdminState> for ExamineKubeEdge {
+    const NAME: &'static str = "doctor kubeedge";
+    const PATH: &'static str = "/doctor/kubeedge";
+    const READS: bool = true;
+    const IS_SLOW: bool = true;
+    const NEEDS_LINKS: bool = true;
+    type Answer = Findings;
+
+    async fn carry_out(self, admin: &AdminState) -> Result<Findings, Refusal> {
+        match &admin.doctor {
+            Some(doctor) => Ok(Findings(doctor.kubeedge().await)),
+            None => Err(Refusal::conflict(
+                "this csi-cloud knows no Kubernetes, so it cannot look there; set [kubernetes] in \
+                 its configuration (--kubernetes)",
+            )),
+        }
+    }
+}
+
+/// Findings, of which nothing may be unknown: a cluster is ready for the walk only if all of it can
+/// be seen.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Findings(pub Vec<Finding>);
+
+impl Answer for Findings {
+    fn print(&self, to: &mut Printer<'_>) -> anyhow::Result<()> {
+        show::report(&mut to.out, to.output, &self.0)?;
+        let unseen = self.0.iter().filter(|of| of.verdict == Verdict::Unknown).count();
+        ensure!(unseen == 0, "not to be seen: {unseen}");
+        Ok(())
+    }
+}
 
 /// Why a csi-cloud that does not lead says nothing of links, and whom to ask.
 struct Elsewhere {
@@ -119,20 +175,6 @@ impl AdminState {
         };
         self.links.linked().into_iter().filter_map(version).collect()
     }
-
-    /// Looks at all that KubeEdge needs.
-    ///
-    /// # Errors
-    /// This csi-cloud knows no Kubernetes.
-    pub(super) async fn doctor_kubeedge(&self) -> Result<Vec<Finding>, CommandError> {
-        match &self.doctor {
-            Some(doctor) => Ok(doctor.kubeedge().await),
-            None => Err(CommandError::conflict(
-                "this csi-cloud knows no Kubernetes, so it cannot look there; set [kubernetes] in \
-                 its configuration (--kubernetes)",
-            )),
-        }
-    }
 }
 
 #[cfg(test)]
@@ -192,7 +234,7 @@ mod tests {
         assert!(text.starts_with("it listens; this csi-cloud follows b"), "{text}");
         assert_eq!(found(&state, "store-open").await.0, Verdict::Ok);
         assert_eq!(found(&state, "certificate").await.0, Verdict::Fault, "it is not there");
-        let refused = server::answer(&state, KUBEEDGE, b"").await.unwrap_err();
+        let refused = server::answer(&state, "/doctor/kubeedge", b"").await.unwrap_err();
         assert!(refused.text.contains("follows b"), "{refused:?}");
     }
 

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use proto::admin::command::Command;
 use proto::csi::Id;
 use proto::host::tasks::Tasks;
 
@@ -20,13 +21,13 @@ fn purge(forget: Option<usize>) -> PurgeNode {
 #[tokio::test]
 async fn only_a_removed_node_is_forgotten_and_only_with_the_number_of_its_volumes() {
     let admin = filled(&Tasks::default(), 3).await;
-    assert_eq!(admin.purge_node(purge(Some(3))).await.unwrap_err().status, 409, "not removed");
-    admin.remove_node(remove(true)).await.unwrap();
-    let said = admin.purge_node(purge(None)).await.unwrap();
+    assert_eq!(purge(Some(3)).carry_out(&admin).await.unwrap_err().status, 409, "not removed");
+    remove(true).carry_out(&admin).await.unwrap();
+    let said = purge(None).carry_out(&admin).await.unwrap();
     assert!(!said.done && said.text.contains("--forget 3"), "{}", said.text);
-    assert_eq!(admin.purge_node(purge(Some(2))).await.unwrap_err().status, 409);
+    assert_eq!(purge(Some(2)).carry_out(&admin).await.unwrap_err().status, 409);
     assert_eq!(states(&admin).len(), 4, "something was forgotten");
-    assert!(admin.purge_node(purge(Some(3))).await.unwrap().done);
+    assert!(purge(Some(3)).carry_out(&admin).await.unwrap().done);
     assert_eq!(states(&admin), [state("w", "ok")]);
     admin.store.read(|state| {
         let of = state.driver(&driver()).unwrap();
@@ -34,10 +35,10 @@ async fn only_a_removed_node_is_forgotten_and_only_with_the_number_of_its_volume
         assert_eq!(state.usage(&node("n1")), Usage::default());
         assert!(state.is_removed(&node("n1")), "its certificate may still be valid");
     });
-    let again = admin.purge_node(purge(Some(0))).await.unwrap();
+    let again = purge(Some(0)).carry_out(&admin).await.unwrap();
     assert!(again.done && again.text.contains("0 other records"), "{}", again.text);
     let unknown = PurgeNode { node: node("n9"), forget: None };
-    assert_eq!(admin.purge_node(unknown).await.unwrap_err().status, 404);
+    assert_eq!(unknown.carry_out(&admin).await.unwrap_err().status, 404);
 }
 
 /// A lease of a guest at this node.
@@ -60,8 +61,8 @@ async fn a_purge_leaves_the_leases_that_guard_data_elsewhere() {
         txn.elect(&driver(), node("n1"), 1);
     });
     written.await.unwrap();
-    admin.remove_node(remove(true)).await.unwrap();
-    let done = admin.purge_node(purge(Some(2))).await.unwrap();
+    remove(true).carry_out(&admin).await.unwrap();
+    let done = purge(Some(2)).carry_out(&admin).await.unwrap();
     assert!(done.text.contains("1 leases of volumes that live elsewhere stay"), "{}", done.text);
     admin.store.read(|state| {
         let of = state.driver(&driver()).unwrap();
@@ -91,8 +92,8 @@ async fn a_purge_forgets_unproven_claims_to_leases() {
         }
     });
     written.await.unwrap();
-    admin.remove_node(remove(true)).await.unwrap();
-    let done = admin.purge_node(purge(Some(0))).await.unwrap();
+    remove(true).carry_out(&admin).await.unwrap();
+    let done = purge(Some(0)).carry_out(&admin).await.unwrap();
     assert!(done.text.contains("0 leases of volumes that live elsewhere stay"), "{}", done.text);
     admin.store.read(|state| {
         let of = state.driver(&driver()).unwrap();
@@ -109,8 +110,8 @@ async fn a_purge_leaves_what_a_shared_driver_made_at_the_node() {
     let policy = Policy { scope: Some(Scope::Shared), ..Policy::new(None) };
     let links = Links::new(admin.store.clone(), tasks.clone(), answer::answer);
     admin.links = Arc::new(links.scoped(&[(driver(), policy)].into()));
-    admin.remove_node(remove(true)).await.unwrap();
-    assert!(admin.purge_node(purge(Some(0))).await.unwrap().done);
+    remove(true).carry_out(&admin).await.unwrap();
+    assert!(purge(Some(0)).carry_out(&admin).await.unwrap().done);
     admin.store.read(|state| {
         let of = state.driver(&driver()).unwrap();
         assert_eq!((of.homes().len(), of.intents().len(), of.nodes().len()), (4, 2, 1));
@@ -127,7 +128,7 @@ async fn a_driver_that_only_a_purged_node_had_is_forgotten() {
         }
     });
     written.await.unwrap();
-    admin.remove_node(remove(true)).await.unwrap();
-    assert!(admin.purge_node(purge(Some(0))).await.unwrap().done);
+    remove(true).carry_out(&admin).await.unwrap();
+    assert!(purge(Some(0)).carry_out(&admin).await.unwrap().done);
     assert_eq!(admin.store.read(|state| state.drivers().len()), 1);
 }

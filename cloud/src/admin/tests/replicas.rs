@@ -5,8 +5,7 @@ use std::time::Duration;
 use http_body_util::BodyExt;
 
 use super::*;
-use crate::admin::replicas::{DRAIN, LIST, PROMOTE, ReplicaView, UNDRAIN};
-use crate::admin::{nodes, volumes};
+use crate::admin::replicas::ReplicaView;
 use crate::state::store::replica::Replica;
 use crate::state::store::replicated::Joining;
 use crate::state::store::tests::etcd_server::EtcdServer;
@@ -29,7 +28,7 @@ pub(crate) async fn pair(server: &EtcdServer, tasks: &Tasks) -> [AdminState; 2] 
 }
 
 async fn list(state: &AdminState) -> Vec<ReplicaView> {
-    let answer = server::answer(state, LIST, b"").await.unwrap();
+    let answer = server::answer(state, "/replicas", b"").await.unwrap();
     let body = answer.into_body().collect().await.unwrap().to_bytes();
     serde_json::from_slice(&body).unwrap()
 }
@@ -38,7 +37,7 @@ async fn list(state: &AdminState) -> Vec<ReplicaView> {
 async fn a_csi_cloud_with_a_store_of_its_own_has_no_replicas() {
     let tasks = Tasks::default();
     let state = admin_state(&tasks);
-    let refused = server::answer(&state, LIST, b"").await.unwrap_err();
+    let refused = server::answer(&state, "/replicas", b"").await.unwrap_err();
     assert_eq!(refused.status, 409);
     let text = state.metrics();
     assert!(text.contains("edge_csi_replica_leads 1"), "{text}");
@@ -65,18 +64,18 @@ async fn replicas_are_listed_and_take_orders() {
     assert_eq!(seen, [("a", true, epoch, false), ("b", false, None, true)]);
     assert_eq!(all[1].version.as_deref(), Some(env!("CARGO_PKG_VERSION")));
     assert_eq!(all[1].endpoints, ["wss://a:1"]);
-    let elsewhere = server::answer(&b, nodes::PATH, b"").await.unwrap_err();
-    assert_eq!((elsewhere.status, elsewhere.text.contains("follows a")), (409, true));
-    server::answer(&a, nodes::PATH, b"").await.unwrap();
-    server::answer(&b, volumes::PATH, b"").await.unwrap();
-    let unknown = server::answer(&a, DRAIN, br#"{"name":"x"}"#).await.unwrap_err();
-    assert_eq!((unknown.status, unknown.text.contains("a, b")), (404, true));
-    server::answer(&a, DRAIN, br#"{"name":"b"}"#).await.unwrap();
+    let elsewhere = server::answer(&b, "/nodes", b"").await.unwrap_err();
+    assert_eq!((elsewhere.status.as_u16(), elsewhere.text.contains("follows a")), (409, true));
+    server::answer(&a, "/nodes", b"").await.unwrap();
+    server::answer(&b, "/volumes", b"").await.unwrap();
+    let unknown = server::answer(&a, "/replicas/drain", br#"{"name":"x"}"#).await.unwrap_err();
+    assert_eq!((unknown.status.as_u16(), unknown.text.contains("a, b")), (404, true));
+    server::answer(&a, "/replicas/drain", br#"{"name":"b"}"#).await.unwrap();
     assert!(list(&a).await[1].drained);
-    let drained = server::answer(&b, PROMOTE, br#"{"name":"b"}"#).await.unwrap_err();
+    let drained = server::answer(&b, "/replicas/promote", br#"{"name":"b"}"#).await.unwrap_err();
     assert_eq!(drained.status, 409);
-    server::answer(&b, UNDRAIN, br#"{"name":"b"}"#).await.unwrap();
-    server::answer(&b, PROMOTE, br#"{"name":"b"}"#).await.unwrap();
+    server::answer(&b, "/replicas/undrain", br#"{"name":"b"}"#).await.unwrap();
+    server::answer(&b, "/replicas/promote", br#"{"name":"b"}"#).await.unwrap();
     let resigned = a.store.leadership().resigning();
     tokio::time::timeout(Duration::from_secs(30), resigned).await.unwrap();
 }

@@ -12,7 +12,6 @@ use serde_json::{Value, json};
 use crate::admin::admin_state::AdminState;
 use crate::admin::server::answer;
 use crate::admin::tests::admin_state;
-use crate::admin::{node_removal, revocation, tokens};
 use crate::nodes::links::Links;
 use crate::pki::enrolment::Enrolment;
 use crate::pki::issuer::DAY;
@@ -43,7 +42,7 @@ async fn ask(state: &AdminState, path: &str, body: impl Serialize) -> Result<Val
 }
 
 async fn create(state: &AdminState, node: &str) -> Result<Value, String> {
-    ask(state, tokens::CREATE, json!({"node": node, "ttl_s": 3600})).await
+    ask(state, "/token/create", json!({"node": node, "ttl_s": 3600})).await
 }
 
 #[tokio::test]
@@ -55,7 +54,7 @@ async fn a_token_is_shown_once_with_the_command_that_uses_it() {
     let command = created["command"].as_str().unwrap();
     let expected = "csi-edge join --cloud wss://cloud.example:7443 --ca-hash sha256:";
     assert!(command.starts_with(expected) && command.ends_with(token), "{command}");
-    let listed = ask(&state, tokens::LIST, json!({})).await.unwrap();
+    let listed = ask(&state, "/tokens", json!({})).await.unwrap();
     assert_eq!(listed[0]["state"], "open");
     assert_eq!(listed[0]["id"], created["id"]);
     let secret = token.split_once('.').unwrap().1;
@@ -63,9 +62,9 @@ async fn a_token_is_shown_once_with_the_command_that_uses_it() {
     let kept = state.store.read(|state| format!("{:?}", state.trust()));
     assert!(!kept.contains(secret), "only the hash is kept");
     let revoke = json!({"id": created["id"]});
-    let done = ask(&state, tokens::REVOKE, &revoke).await.unwrap();
+    let done = ask(&state, "/token/revoke", &revoke).await.unwrap();
     assert!(done["text"].as_str().unwrap().contains("of n1 is revoked"), "{done}");
-    assert!(ask(&state, tokens::REVOKE, &revoke).await.unwrap_err().contains("there is no token"));
+    assert!(ask(&state, "/token/revoke", &revoke).await.unwrap_err().contains("there is no token"));
 }
 
 #[tokio::test]
@@ -79,14 +78,14 @@ async fn a_token_that_could_not_be_used_is_not_made() {
         (json!({"node": "n1", "ttl_s": 60, "cloud": "quic://h:1"}), "wss://"),
         (json!({"node": "n1", "ttl_s": 60, "cloud": "h"}), "--cloud"),
     ] {
-        let refused = ask(&state, tokens::CREATE, body).await.unwrap_err();
+        let refused = ask(&state, "/token/create", body).await.unwrap_err();
         assert!(refused.contains(said), "{refused}");
     }
     let removed = Some(Node { since: 1, removed: Some(2) });
     state.store.write(|txn| txn.set_node(&"n1".parse().unwrap(), removed)).await.unwrap();
     let refused = create(&state, "n1").await.unwrap_err();
     assert!(refused.contains("node admit n1"), "{refused}");
-    ask(&state, node_removal::ADMIT, json!({"node": "n1"})).await.unwrap();
+    ask(&state, "/node/admit", json!({"node": "n1"})).await.unwrap();
     create(&state, "n1").await.unwrap();
     let without = AdminState { advertise: None, ..with_ca(&tasks) };
     let refused = create(&without, "n1").await.unwrap_err();
@@ -107,21 +106,21 @@ async fn what_was_revoked_counts_no_more_and_admitting_does_not_undo_it() {
     create(&state, "n1").await.unwrap();
     let serial = Serial::of(&[7]);
     for name in [json!({"node": "n1"}), json!({"front": "n1"})] {
-        let done = ask(&state, revocation::PATH, json!({"name": name})).await.unwrap();
+        let done = ask(&state, "/node/revoke", json!({"name": name})).await.unwrap();
         assert_eq!(done["done"], true);
     }
-    ask(&state, node_removal::ADMIT, json!({"node": "n1"})).await.unwrap();
+    ask(&state, "/node/admit", json!({"node": "n1"})).await.unwrap();
     for subject in [Subject::Node(node()), Subject::Front("n1".parse().unwrap())] {
         assert!(state.store.read(|state| state.trust().is_revoked(&subject, &serial)));
     }
     let other = Subject::Node("n2".parse().unwrap());
     assert!(!state.store.read(|state| state.trust().is_revoked(&other, &serial)));
-    let nodes = ask(&state, crate::admin::nodes::PATH, json!({})).await.unwrap();
+    let nodes = ask(&state, "/nodes", json!({})).await.unwrap();
     assert_eq!(nodes["items"][0]["state"], "revoked");
-    let listed = ask(&state, tokens::LIST, json!({})).await.unwrap();
+    let listed = ask(&state, "/tokens", json!({})).await.unwrap();
     assert_eq!(listed[0]["state"], "void", "the token is older than the revocation");
     let created = create(&state, "n1").await.unwrap();
-    let listed = ask(&state, tokens::LIST, json!({})).await.unwrap();
+    let listed = ask(&state, "/tokens", json!({})).await.unwrap();
     let view =
         |id: &Value| listed.as_array().unwrap().iter().find(|token| token["id"] == *id).cloned();
     assert_eq!(view(&created["id"]).unwrap()["state"], "open");

@@ -50,7 +50,7 @@ pub(super) fn findings(images: &Lookup<Vec<String>>) -> Vec<Finding> {
             "pods of this namespace",
             "no sidecar runs there, so nobody calls csi-cloud from this namespace",
             "apply a component with sidecars, or see that those elsewhere reach csi-cloud's \
-             sockets (`csi-cloud front`)",
+             sockets (`csi-cloud relay`)",
         )];
     }
     running.into_iter().map(|(name, tags)| judged(name, &tags)).collect()

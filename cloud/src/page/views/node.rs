@@ -218,7 +218,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::admin::driver_health::HealthView;
+    use crate::admin::nodes::HealthView;
     use crate::page::node_state::NodeState;
     use crate::page::snapshot::tests::node as cell;
 

@@ -113,7 +113,7 @@ pub(super) fn explain_own(error: &webpki::Error, files: &Files, role: Role) -> S
         Role::Node if files.is_identity() => "`csi-edge join`, with a token of csi-cloud",
         Role::Cloud => "`csi-cloud ca init`",
         Role::Node => "`csi-cloud ca issue NODE`",
-        Role::Front => "`csi-cloud ca issue --front NAME`",
+        Role::Front => "`csi-cloud ca issue --relay NAME`",
     };
     match error {
         webpki::Error::CertExpired { time, not_after } => {

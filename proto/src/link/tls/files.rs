@@ -51,7 +51,7 @@ pub enum Role {
     Cloud,
     /// csi-edge: extended key usage clientAuth, and a node's name.
     Node,
-    /// `csi-cloud front`: extended key usage clientAuth, and a front's name.
+    /// `csi-cloud relay`: extended key usage clientAuth, and a front's name.
     Front,
 }
 

@@ -38,14 +38,13 @@ const LOG: &str = "debug,cloud=trace,edge=trace,proto=trace,csi_cloud=trace,csi_
 const SOON: Duration = Duration::from_secs(5);
 const ASKED: &str = "0 raw in logs and tables";
 /// The tables of csi-cloud.
-const TABLES: [&[&str]; 7] = [
+const TABLES: [&[&str]; 6] = [
     &["nodes"],
     &["drivers"],
     &["volumes", "--all"],
     &["intents", "--all"],
     &["calls"],
-    &["owners"],
-    &["top", "--count", "1"],
+    &["leases"],
 ];
 
 pub(super) async fn run(rows: &mut Vec<Row>) -> anyhow::Result<()> {

@@ -225,7 +225,7 @@ pub(super) async fn attack(
 
 /// How many volumes this node has, by what csi-cloud shows.
 async fn owners(world: &World, node: &str) -> anyhow::Result<usize> {
-    let leases: Value = serde_json::from_str(&world.admin(&["owners", "-o", "json"]).await?)?;
+    let leases: Value = serde_json::from_str(&world.admin(&["leases", "-o", "json"]).await?)?;
     let leases = leases.as_array().context("no list")?;
     Ok(leases.iter().filter(|lease| lease["holder_node"] == node).count())
 }

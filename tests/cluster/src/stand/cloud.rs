@@ -48,7 +48,7 @@ const CONTAINERS: [(&str, &str); 4] = [
 pub struct Cloud {
     /// csi-cloud; of several, the first.
     pub program: Program,
-    /// `csi-cloud front`, which has the sidecars' sockets.
+    /// `csi-cloud relay`, which has the sidecars' sockets.
     pub front: Program,
     /// Where edges can dial: WebSocket, QUIC.
     pub urls: [String; 2],

@@ -88,7 +88,7 @@ impl Contest {
     /// it to the other one.
     pub(super) async fn until_first_has_it(&self) -> anyhow::Result<()> {
         until("the node has said so", || async {
-            let owners = self.pair.json(&["owners"]).await?;
+            let owners = self.pair.json(&["leases"]).await?;
             let holder = &owners[0];
             let first = holder["holder_node"] == "n1" && holder["holder_pod"] == PODS[0];
             ensure!(first, "{owners}");

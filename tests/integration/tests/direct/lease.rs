@@ -22,7 +22,7 @@ async fn a_volume_is_one_nodes_until_it_is_unpublished_there() -> anyhow::Result
     let words = ["node n1 has it for pod uid-1 since 20", "is linked"];
     assert_refused(contest.publish(1).await, HELD, &words);
     assert_eq!(pair.entries(1), 0);
-    let owners = pair.json(&["owners"]).await?;
+    let owners = pair.json(&["leases"]).await?;
     let holder = &owners[0];
     assert_eq!((&holder["id"], &holder["holder_node"]), (&Value::from(&*volume.id), &"n1".into()));
     assert_eq!(
@@ -42,7 +42,7 @@ async fn a_volume_is_one_nodes_until_it_is_unpublished_there() -> anyhow::Result
     contest.publish(1).await?;
     assert_refused(contest.publish(0).await, HELD, &["node n2"]);
     contest.unpublish(1).await?;
-    assert_eq!(pair.json(&["owners"]).await?, Value::Array(Vec::new()));
+    assert_eq!(pair.json(&["leases"]).await?, Value::Array(Vec::new()));
     contest.end().await
 }
 
@@ -100,13 +100,13 @@ async fn what_an_operator_took_from_a_node_is_not_handed_over_there_when_it_is_b
     contest.until_refused(0, HELD, &["node n2 has it"]).await?;
     contest.unpublish(1).await?;
     contest.publish(0).await?;
-    let owners = contest.pair.json(&["owners"]).await?;
+    let owners = contest.pair.json(&["leases"]).await?;
     assert!(owners[0]["holder_epoch"].as_u64() > owners[0]["broken"].as_u64(), "{owners}");
     contest.unpublish(0).await?;
     let Contest { pair, volume } = contest;
     pair.end(&volume).await?;
     assert_eq!(
-        pair.json(&["owners"]).await?,
+        pair.json(&["leases"]).await?,
         Value::Array(Vec::new()),
         "it is forgotten with the volume"
     );
@@ -259,11 +259,11 @@ async fn a_store_that_was_lost_learns_from_the_nodes_who_has_what() -> anyhow::R
     contest.pair.forget_store().await?;
     contest.until_first_has_it().await?;
     // The key of its MAC was lost too.
-    let owners = contest.pair.json(&["owners"]).await?;
+    let owners = contest.pair.json(&["leases"]).await?;
     assert_eq!(owners[0]["holder_unproven"], true, "{owners}");
     contest.unpublish(0).await?;
     contest.until_published(0).await?;
-    let owners = contest.pair.json(&["owners"]).await?;
+    let owners = contest.pair.json(&["leases"]).await?;
     assert_eq!(owners[0]["holder_unproven"], false, "it was granted: {owners}");
     contest.end_at(0).await
 }
@@ -276,7 +276,7 @@ async fn what_was_published_before_anybody_asked_is_its_nodes() -> anyhow::Resul
     contest.pair.upgrade_edge(0).await?;
     // It does not need the cloud, which has never heard of the volume.
     contest.until_published(0).await?;
-    assert_eq!(contest.pair.json(&["owners"]).await?, Value::Array(Vec::new()));
+    assert_eq!(contest.pair.json(&["leases"]).await?, Value::Array(Vec::new()));
     contest.pair.mend(0);
     contest.until_first_has_it().await?;
     contest.end_at(0).await

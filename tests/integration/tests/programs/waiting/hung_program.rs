@@ -15,12 +15,11 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
 /// The commands that ask for what the program has in memory.
-const QUESTIONS: [(&str, &[&str]); 15] = [
-    ("csi-cloud", &["top"]),
+const QUESTIONS: [(&str, &[&str]); 14] = [
     ("csi-cloud", &["nodes"]),
     ("csi-cloud", &["drivers"]),
     ("csi-cloud", &["volumes"]),
-    ("csi-cloud", &["owners"]),
+    ("csi-cloud", &["leases"]),
     ("csi-cloud", &["intents"]),
     ("csi-cloud", &["calls"]),
     ("csi-cloud", &["calls", "--ended"]),

@@ -73,7 +73,7 @@ async fn shown(world: &World) -> anyhow::Result<Vec<(String, Vec<u8>)>> {
         &["intents", "--all"],
         &["calls"],
         &["calls", "--ended"],
-        &["top", "--count", "1"],
+        &["leases"],
     ] {
         for output in ["table", "json"] {
             let command = [command, &["-o", output, "--admin", &admin]].concat();

@@ -1,4 +1,4 @@
-//! The sidecars' connections and calls outlive the csi-cloud that serves them: `csi-cloud front`
+//! The sidecars' connections and calls outlive the csi-cloud that serves them: `csi-cloud relay`
 //! holds both.
 
 mod caller;
@@ -111,10 +111,10 @@ impl World {
 
 async fn hold(stand: &Stand, place: &str) -> anyhow::Result<Process> {
     let mut command = stand.program("csi-cloud")?;
-    command.args(["front", "--fronts", &stand.at("held"), "--driver", DRIVER, "--to", place]);
+    command.args(["relay", "--fronts", &stand.at("held"), "--driver", DRIVER, "--to", place]);
     if place.starts_with("https:") {
         stand
-            .run("csi-cloud", &["ca", "issue", "--front", "front-1", "--dir", &stand.pki()])
+            .run("csi-cloud", &["ca", "issue", "--relay", "front-1", "--dir", &stand.pki()])
             .await?;
         let files = stand.files("front-1");
         command.arg("--ca").arg(files.ca).arg("--cert").arg(files.cert).arg("--key").arg(files.key);
@@ -394,7 +394,7 @@ async fn only_a_front_may_bring_calls_and_it_is_no_node() -> anyhow::Result<()> 
     is_ended(&place, world.stand.credentials(NODE, Role::Node)?).await?;
     cloud.process.logged("it may not hold fronts here").await?;
     let other = Stand::new().await?;
-    other.run("csi-cloud", &["ca", "issue", "--front", "front-1", "--dir", &other.pki()]).await?;
+    other.run("csi-cloud", &["ca", "issue", "--relay", "front-1", "--dir", &other.pki()]).await?;
     // The client takes both CAs, so that it does not refuse csi-cloud.
     let files = other.files("front-1");
     let ours = std::fs::read_to_string(world.stand.files("front-1").ca)?;
@@ -433,7 +433,7 @@ async fn the_connection_of_a_revoked_front_ends_and_it_gets_no_other() -> anyhow
     assert_eq!(upstream.send(request, frame::frame(&[])).await?.status(), 200);
 
     let admin = world.stand.at("cloud/_admin.sock");
-    let revoke = ["node", "revoke", "--front", "front-1", "--admin", &admin];
+    let revoke = ["node", "revoke", "--relay", "front-1", "--admin", &admin];
     world.stand.run("csi-cloud", &revoke).await?;
     tokio::time::timeout(START, end).await.context("its connection goes on")??;
     is_ended(&place, credentials).await?;

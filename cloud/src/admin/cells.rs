@@ -3,7 +3,6 @@
 pub(super) use proto::admin::cells::{age, optional, short};
 use tokio::time::Duration;
 
-use crate::admin::driver_health::HealthView;
 use crate::state::clock::now;
 
 /// Names with commas between them.
@@ -15,13 +14,6 @@ pub(super) fn joined(names: &[impl ToString]) -> String {
 pub(super) fn claim(namespace: Option<&str>, name: Option<&str>) -> String {
     let namespace = namespace.unwrap_or_default();
     name.map(|name| format!("{namespace}/{name}")).unwrap_or_default()
-}
-
-/// The health of a driver at a node.
-pub(super) fn health(health: &HealthView) -> String {
-    let HealthView { state, for_s, why } = health;
-    let lasts = age(Duration::from_secs(*for_s));
-    format!("{state} for {lasts}{}{why}", if why.is_empty() { "" } else { ": " })
 }
 
 /// The age of a moment, given in ms since 1970.
@@ -49,6 +41,14 @@ pub(super) fn size(bytes: i64) -> String {
     match tenths % 10 {
         0 => format!("{}{unit}", tenths / 10),
         tenth => format!("{}.{tenth}{unit}", tenths / 10),
+    }
+}
+
+/// A duration, which may be short.
+pub(super) fn lasted(ms: u64) -> String {
+    match ms {
+        0..1000 => format!("{ms}ms"),
+        _ => age(Duration::from_millis(ms)),
     }
 }
 
