@@ -9,7 +9,7 @@ export PATH := $(CURDIR)/target/tools/bin:$(PATH)
 
 DIRECT := $(CARGO) test --workspace --test direct --locked --quiet -- --ignored --test-threads 2
 
-.PHONY: figures fuzz help build demo direct guest test test-units test-waiting test-tiers check sanity sim mutants chaos powercut release bench badnet scale hostile hop size sbom artifacts machines tools stand stand-down e2e conformance skew page model
+.PHONY: figures fuzz help build demo direct guest test test-units test-waiting test-tiers check manifests sanity sim mutants chaos powercut release bench badnet scale hostile hop size sbom artifacts machines tools stand stand-down e2e conformance skew page model
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -48,6 +48,9 @@ direct: build ## Direct volumes: create, format, hand over to guests in namespac
 guest: build ## Direct volumes with real guests: QEMU and Debian's kernel from packages, KVM or emulated (root); TURN='name …'
 	@sh tests/guest.sh target/debug/guest vm $(foreach turn,$(TURN),--turn $(turn))
 
+manifests: ## Render deploy/manifests from the chart; `make check` compares
+	cd tests/go/manifests && go run -trimpath ./render
+
 check: ## Format, clippy, docs, dependencies, generated code, rooms, subjects of commits
 	@sh tests/check.sh
 
@@ -74,8 +77,8 @@ chaos: build ## Kill, stop and cut everything at random under load, and look for
 powercut: build $(if $(WHOLE),$(GO_BIN)/kubernetes.done) ## Power cuts of a node that is cut off: every volume is back with its data, none twice, nothing left over (root); SEEDS=n SEED=n VOLUMES=n, or WHOLE=n of a whole node with its kubelet: SEED=n
 	$(if $(WHOLE),$(QUIET) WHOLE=$(WHOLE) SEED=$(SEED) target/debug/cluster e2e --row power-cut,target/debug/conformance powercut $(if $(SEEDS),--seeds $(SEEDS)) $(if $(SEED),--seed $(SEED)) $(if $(VOLUMES),--volumes $(VOLUMES)))
 
-# DEPLOYED=1 is the overlay, DEPLOYED=helm the chart, DEPLOYED=ha the overlay of three csi-clouds.
-TOOL = $(if $(DEPLOYED),--deployed $(or $(filter helm ha,$(DEPLOYED)),kustomize))
+# DEPLOYED=1 is the manifests, DEPLOYED=helm the chart as Helm has it, DEPLOYED=ha the manifests of three csi-clouds.
+TOOL = $(if $(DEPLOYED),--deployed $(or $(filter helm ha,$(DEPLOYED)),manifests))
 
 stand: $(GO_BIN)/kubernetes.done $(if $(DEPLOYED),$(GO_BIN)/bundles.done) build ## A whole Kubernetes with three edges that stays up; prints its kubeconfig; DEPLOYED=1, helm or ha: our programs as pods, by deploy/
 	$(QUIET) target/debug/cluster up $(TOOL)
@@ -185,7 +188,7 @@ $(GO_BIN)/conformance.done: $(wildcard tests/go/conformance/go.* tests/go/confor
 	  -o ../bin/agnhost k8s.io/kubernetes/test/images/agnhost
 	@touch $@
 
-# What kustomize and Helm make of deploy/.
+# What the chart renders to.
 $(GO_BIN)/bundles.done: $(wildcard tests/go/manifests/*.go tests/go/manifests/*/*) $(shell find deploy tests/cluster/src/stand/manifests -type f)
 	@mkdir -p $(GO_BIN)/bundles
 	cd tests/go/manifests && go run -trimpath ./bundles ../bin/bundles

@@ -71,7 +71,6 @@ fi
 for file in "$out"/csi-cloud_*.deb; do package "$file" csi-cloud cloud.toml -rw-r--r--; done
 for file in "$out"/csi-edge_*.deb; do package "$file" csi-edge edge.toml -rw-r----- direct.conf; done
 if grep -nE 'path\+file|/home/|/root/' "$out"/*.cdx.json; then fail 'an SBOM names paths of this machine'; fi
-# The package of the chart has files where the repository has links to kustomize's.
 tar -C "$work" -xf "$out"/edge-csi-*.tgz
 diff -rq deploy/helm/edge-csi "$work/edge-csi" || fail 'the packed chart is another one'
 if find "$work/edge-csi" -type l | grep .; then fail 'the packed chart has links'; fi

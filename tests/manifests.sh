@@ -1,7 +1,7 @@
 #!/bin/sh
 # Whether deploy/ is whole, as far as that can be said without a cluster. Every document decodes strictly into its
-# type, references lead somewhere, the chart renders what kustomize builds, and queries are queries. The image's file
-# system is the same each time it is made. `make check` runs it.
+# type, references lead somewhere, deploy/manifests is what the chart renders, Helm's lint finds nothing, and queries are
+# queries. The image's file system is the same each time it is made. `make check` runs it.
 set -eu
 cd "$(dirname "$0")/.."
 

@@ -24,7 +24,7 @@
 //! | snapshot.storage.k8s.io | volumesnapshotclasses | get | the same |
 //! | snapshot.storage.k8s.io | volumesnapshotcontents | get, list | which waits for a node |
 //!
-//! What only `csi-cloud doctor` reads is in `deploy/kustomize/components/kubeedge/rights.yaml`.
+//! What only `csi-cloud doctor` reads is in the chart's `rights.yaml`, with `kubeedge: true`.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;

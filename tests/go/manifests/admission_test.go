@@ -1,7 +1,6 @@
 package manifests
 
 import (
-	"bytes"
 	"crypto/tls"
 	"fmt"
 	"io"
@@ -14,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 )
 
@@ -124,21 +124,20 @@ func (p plane) must(path, object string) {
 	}
 }
 
-// apply makes the admission policies of a component.
-func (p plane) apply(component string) {
+// apply makes the admission policies whose names begin so, and their bindings.
+func (p plane) apply(prefix string) {
 	p.t.Helper()
-	text, err := os.ReadFile(filepath.Join(Deploy, "kustomize/components", component, "policies.yaml"))
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	for _, document := range bytes.Split(text, []byte("\n---\n")) {
-		object, err := yaml.YAMLToJSON(document)
+	for _, document := range rendered(p.t, "values/everything.yaml", "edge-csi") {
+		kind := map[string]string{
+			"ValidatingAdmissionPolicy":        "validatingadmissionpolicies",
+			"ValidatingAdmissionPolicyBinding": "validatingadmissionpolicybindings",
+		}[document.Fields["kind"].(string)]
+		if kind == "" || !strings.HasPrefix(document.Object.(metav1.Object).GetName(), prefix) {
+			continue
+		}
+		object, err := yaml.YAMLToJSON(document.Text)
 		if err != nil {
 			p.t.Fatal(err)
-		}
-		kind := "validatingadmissionpolicies"
-		if bytes.Contains(object, []byte(`"ValidatingAdmissionPolicyBinding"`)) {
-			kind = "validatingadmissionpolicybindings"
 		}
 		p.must("/apis/admissionregistration.k8s.io/v1/"+kind, string(object))
 	}
@@ -168,7 +167,7 @@ func csidriver(name, labels string) string {
 // Even with all rights csi-cloud writes its own keys only.
 func TestThePoliciesLetCsiCloudWriteItsOwnKeysOnly(t *testing.T) {
 	p := start(t)
-	p.apply("admission")
+	p.apply("edge-csi-cloud-")
 	p.must("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", everything)
 	p.must("/api/v1/nodes", `{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1", "labels": {"kubernetes.io/hostname": "n1"}}}`)
 	p.must(drivers, csidriver("foreign.example", "{}"))

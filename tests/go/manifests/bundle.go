@@ -1,15 +1,17 @@
 // Package manifests checks what deploy/ would have a cluster do, as far as that goes without one.
 //
-// Each overlay is built as kustomize does it and the chart as Helm does it; every document is decoded strictly
-// into the type that the API server has for it, so a misspelt or misplaced field fails; references within a bundle
-// have to lead somewhere; and the chart has to render to what kustomize builds. What only a server knows
-// (defaults, validation of values, admission) is for `make e2e`, which applies the same bundles.
+// The chart is rendered as Helm does it; every document is decoded strictly into the type that the API server has for
+// it, so a misspelt or misplaced field fails; references within a bundle have to lead somewhere. What only a server
+// knows (defaults, validation of values, admission) is for `make e2e`, which applies the same bundles.
 package manifests
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
@@ -21,8 +23,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/kubernetes/scheme"
-	"sigs.k8s.io/kustomize/api/krusty"
-	"sigs.k8s.io/kustomize/kyaml/filesys"
 	"sigs.k8s.io/yaml"
 )
 
@@ -45,14 +45,32 @@ func (d Document) Name() string {
 	return fmt.Sprintf("%v/%v", d.Fields["kind"], metadata["name"])
 }
 
-// Kustomized builds an overlay.
-func Kustomized(directory string) ([]byte, error) {
-	options := krusty.MakeDefaultOptions()
-	built, err := krusty.MakeKustomizer(options).Run(filesys.MakeFsOnDisk(), directory)
+// Chart is the one source of manifests.
+const Chart = Deploy + "/helm/edge-csi"
+
+// Manifests has a file of manifests for each file in its directory `values`.
+const Manifests = Deploy + "/manifests"
+
+// Rendered are the manifests of a file of values, as deploy/manifests has them: the chart's, without its comments.
+func Rendered(values string) ([]byte, error) {
+	all, err := Helmed(Chart, values, "edge-csi")
 	if err != nil {
-		return nil, fmt.Errorf("cannot build %s: %w", directory, err)
+		return nil, err
 	}
-	return built.AsYaml()
+	var text strings.Builder
+	fmt.Fprintf(&text, "# Made from deploy/helm/edge-csi with values/%s by `make manifests`. Change those.\n", filepath.Base(values))
+	for document := range strings.SplitSeq("\n"+string(all), "\n---") {
+		var lines []string
+		for line := range strings.SplitSeq(document, "\n") {
+			if trimmed := strings.TrimSpace(line); trimmed != "" && !strings.HasPrefix(trimmed, "# ") {
+				lines = append(lines, strings.TrimRight(line, " "))
+			}
+		}
+		if len(lines) > 0 {
+			fmt.Fprintf(&text, "---\n%s\n", strings.Join(lines, "\n"))
+		}
+	}
+	return []byte(text.String()), nil
 }
 
 // Helmed renders the chart with a file of values, for a namespace.
@@ -75,12 +93,27 @@ func Helmed(directory, values, namespace string) ([]byte, error) {
 		return nil, fmt.Errorf("cannot render the chart with %s: %w", values, err)
 	}
 	var text strings.Builder
-	for name, file := range files {
+	names := slices.Collect(maps.Keys(files))
+	// Everything else is in the namespace.
+	first := func(name string) int { return strings.Count(name, "/namespace.yaml") }
+	slices.SortFunc(names, func(a, b string) int { return cmp.Or(first(b)-first(a), strings.Compare(a, b)) })
+	for _, name := range names {
 		if strings.HasSuffix(name, ".yaml") {
-			fmt.Fprintf(&text, "---\n%s\n", file)
+			fmt.Fprintf(&text, "---\n%s\n", files[name])
 		}
 	}
 	return []byte(text.String()), nil
+}
+
+// Configurations are the ConfigMaps of values that change much, for a test that reads them as the programs do.
+func Configurations() ([]byte, error) {
+	all, err := Rendered("values/changed.yaml")
+	if err != nil {
+		return nil, err
+	}
+	documents := strings.Split(string(all), "\n---\n")
+	documents = slices.DeleteFunc(documents, func(document string) bool { return !strings.Contains(document, "kind: ConfigMap\n") })
+	return []byte(strings.Join(documents, "\n---\n") + "\n"), nil
 }
 
 // Plain reads the YAML files of a directory as they stand.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -16,27 +17,33 @@ import (
 	"k8s.io/pod-security-admission/policy"
 )
 
-// overlays are all there are, by name.
-func overlays(t *testing.T) map[string][]Document {
+// presets are the manifests that are shipped rendered.
+var presets = []string{"plain", "three", "kubeedge"}
+
+// preset is the file of values of one of them.
+func preset(name string) string { return filepath.Join(Manifests, "values", name+".yaml") }
+
+// bundles are the shipped manifests, and the chart with values that change much, by name.
+func bundles(t *testing.T) map[string][]Document {
 	t.Helper()
-	directories, err := filepath.Glob(filepath.Join(Deploy, "kustomize/overlays/*"))
-	if err != nil || len(directories) < 3 {
-		t.Fatalf("overlays: %v, %v", directories, err)
-	}
 	bundles := map[string][]Document{}
-	for _, directory := range directories {
-		bundles[filepath.Base(directory)] = built(t, directory)
+	for _, name := range presets {
+		bundles[name] = shipped(t, name)
+	}
+	for _, name := range []string{"nfs", "everything"} {
+		bundles[name] = rendered(t, "values/"+name+".yaml", "edge-csi")
 	}
 	return bundles
 }
 
-func built(t *testing.T, directory string) []Document {
+// shipped are the documents of a file of deploy/manifests.
+func shipped(t *testing.T, name string) []Document {
 	t.Helper()
-	text, err := Kustomized(directory)
+	text, err := os.ReadFile(filepath.Join(Manifests, name+".yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	documents, err := Decoded(directory, text)
+	documents, err := Decoded(name, text)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,8 +64,8 @@ func pods(documents []Document) map[string]corev1.PodTemplateSpec {
 	return templates
 }
 
-func TestEveryOverlayIsWhole(t *testing.T) {
-	for name, documents := range overlays(t) {
+func TestEveryBundleIsWhole(t *testing.T) {
+	for name, documents := range bundles(t) {
 		t.Run(name, func(t *testing.T) {
 			for _, problem := range Dangling(documents) {
 				t.Error(problem)
@@ -96,7 +103,7 @@ func sidecarPods(documents []Document) map[string]corev1.PodTemplateSpec {
 
 // Whoever takes over a sidecar must not reach another driver, nor have the relay's certificate.
 func TestASidecarReachesItsDriverOnly(t *testing.T) {
-	for name, documents := range overlays(t) {
+	for name, documents := range bundles(t) {
 		for workload, template := range sidecarPods(documents) {
 			where := name + ": " + workload
 			front := template.Spec.Containers[0]
@@ -133,7 +140,7 @@ func TestCsiCloudAndTheSidecarsHaveAccountsOfTheirOwn(t *testing.T) {
 	for _, role := range []string{"", "-join", "-doctor", "-metadata", "-pods"} {
 		of["edge-csi-cloud"+role] = "csi-cloud"
 	}
-	for name, documents := range overlays(t) {
+	for name, documents := range bundles(t) {
 		bindings := 0
 		for _, document := range documents {
 			role, subjects := bound(document)
@@ -176,7 +183,7 @@ func TestTheCloudsPodsAreRestricted(t *testing.T) {
 		t.Fatal(err)
 	}
 	restricted := api.LevelVersion{Level: api.LevelRestricted, Version: api.LatestVersion()}
-	for name, documents := range overlays(t) {
+	for name, documents := range bundles(t) {
 		these := sidecarPods(documents)
 		these["StatefulSet/csi-cloud"] = pods(documents)["StatefulSet/csi-cloud"]
 		for workload, template := range these {
@@ -190,7 +197,7 @@ func TestTheCloudsPodsAreRestricted(t *testing.T) {
 }
 
 func TestContainersAreBoundedPinnedAndReadOnly(t *testing.T) {
-	for name, documents := range overlays(t) {
+	for name, documents := range bundles(t) {
 		for workload, template := range pods(documents) {
 			for _, container := range template.Spec.Containers {
 				where := fmt.Sprintf("%s: %s: container %s", name, workload, container.Name)
@@ -217,7 +224,7 @@ func TestContainersAreBoundedPinnedAndReadOnly(t *testing.T) {
 
 // Whoever takes over a sidecar must not read the Secrets of the whole cluster.
 func TestNoClusterRoleReadsSecrets(t *testing.T) {
-	for name, documents := range overlays(t) {
+	for name, documents := range bundles(t) {
 		roles := 0
 		for _, document := range documents {
 			role, is := document.Object.(*rbacv1.ClusterRole)
@@ -241,12 +248,8 @@ func TestNoClusterRoleReadsSecrets(t *testing.T) {
 
 // Whoever is elected for a shared driver sees all its secrets, so an operator has to name the nodes.
 func TestASharedDriverIsElectedAmongNamedNodesOnly(t *testing.T) {
-	bundles := overlays(t)
-	for _, values := range []string{"nfs", "everything"} {
-		bundles["the chart with "+values] = rendered(t, "values/"+values+".yaml", "edge-csi")
-	}
 	shared := 0
-	for name, documents := range bundles {
+	for name, documents := range bundles(t) {
 		for _, document := range documents {
 			configuration, is := document.Object.(*corev1.ConfigMap)
 			if !is || configuration.Data["cloud.toml"] == "" {
@@ -263,13 +266,13 @@ func TestASharedDriverIsElectedAmongNamedNodesOnly(t *testing.T) {
 			}
 		}
 	}
-	if shared < 4 {
+	if shared < 2 {
 		t.Errorf("there are only %d shared drivers", shared)
 	}
 }
 
 func TestPodsHaveTheRuntimesSeccompProfile(t *testing.T) {
-	for name, documents := range overlays(t) {
+	for name, documents := range bundles(t) {
 		for workload, template := range pods(documents) {
 			context := template.Spec.SecurityContext
 			if context == nil || context.SeccompProfile == nil || context.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault {
@@ -280,7 +283,7 @@ func TestPodsHaveTheRuntimesSeccompProfile(t *testing.T) {
 }
 
 func TestWhatIsWrongIsFound(t *testing.T) {
-	base := built(t, filepath.Join(Deploy, "kustomize/overlays/hostpath"))
+	base := shipped(t, "plain")
 	for _, document := range base {
 		if document.Name() != "StatefulSet/csi-cloud" {
 			continue

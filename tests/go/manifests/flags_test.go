@@ -16,7 +16,7 @@ var sidecars = map[string]string{
 
 func TestSidecarsHaveTheirFlags(t *testing.T) {
 	checked := 0
-	for name, documents := range overlays(t) {
+	for name, documents := range bundles(t) {
 		for _, template := range sidecarPods(documents) {
 			for _, container := range template.Spec.Containers {
 				program := filepath.Join("../bin", sidecar(container))

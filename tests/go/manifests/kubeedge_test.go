@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -22,13 +21,8 @@ func selector(documents []Document) map[string]string {
 
 func TestForKubeEdgeTheEdgesRunWhereKubeEdgeDoes(t *testing.T) {
 	want := map[string]string{edgeRole: ""}
-	for from, documents := range map[string][]Document{
-		"kustomize": built(t, filepath.Join(Deploy, "kustomize/overlays/kubeedge")),
-		"the chart": rendered(t, "values/kubeedge.yaml", "edge-csi"),
-	} {
-		if found := selector(documents); !maps.Equal(found, want) {
-			t.Errorf("%s: %v", from, found)
-		}
+	if found := selector(shipped(t, "kubeedge")); !maps.Equal(found, want) {
+		t.Errorf("%v", found)
 	}
 	// What an operator sets counts.
 	if found := selector(rendered(t, "values/kubeedge-selected.yaml", "edge-csi")); found["site"] != "north" {
@@ -40,7 +34,7 @@ func TestForKubeEdgeTheEdgesRunWhereKubeEdgeDoes(t *testing.T) {
 func TestForKubeEdgeTheRightsAreTheLeast(t *testing.T) {
 	roles := map[string][]rbacv1.PolicyRule{}
 	labels := map[string]map[string]string{}
-	for _, document := range built(t, filepath.Join(Deploy, "kustomize/overlays/kubeedge")) {
+	for _, document := range shipped(t, "kubeedge") {
 		switch role := document.Object.(type) {
 		case *rbacv1.ClusterRole:
 			roles[role.Name] = append(roles[role.Name], role.Rules...)
@@ -84,7 +78,7 @@ func objectSync(name, spec string) string {
 func TestThePolicyRefusesObjectSyncsOfVolumeAttachmentsOnly(t *testing.T) {
 	p := start(t)
 	// Before KubeEdge is there: the order of the two does not matter.
-	p.apply("kubeedge")
+	p.apply("edge-csi-kubeedge")
 	p.must("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", objectSyncKind)
 	attachment := `, "spec": {"objectKind": "VolumeAttachment", "objectName": "csi-1"}`
 	for end, turn := time.Now().Add(30*time.Second), 0; ; time.Sleep(100 * time.Millisecond) {

@@ -17,7 +17,7 @@ var grafanas = strings.NewReplacer("$__rate_interval", "5m", "$driver", ".*")
 
 func monitoring(t *testing.T, file string) []byte {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(Deploy, "kustomize/components/monitoring", file))
+	text, err := os.ReadFile(filepath.Join(Chart, "files", file))
 	if err != nil {
 		t.Fatal(err)
 	}

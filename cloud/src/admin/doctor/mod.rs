@@ -41,7 +41,7 @@ impl Command<AdminState> for Examine {
 /// Nodes whose kubelet is KubeEdge's: rights, policies, CSINodes, the node's front, expansion.
 ///
 /// It reads only. The exit code is 0 if all is well, and 1 if there is a problem or something
-/// cannot be seen. Its rights are those of deploy/kustomize/components/kubeedge.
+/// cannot be seen. Its rights are those of the chart with `kubeedge: true`.
 #[derive(Debug, Args, Serialize, Deserialize)]
 pub struct ExamineKubeEdge {}
 

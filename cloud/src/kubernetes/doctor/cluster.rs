@@ -11,12 +11,13 @@ use crate::kubernetes::doctor::lookup::{Lookup, hidden};
 
 /// CloudCore's role in KubeEdge's chart. It is aggregated from others.
 pub(super) const CLOUDCORE: &str = "cloudcore";
-/// The policy of deploy/kustomize/components/kubeedge, and its binding.
+/// The policy that the chart makes for KubeEdge, and its binding.
 pub(super) const POLICY: &str = "edge-csi-kubeedge";
 /// The resource that the policy is about.
 pub(super) const OBJECT_SYNCS: (&str, &str) = ("reliablesyncs.kubeedge.io", "objectsyncs");
 
-const COMPONENT: &str = "apply deploy/kustomize/components/kubeedge (in the chart: kubeedge: true)";
+const COMPONENT: &str =
+    "install with the value kubeedge: true of the chart, or deploy/manifests/kubeedge.yaml";
 
 /// Whether CloudCore may read VolumeAttachments for its nodes.
 pub(super) fn rights(role: &Lookup<ClusterRole>) -> Finding {
@@ -214,7 +215,7 @@ mod tests {
 
     #[test]
     fn the_policy_of_deploy_is_the_one_that_is_looked_for() {
-        let text = include_str!("../../../../deploy/kustomize/components/kubeedge/policies.yaml");
+        let text = include_str!("../../../../deploy/manifests/kubeedge.yaml");
         assert_eq!(text.matches(&format!("name: {POLICY}\n")).count(), 2);
         assert!(text.contains(&format!("policyName: {POLICY}\n")));
         let (group, resource) = OBJECT_SYNCS;

@@ -31,7 +31,6 @@ pub(super) fn hidden(check: &str, about: &str, why: &str) -> Finding {
         check,
         about,
         format!("it cannot be read: {why}"),
-        "give csi-cloud the rights of deploy/kustomize/components/kubeedge (in the chart: \
-         kubeedge: true), or look yourself",
+        "give csi-cloud the rights of the chart with kubeedge: true, or look yourself",
     )
 }

@@ -18,12 +18,12 @@ pub(super) enum Part {
 }
 
 impl Part {
-    /// The manifest that has it.
-    fn manifest(self) -> &'static str {
+    /// Where the chart has it.
+    fn chart(self) -> &'static str {
         match self {
-            Self::Base => "deploy/kustomize/base/rbac.yaml",
-            Self::Join => "deploy/kustomize/components/join/rights.yaml",
-            Self::Metadata => "deploy/kustomize/components/metadata/rights.yaml",
+            Self::Base => "templates/rights.yaml",
+            Self::Join => "templates/rights.yaml with join.method: account",
+            Self::Metadata => "templates/rights.yaml with metadata.enabled: true",
         }
     }
 }
@@ -110,8 +110,8 @@ pub(super) fn findings(answers: &[(Right, Result<bool, String>)]) -> Vec<Finding
     let finding = |((part, group, resource), verbs): ((Part, &str, &str), Vec<&str>)| {
         let about = if group.is_empty() { resource.into() } else { format!("{resource}.{group}") };
         let found = format!("csi-cloud may not {} them", verbs.join(", "));
-        let manifest = part.manifest();
-        let advice = format!("apply {manifest} (the chart has the same), or add these verbs");
+        let place = part.chart();
+        let advice = format!("install the rights of the chart ({place}), or add these verbs");
         Finding::fault(CHECK, about, found, advice)
     };
     lacking.into_iter().map(finding).collect()
@@ -163,12 +163,11 @@ mod tests {
 
     #[test]
     fn the_rights_are_those_of_the_manifests() {
-        let base = include_str!("../../../../deploy/kustomize/base/rbac.yaml");
-        assert_eq!(ours(Part::Base), manifest(base, "edge-csi-cloud"));
-        let join = include_str!("../../../../deploy/kustomize/components/join/rights.yaml");
-        assert_eq!(ours(Part::Join), manifest(join, "edge-csi-cloud-join"));
-        let metadata = include_str!("../../../../deploy/kustomize/components/metadata/rights.yaml");
-        assert_eq!(ours(Part::Metadata), manifest(metadata, "edge-csi-cloud-metadata"));
+        let plain = include_str!("../../../../deploy/manifests/plain.yaml");
+        let kubeedge = include_str!("../../../../deploy/manifests/kubeedge.yaml");
+        assert_eq!(ours(Part::Base), manifest(plain, "edge-csi-cloud"));
+        assert_eq!(ours(Part::Join), manifest(plain, "edge-csi-cloud-join"));
+        assert_eq!(ours(Part::Metadata), manifest(kubeedge, "edge-csi-cloud-metadata"));
     }
 
     #[test]
@@ -181,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lacking_is_named_with_its_manifest() {
+    fn what_is_lacking_is_named_with_its_place_in_the_chart() {
         let right = |resource, verb| Right { part: Part::Base, group: "", resource, verb };
         let all = [(right("nodes", "get"), Ok(true)), (right("nodes", "patch"), Ok(true))];
         let [finding] = &findings(&all)[..] else { panic!() };
@@ -194,7 +193,7 @@ mod tests {
         let [finding] = &findings(&some)[..] else { panic!() };
         assert_eq!((finding.verdict, finding.about.as_str()), (Verdict::Fault, "nodes"));
         assert!(finding.found.contains("list, patch"), "{finding:?}");
-        assert!(finding.advice.contains("base/rbac.yaml"), "{finding:?}");
+        assert!(finding.advice.contains("templates/rights.yaml"), "{finding:?}");
         let hidden = [(right("nodes", "list"), Err("away".into()))];
         assert_eq!(findings(&hidden)[0].verdict, Verdict::Unknown);
     }

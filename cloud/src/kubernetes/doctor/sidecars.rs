@@ -114,16 +114,13 @@ mod tests {
 
     #[test]
     fn the_versions_are_those_of_the_manifests() {
-        let all = [
-            include_str!("../../../../deploy/kustomize/components/hostpath/sidecars.yaml"),
-            include_str!("../../../../deploy/kustomize/components/lvm/sidecars.yaml"),
-            include_str!("../../../../deploy/kustomize/components/nfs/sidecars.yaml"),
-        ];
+        let values = include_str!("../../../../deploy/helm/edge-csi/values.yaml");
+        let is_comment = |line: &&str| line.trim_start().starts_with('#');
+        let lines: Vec<_> = values.lines().filter(|line| !is_comment(line)).collect();
         for (name, major, minor) in SIDECARS {
             let image = format!("sig-storage/{name}:");
-            let tags = all.iter().flat_map(|text| text.split(&image).skip(1));
-            let found: BTreeSet<_> =
-                tags.filter_map(|rest| version(rest.lines().next()?)).collect();
+            let tags = lines.iter().filter_map(|line| line.split_once(&image));
+            let found: BTreeSet<_> = tags.filter_map(|(_, tag)| version(tag)).collect();
             assert_eq!(found, [(*major, *minor)].into(), "{name}");
         }
     }

@@ -73,7 +73,7 @@ const OF_THREE: &[(&str, &str)] = &[("ha-upgraded", THREE)];
 fn left_out(deployed: Option<Tool>) -> impl Iterator<Item = &'static (&'static str, &'static str)> {
     let (always, besides) = match deployed {
         None => (OF_THREE, NOTHING),
-        Some(Tool::Kustomize | Tool::Helm) => (OF_THREE, LEFT_OUT),
+        Some(Tool::Manifests | Tool::Helm) => (OF_THREE, LEFT_OUT),
         Some(Tool::Ha) => (OF_ONE, LEFT_OUT),
     };
     always.iter().chain(besides)
@@ -124,7 +124,7 @@ mod tests {
             let rows = fitting(ROWS.iter().collect(), deployed, false).unwrap();
             rows.into_iter().map(|row| row.name).collect::<Vec<_>>()
         };
-        let of_one = names(Some(Tool::Kustomize));
+        let of_one = names(Some(Tool::Manifests));
         assert!(of_one.contains(&"cloud-killed") && !of_one.contains(&"ha-upgraded"), "{of_one:?}");
         let of_three = names(Some(Tool::Ha));
         assert!(of_three.contains(&"ha-upgraded") && of_three.contains(&"pod"), "{of_three:?}");

@@ -33,7 +33,9 @@ use crate::stand::objects::within;
 const SOON: Duration = Duration::from_secs(60);
 /// The label of KubeEdge's nodes.
 const ROLE: &str = "node-role.kubernetes.io/edge";
-const COMPONENT: &str = "deploy/kustomize/components/kubeedge";
+const MANIFESTS: &str = "deploy/manifests/kubeedge.yaml";
+/// The rights that only KubeEdge needs.
+const RIGHTS: [&str; 2] = ["edge-csi-cloudcore", "edge-csi-cloud-doctor"];
 /// CloudCore's role, aggregated as in KubeEdge's chart.
 const CLOUDCORE: &str = "
 apiVersion: rbac.authorization.k8s.io/v1
@@ -121,13 +123,15 @@ fn is_constraints(capability: &csi::PluginCapability) -> bool {
     service.r#type() == service::Type::VolumeAccessibilityConstraints
 }
 
-/// The doctor finds what is missing, with the rights of our component and no others. What the
-/// component brings is right, and CloudCore's role gets its right by aggregation.
+/// The doctor finds what is missing, with the rights of our manifests and no others. What these
+/// bring is right, and CloudCore's role gets its right by aggregation.
 pub(super) async fn doctor(scene: &Scene<'_>) -> anyhow::Result<()> {
     let ground = &scene.cluster.ground;
     let node = scene.cluster.node("n2")?;
-    let rights = ground.source(&format!("{COMPONENT}/rights.yaml"))?;
-    let policies = ground.source(&format!("{COMPONENT}/policies.yaml"))?;
+    let manifests = ground.source(MANIFESTS)?;
+    let rights = objects::only(&manifests, |_, name| RIGHTS.contains(&name))?;
+    let policies =
+        objects::only(&manifests, |kind, _| kind.starts_with("ValidatingAdmissionPolicy"))?;
     let done = async {
         says(scene, "cloudcore-rights", "unknown").await?;
         says(scene, "admission-policy", "unknown").await?;

@@ -1,6 +1,6 @@
-//! deploy/ against a real API server. Every document of every overlay, of the chart and of the
-//! examples is applied as a dry run. A dry run validates, defaults and admits it, and keeps
-//! nothing.
+//! deploy/ against a real API server. Every document of the manifests, of the chart with the tests'
+//! values and of the examples is applied as a dry run on the server, which validates, defaults and
+//! admits it, and keeps nothing.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use kube::api::{Patch, PatchParams};
 use super::scene::Scene;
 use crate::stand::objects;
 
-/// The output of kustomize and Helm from `make e2e`.
+/// What `make e2e` renders from the chart.
 const BUNDLES: &str = "tests/go/bin/bundles";
 /// Manifests that are applied unchanged.
 const EXAMPLES: &str = "deploy/examples";

@@ -124,7 +124,7 @@ impl Cloud {
         let [first, second, third] = PODS;
         let program = cloud("csi-cloud", first);
         let several = match tool {
-            Tool::Kustomize | Tool::Helm => Several::new(ground),
+            Tool::Manifests | Tool::Helm => Several::new(ground),
             Tool::Ha => Several::deployed(ground, [cloud(second, second), cloud(third, third)]),
         };
         let front = of("csi-cloud-front", "front", "csi-sidecars-hostdir-0");

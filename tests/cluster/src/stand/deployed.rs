@@ -32,7 +32,7 @@ use super::shipped;
 use super::sockets::Listens;
 use super::worker::{Machine, Worker};
 
-/// What kustomize and Helm make of `deploy/` and the tests' driver.
+/// The chart's manifests with the tests' driver, from `make e2e`.
 const BUNDLES: &str = "tests/go/bin/bundles";
 /// The Service by which the sidecars' relays dial csi-cloud.
 const RELAYS: &str = "csi-cloud-relays";

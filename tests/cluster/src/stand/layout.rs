@@ -69,11 +69,11 @@ pub struct Layout {
 /// What makes objects of `deploy/`, and which.
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Tool {
-    /// An overlay
-    Kustomize,
+    /// The manifests that the chart renders
+    Manifests,
     /// The chart
     Helm,
-    /// An overlay of three csi-clouds with one store in etcd
+    /// The same of three csi-clouds with one store in etcd
     Ha,
 }
 
@@ -81,7 +81,7 @@ impl Tool {
     /// Its name.
     pub(super) fn name(self) -> &'static str {
         match self {
-            Self::Kustomize => "kustomize",
+            Self::Manifests => "manifests",
             Self::Helm => "helm",
             Self::Ha => "ha",
         }
@@ -90,7 +90,7 @@ impl Tool {
     /// The Services by which edges dial csi-cloud, one for each that is there.
     pub(super) fn services(self) -> &'static [&'static str] {
         match self {
-            Self::Kustomize | Self::Helm => &ALONE,
+            Self::Manifests | Self::Helm => &ALONE,
             Self::Ha => &PODS,
         }
     }
@@ -98,7 +98,7 @@ impl Tool {
     /// The names by which edges dial csi-clouds, in the order of their Services.
     pub(super) fn clouds(self) -> Vec<String> {
         match self {
-            Self::Kustomize | Self::Helm => vec![CLOUD.to_owned()],
+            Self::Manifests | Self::Helm => vec![CLOUD.to_owned()],
             Self::Ha => PODS.iter().map(|pod| format!("{pod}.{CLOUD}")).collect(),
         }
     }

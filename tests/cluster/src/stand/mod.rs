@@ -71,13 +71,11 @@ const MANIFESTS: [&str; 2] = [
     "tests/cluster/src/stand/manifests/snapshot-controller.yaml",
     "tests/cluster/src/stand/manifests/drivers.yaml",
 ];
-/// Parts of `deploy/`, for programs that the stand starts by itself.
-const RIGHTS: [&str; 4] = [
-    "deploy/kustomize/base/namespace.yaml",
-    "deploy/kustomize/base/rbac.yaml",
-    "deploy/kustomize/components/join/rights.yaml",
-    "deploy/kustomize/components/metadata/rights.yaml",
-];
+/// Kinds of `deploy/manifests`, for programs that the stand starts by itself.
+const RIGHTS: [&str; 6] =
+    ["Namespace", "ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"];
+/// What the stand takes of the manifests for KubeEdge; `doctor-kubeedge` takes the rest.
+const METADATA: &str = "edge-csi-cloud-metadata";
 
 /// A whole Kubernetes on this machine.
 pub struct Cluster {
@@ -299,8 +297,12 @@ async fn processes(
     progress: &Progress,
 ) -> anyhow::Result<(Cloud, Vec<Node>)> {
     let Machine { ground, layout, .. } = *machine;
-    for file in RIGHTS {
-        objects::apply(client, "default", &ground.source(file)?).await?;
+    let plain = ground.source("deploy/manifests/plain.yaml")?;
+    let kubeedge = ground.source("deploy/manifests/kubeedge.yaml")?;
+    let rights = objects::only(&plain, |kind, _| RIGHTS.contains(&kind))?;
+    let metadata = objects::only(&kubeedge, |_, name| name == METADATA)?;
+    for text in [rights, metadata] {
+        objects::apply(client, "default", &text).await?;
     }
     let cloud = Cloud::start(ground, access, client, &here(layout.fronts)).await?;
     progress.say("csi-cloud is ready");

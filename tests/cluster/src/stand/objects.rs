@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::core::GroupVersionKind;
@@ -35,6 +35,21 @@ pub async fn client(kubeconfig: &Path) -> anyhow::Result<Client> {
 pub fn parse(text: &str) -> anyhow::Result<Vec<Value>> {
     let documents: Vec<Value> = serde_saphyr::from_multiple(text).context("that is no YAML")?;
     Ok(documents.into_iter().filter(|document| !document.is_null()).collect())
+}
+
+/// The objects of a YAML text that are wanted by their kind and name, as such a text.
+///
+/// # Errors
+/// It is no YAML, an object has no name, or none is wanted.
+pub fn only(text: &str, is_wanted: impl Fn(&str, &str) -> bool) -> anyhow::Result<String> {
+    let mut wanted = Vec::new();
+    for object in parse(text)? {
+        if is_wanted(object["kind"].as_str().unwrap_or_default(), name(&object)?) {
+            wanted.push(object.to_string());
+        }
+    }
+    ensure!(!wanted.is_empty(), "none of the objects is wanted");
+    Ok(wanted.join("\n---\n"))
 }
 
 /// Where objects of an object's kind are found, in its namespace.

@@ -84,9 +84,9 @@ fn the_dashboard_and_the_guide_have_every_metric_and_no_other() {
     let metrics = metrics();
     assert!(metrics.contains("edge_csi_calls") && metrics.len() > 15, "{metrics:?}");
     for (file, all) in [
-        ("deploy/kustomize/components/monitoring/dashboard.json", true),
+        ("deploy/helm/edge-csi/files/dashboard.json", true),
         ("docs/operations.md", true),
-        ("deploy/kustomize/components/monitoring/alerts.yaml", false),
+        ("deploy/helm/edge-csi/files/alerts.yaml", false),
     ] {
         let text = text(file);
         let named: BTreeSet<String> = named(&text).into_iter().map(metric).collect();
@@ -97,25 +97,37 @@ fn the_dashboard_and_the_guide_have_every_metric_and_no_other() {
     }
 }
 
-/// The overlays of the tests' driver.
-const STANDS: [&str; 2] = [
-    "tests/cluster/src/stand/manifests/deployed/overlay",
-    "tests/cluster/src/stand/manifests/deployed/ha",
+/// What the chart renders, of which `make check` proves that it is rendered.
+const RENDERED: [&str; 4] = [
+    "deploy/manifests/plain.yaml",
+    "deploy/manifests/three.yaml",
+    "deploy/manifests/kubeedge.yaml",
+    "tests/go/manifests/testdata/changed.yaml",
 ];
+
+/// A file of a ConfigMap in rendered manifests.
+fn configuration(manifests: &str, file: &str) -> String {
+    let start = format!("  {file}: |\n");
+    let (_, after) = manifests.split_once(&start).unwrap_or_else(|| panic!("there is no {file}"));
+    let lines = after.lines().take_while(|line| line.starts_with("    "));
+    lines.map(|line| format!("{}\n", &line[4..])).collect()
+}
 
 #[test]
 fn every_configuration_can_be_read() {
-    let overlays = at("deploy/kustomize/overlays").read_dir().unwrap();
-    let mut read = 0;
-    let others = STANDS.into_iter().chain(["deploy"]).map(at);
-    for directory in overlays.map(|entry| entry.unwrap().path()).chain(others) {
-        let cloud = directory.join("cloud.toml");
-        let edge = directory.join("edge.toml");
-        cloud_config(&cloud);
-        edge_config(&edge);
-        read += 1;
+    cloud_config(&at("deploy/cloud.toml"));
+    edge_config(&at("deploy/edge.toml"));
+    let dir = tempfile::tempdir().unwrap();
+    for manifests in RENDERED {
+        for file in ["cloud.toml", "edge.toml"] {
+            let path = dir.path().join(file);
+            std::fs::write(&path, configuration(&text(manifests), file)).unwrap();
+            match file {
+                "cloud.toml" => cloud_config(&path),
+                _ => edge_config(&path),
+            }
+        }
     }
-    assert!(read > 3, "{read}");
 }
 
 /// The text of a configuration in which no key is commented out, and the number of these keys.
@@ -189,7 +201,7 @@ fn edge_config(file: &Path) {
 const VERSIONED: [(&str, &str, usize); 20] = [
     ("deploy/helm/edge-csi/Chart.yaml", "version: ", 1),
     ("deploy/helm/edge-csi/Chart.yaml", "appVersion: ", 1),
-    ("deploy/helm/edge-csi/values.yaml", "tag: ", 3),
+    ("deploy/helm/edge-csi/values.yaml", "tag: ", 4),
     ("deploy/Dockerfile", "csi-cloud:", 1),
     ("deploy/README.md", "csi-cloud-", 4),
     ("deploy/README.md", "csi-cloud_", 1),
@@ -225,53 +237,45 @@ fn manifests_and_guide_name_the_version_of_the_programs() {
     for (file, word, count) in VERSIONED {
         assert_eq!(versions(&text(file), word), vec![now; count], "{file}: {word}");
     }
-    let overlays = at("deploy/kustomize/overlays").read_dir().unwrap();
-    let stands = STANDS.map(at);
-    for directory in overlays.map(|entry| entry.unwrap().path()).chain(stands) {
-        let kustomization = std::fs::read_to_string(directory.join("kustomization.yaml")).unwrap();
-        let tags = versions(&kustomization, "newTag: ");
-        assert!(tags.len() > 1, "{}", directory.display());
-        assert!(tags.iter().all(|tag| *tag == now), "{}: {tags:?}", directory.display());
-    }
     assert!(text("CHANGELOG.md").contains(&format!("\n## {now} - ")));
     assert_eq!(versions("a-1.2.3-amd64, a-b, a-4.5.6.", "a-"), ["1.2.3", "4.5.6"]);
 }
 
-/// The component `join` has what its configuration names: the CA, the token and the right to ask.
+/// The manifests have what the configuration of nodes that join names: the CA, the token and the
+/// right to ask.
 #[test]
 fn a_daemon_set_joins_without_a_person() {
-    let component = |file: &str| text(&format!("deploy/kustomize/components/join/{file}"));
-    let overlay = |file: &str| text(&format!("deploy/kustomize/overlays/everything/{file}"));
-    let [cloud, edge, rights] = ["cloud.yaml", "edge.yaml", "rights.yaml"].map(component);
-    assert!(cloud.contains("mountPath: /etc/edge-csi-ca,"), "{cloud}");
-    for line in ["cert = \"/etc/edge-csi-ca/tls.crt\"", "key = \"/etc/edge-csi-ca/tls.key\""] {
-        assert!(overlay("cloud.toml").contains(line), "{line}");
+    let plain = text("deploy/manifests/plain.yaml");
+    for line in [
+        "mountPath: /etc/edge-csi-ca,",
+        "cert = \"/etc/edge-csi-ca/tls.crt\"",
+        "key = \"/etc/edge-csi-ca/tls.key\"",
+        "join_service_account = \"edge-csi/csi-edge\"",
+        "mountPath: /var/run/secrets/edge-csi,",
+        "token_file = \"/var/run/secrets/edge-csi/token\"",
+        "serviceAccountToken: {path: token,",
+        "resources: [tokenreviews]\n    verbs: [create]",
+    ] {
+        assert!(plain.contains(line), "{line}");
     }
-    assert!(overlay("cloud.toml").contains("join_service_account = \"edge-csi/csi-edge\""));
-    assert!(edge.contains("mountPath: /var/run/secrets/edge-csi,"), "{edge}");
-    let token = "token_file = \"/var/run/secrets/edge-csi/token\"";
-    assert!(overlay("edge.toml").contains(token) && edge.contains("path: token,"), "{edge}");
     let reviewer = text("cloud/src/kubernetes/token_review.rs");
     let audience = reviewer.split("const AUDIENCE: &str = \"").nth(1).unwrap();
     let audience = audience.split_once('"').unwrap().0;
-    assert!(edge.contains(&format!("audience: {audience},")), "{edge}");
-    assert!(rights.contains("resources: [tokenreviews]\n    verbs: [create]"), "{rights}");
+    assert!(plain.contains(&format!("audience: {audience},")));
 }
 
 /// A Secret's files have mode 0644 by default, and such a key is refused.
 #[test]
 fn secrets_with_keys_are_mounted_for_their_group_only() {
-    let sidecars =
-        ["hostpath", "lvm", "nfs"].map(|name| format!("components/{name}/sidecars.yaml"));
-    for file in sidecars.into_iter().chain(["base/cloud.yaml".to_owned()]) {
-        let manifest = text(&format!("deploy/kustomize/{file}"));
-        let secrets: Vec<_> = manifest.split("secretName:").skip(1).collect();
+    for file in ["cloud.yaml", "sidecars.yaml"] {
+        let template = text(&format!("deploy/helm/edge-csi/templates/{file}"));
+        let secrets: Vec<_> = template.split("secretName: ").skip(1).collect();
         assert!(!secrets.is_empty(), "{file}");
         for secret in secrets {
-            let mode = secret.lines().nth(1).unwrap_or_default().trim();
-            let name = secret.lines().next().unwrap();
-            assert_eq!(mode, "defaultMode: 0440", "{file}: of the Secret {name}");
+            let line = secret.lines().next().unwrap();
+            assert!(line.contains("defaultMode: 0440"), "{file}: of the Secret {line}");
         }
-        assert!(manifest.contains("fsGroup: 65532"), "{file}");
+        assert!(template.contains("edge-csi.central"), "{file}");
     }
+    assert!(text("deploy/helm/edge-csi/templates/_parts.tpl").contains("fsGroup: 65532"));
 }

@@ -21,10 +21,10 @@ use super::refusal::assert_refused;
 /// A VM that has a device is found in `/proc`, which must be the host's.
 #[test]
 fn the_daemon_set_with_direct_volumes_sees_all_processes_of_its_host() {
-    let patch = include_str!("../../../../deploy/kustomize/components/direct/edge.yaml");
-    let (_, after) = patch.split_once("path: /spec/template/spec/hostPID\n").unwrap();
-    let value = after.lines().find(|line| !line.trim_start().starts_with('#'));
-    assert_eq!(value, Some("  value: true"));
+    let template = include_str!("../../../../deploy/helm/edge-csi/templates/edge.yaml");
+    let (_, after) = template.split_once("      {{- if .Values.direct }}\n").unwrap();
+    let line = after.lines().find(|line| !line.trim_start().starts_with('#'));
+    assert_eq!(line, Some("      hostPID: true"));
 }
 
 fn run(program: &str, args: &[&str]) -> anyhow::Result<String> {

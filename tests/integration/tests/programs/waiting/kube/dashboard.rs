@@ -60,7 +60,7 @@ impl Selector {
 /// The queries of the dashboard, with their legends.
 fn targets() -> anyhow::Result<Vec<Value>> {
     let dashboard = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../../deploy/kustomize/components/monitoring/dashboard.json");
+        .join("../../deploy/helm/edge-csi/files/dashboard.json");
     let dashboard: Value = serde_json::from_slice(&std::fs::read(dashboard)?)?;
     let panels = dashboard["panels"].as_array().context("no panels")?;
     Ok(panels.iter().filter_map(|panel| panel["targets"].as_array()).flatten().cloned().collect())

@@ -51,7 +51,7 @@ impl Site {
         .await
     }
 
-    /// Gives csi-cloud the rights of deploy/kustomize/components/kubeedge.
+    /// Gives csi-cloud the rights that the chart gives it with `kubeedge: true`.
     async fn let_the_doctor_look(&self) -> anyhow::Result<()> {
         let rule = |group: &str, resources: &[&str], verb: &str| {
             let verbs = [verb];
