@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use proto::admin::http1::SOCKET_NAME;
 use proto::config::{Common, HOUR, Problems, Reader};
+use proto::host::door::Limits;
 use proto::link::endpoint::Endpoint;
 use proto::link::tls::Files;
 use proto::names::{DriverName, NodeName};
@@ -18,7 +19,6 @@ use crate::config::serve_arguments::Serve;
 use crate::etcd::settings::EtcdSettings;
 use crate::kubernetes::csidriver::CsiDriverSettings;
 use crate::kubernetes::settings::Kubernetes;
-use crate::nodes::admission::Limits;
 use crate::page::settings::PageSettings;
 use crate::pki::issuer::DAY;
 use crate::pki::issuers::CaSettings;

@@ -22,10 +22,10 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream, lookup_host};
 use tokio::time::timeout;
 use tracing::{debug, info, warn};
 
-use crate::nodes::admission::{Admission, Limits, Pending};
 use crate::nodes::join;
 use crate::nodes::link_task;
 use crate::nodes::links::Links;
+use proto::host::door::{Admission, Limits, Pending};
 
 /// The listen backlog, which the system caps (`net.core.somaxconn`). After a restart of csi-cloud a
 /// whole fleet dials at once. An edge that finds the backlog full retries only after one, three,

@@ -4,7 +4,6 @@
 //! May use: error, telemetry, state, pki, metadata.
 
 pub mod accept;
-pub mod admission;
 mod broadcast;
 mod budgets;
 pub mod discover;
@@ -24,6 +23,3 @@ pub(crate) mod published_topology;
 pub mod query;
 mod refusal;
 pub mod scopes;
-pub(crate) mod source;
-mod turns;
-mod waiting_slots;

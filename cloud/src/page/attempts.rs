@@ -10,7 +10,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::nodes::source::Source;
+use proto::host::door::Source;
 
 /// The time for which failures count.
 const WINDOW: Duration = Duration::from_secs(60);

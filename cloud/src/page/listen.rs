@@ -29,7 +29,7 @@ use super::router::Router;
 use super::settings::{PageAddress, PageSettings};
 use super::trust;
 use crate::admin::admin_state::AdminState;
-use crate::nodes::admission::{Admission, Limits};
+use proto::host::door::{Admission, Limits};
 
 /// Connections of all addresses.
 const CONNECTIONS: usize = 1024;

@@ -31,11 +31,11 @@ use tracing::{debug, info, warn};
 
 use crate::csi::front::Front;
 use crate::error::Error;
-use crate::nodes::admission;
-use crate::nodes::admission::{Admission, Limits};
 use crate::relay::address::Address;
 use crate::relay::connection::{AGAIN, MODE, TlsAcceptor};
 use crate::state::store::writer::Store;
+use proto::host::door;
+use proto::host::door::{Admission, Limits};
 
 /// The time in which a stopping csi-cloud may still answer calls in flight here.
 const SOON: Duration = Duration::from_millis(500);
@@ -152,7 +152,7 @@ impl RelayListener {
     }
 
     /// Serves a relay's connection in its own task, which keeps its place in the address's limit.
-    fn serve(&self, identity: Option<Identity<FrontName>>, io: Io, place: Option<admission::Slot>) {
+    fn serve(&self, identity: Option<Identity<FrontName>>, io: Io, place: Option<door::Slot>) {
         let name = identity.as_ref().map(|identity| identity.name.to_string());
         let relay = name.unwrap_or_else(|| "unix".into());
         info!(front = relay, "a socket relay is connected");

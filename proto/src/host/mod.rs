@@ -6,6 +6,7 @@
 pub mod accept;
 pub mod chain;
 pub mod clock;
+pub mod door;
 pub mod files;
 pub mod mountinfo;
 pub mod plain;

@@ -14,14 +14,14 @@ const SITE: usize = 4;
 
 /// An IPv4 address, or a /64 or a /48 of IPv6.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Source {
+pub struct Source {
     network: IpAddr,
     prefix: u32,
 }
 
 impl Source {
     /// The sources that an address belongs to, the narrowest first.
-    pub(crate) fn all_of(address: IpAddr) -> Box<[Self]> {
+    pub fn all_of(address: IpAddr) -> Box<[Self]> {
         match address.to_canonical() {
             IpAddr::V6(address) => [64, 48].map(|prefix| Self::of_prefix(address, prefix)).into(),
             network => [Self { network, prefix: 32 }].into(),

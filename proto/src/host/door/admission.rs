@@ -13,9 +13,9 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
-use crate::nodes::source::{Linked, Source};
-use crate::nodes::turns::Turns;
-use crate::nodes::waiting_slots::{WaitingSlot, WaitingSlots};
+use crate::host::door::source::{Linked, Source};
+use crate::host::door::turns::Turns;
+use crate::host::door::waiting_slots::{WaitingSlot, WaitingSlots};
 
 /// Concurrent handshakes. Each takes about a millisecond of CPU, so more would not be faster.
 const HANDSHAKES: usize = 256;
@@ -46,7 +46,7 @@ impl Default for Limits {
 
 /// The admission of all listeners. Clones share their counts.
 #[derive(Clone)]
-pub(crate) struct Admission(Arc<Inner>);
+pub struct Admission(Arc<Inner>);
 
 struct Inner {
     limits: Limits,
@@ -78,27 +78,29 @@ struct Counts {
 
 /// The reason why a connection is refused.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Full {
+pub enum Full {
+    /// Its address has too many connections.
     #[error("its address has {0} connections, which is the limit (connections_per_address)")]
     Connections(usize),
+    /// Too many connections of its address wait.
     #[error("{0} connections of its address wait for their handshake, which is the limit")]
     Waiting(usize),
 }
 
 /// A connection at the door.
-pub(crate) struct AtDoor {
+pub struct AtDoor {
     given_up: CancellationToken,
     _place: WaitingSlot,
 }
 
 /// The slot of a connection; free again when dropped.
-pub(crate) struct Slot {
+pub struct Slot {
     admission: Admission,
     sources: Box<[Source]>,
 }
 
 /// A connection that is not a link yet.
-pub(crate) struct Pending {
+pub struct Pending {
     slot: Option<Slot>,
     /// Those of its sources, the narrowest first, and those of its share.
     turns: Vec<Turns>,
@@ -116,7 +118,8 @@ impl Share {
 }
 
 impl Admission {
-    pub(crate) fn new(limits: Limits) -> Self {
+    /// Nobody is admitted yet.
+    pub fn new(limits: Limits) -> Self {
         Self(Arc::new(Inner {
             limits,
             strangers: Share::new(),
@@ -135,7 +138,7 @@ impl Admission {
     }
 
     /// True when clients at this address must prove it (QUIC Retry).
-    pub(crate) fn is_busy(&self, from: IpAddr) -> bool {
+    pub fn is_busy(&self, from: IpAddr) -> bool {
         let sources = Source::all_of(from);
         let is_full = self.share(&sources).waiting.available_permits() < WAITING - HANDSHAKES;
         let counts = &self.sources().counts;
@@ -144,14 +147,14 @@ impl Admission {
     }
 
     /// A place at the door. Without a free one, the connection that came first is given up.
-    pub(crate) fn at_door(&self, from: IpAddr) -> AtDoor {
+    pub fn at_door(&self, from: IpAddr) -> AtDoor {
         let given_up = CancellationToken::new();
         let place = self.share(&Source::all_of(from)).door.take(&given_up);
         AtDoor { given_up, _place: place }
     }
 
     /// Gives up the oldest connections at the door, because the system has no room for more.
-    pub(crate) fn make_room(&self) {
+    pub fn make_room(&self) {
         let Inner { strangers, known, .. } = &*self.0;
         for _ in 0..ROOM {
             if !strangers.door.give_up_oldest() && !known.door.give_up_oldest() {
@@ -164,7 +167,7 @@ impl Admission {
     ///
     /// # Errors
     /// The limits of its own address are reached.
-    pub(crate) async fn enter(&self, from: IpAddr) -> Result<Pending, Full> {
+    pub async fn enter(&self, from: IpAddr) -> Result<Pending, Full> {
         let sources = Source::all_of(from);
         let share = self.share(&sources);
         // The semaphore is never closed.
@@ -217,7 +220,7 @@ impl Admission {
 
 impl AtDoor {
     /// Waits for the handshake of the connection; none if it is given up.
-    pub(crate) async fn wait<T>(self, greeting: impl Future<Output = T>) -> Option<T> {
+    pub async fn wait<T>(self, greeting: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             biased;
             () = self.given_up.cancelled() => None,
@@ -229,7 +232,7 @@ impl AtDoor {
 impl Pending {
     /// Waits for the turn of this connection and runs `handshake`; returns its result and the slot
     /// of the link. None if it takes long while others wait.
-    pub(crate) async fn pass<T>(
+    pub async fn pass<T>(
         mut self,
         handshake: impl Future<Output = T>,
     ) -> Option<(T, Option<Slot>)> {
@@ -263,7 +266,7 @@ impl Pending {
 
 impl Slot {
     /// Notes that its address has linked.
-    pub(crate) fn note_linked(&self) {
+    pub fn note_linked(&self) {
         if let Some(own) = self.sources.first() {
             self.admission.sources().linked.note(*own);
         }
