@@ -64,6 +64,7 @@ pub mod relay;
 pub mod rewrite;
 pub mod state;
 pub mod telemetry;
+pub mod view;
 
 /// The time limit for calls when one of several csi-clouds ends. Calls of relays are given back
 /// after half a second.
@@ -127,6 +128,7 @@ async fn start(
     let issuers = config.ca.take().map(|ca| Issuers::open(ca, &config.tls)).transpose()?;
     let sockets = bind(&config)?;
     let admin = Socket::bind_for(&config.admin, http1::MODE)?;
+    let view = bind_view(&config)?;
     let health = Arc::new(Health::default());
     serve_http(config.http, &health, &groups.watching).await?;
     if config.calls.is_some() {
@@ -179,8 +181,22 @@ async fn start(
     health.ready(state.clone());
     let watching = groups.watching.clone();
     groups.watching.spawn("admin", admin::server::serve(state.clone(), admin, watching.clone()));
+    serve_view(view, &state, &watching);
     serve_page(page, &state, watching).await?;
     Ok((state, health))
+}
+
+/// Binds the socket `view`, if there is to be one.
+fn bind_view(config: &Config) -> anyhow::Result<Option<Socket>> {
+    let bind = |path| Socket::bind_for(path, proto::admin::view::MODE);
+    Ok(config.view.as_deref().map(bind).transpose()?)
+}
+
+/// Serves the socket `view`.
+fn serve_view(socket: Option<Socket>, state: &Arc<AdminState>, tasks: &Tasks) {
+    if let Some(socket) = socket {
+        tasks.spawn("view", view::server::serve(state.clone(), socket, tasks.clone()));
+    }
 }
 
 /// Serves the page, if there is to be one.

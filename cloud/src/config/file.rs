@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use proto::admin::http1::SOCKET_NAME;
 use proto::config::{Common, HOUR, Problems, Reader};
-use proto::host::door::Limits;
 use proto::link::endpoint::Endpoint;
 use proto::link::tls::Files;
 use proto::names::{DriverName, NodeName};
@@ -28,6 +27,7 @@ use crate::state::policy::Policy;
 use crate::state::quotas::{MIB, Quota, Quotas};
 use crate::state::store::replica::{Replica, host_name, replica_name};
 use crate::state::store::url::StoreAt;
+use proto::host::door::Limits;
 
 /// The longest life of an issued certificate, in days.
 const MAX_DAYS: u16 = 3650;
@@ -65,6 +65,8 @@ pub struct Config {
     pub calls: Option<PathBuf>,
     /// The admin socket.
     pub admin: PathBuf,
+    /// The socket of csi-page, if there is one.
+    pub view: Option<PathBuf>,
     /// The address of `/livez`, `/readyz` and `/metrics`, if there is one.
     pub http: Option<SocketAddr>,
     /// The settings of the page, if there is to be one.
@@ -105,6 +107,7 @@ impl Config {
         let store = store(flags.store, &mut file, directory);
         let calls = file.path("calls");
         let admin = admin(flags.admin, &mut file, fronts.as_deref(), &drivers);
+        let view = file.path("view");
         let http = file.parsed("http", str::parse::<SocketAddr>);
         let page = PageSettings::read(&mut file, flags.page.settings());
         let kubernetes =
@@ -139,6 +142,7 @@ impl Config {
             store,
             calls: flags.calls.or(calls),
             admin,
+            view: flags.view.or(view),
             http: flags.http.or(http),
             page,
             kubernetes,

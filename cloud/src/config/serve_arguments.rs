@@ -51,6 +51,9 @@ pub struct Serve {
     /// The socket of `csi-cloud nodes`, `volumes` and so on [default: FRONTS/_admin.sock]
     #[arg(long, value_name = "PATH")]
     pub admin: Option<PathBuf>,
+    /// The socket that csi-page reads; nothing can be changed there [default: none]
+    #[arg(long, value_name = "PATH")]
+    pub view: Option<PathBuf>,
     /// Where /livez, /readyz and /metrics are served, for example 127.0.0.1:9808 [default: nowhere]
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub http: Option<SocketAddr>,

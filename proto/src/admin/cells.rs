@@ -36,6 +36,21 @@ pub fn age(time: Duration) -> String {
     }
 }
 
+/// A duration in ms, as short as it is exact enough.
+pub fn took(millis: u64) -> String {
+    match millis {
+        0..1000 => format!("{millis} ms"),
+        1000..100_000 => format!("{}.{} s", millis / 1000, millis % 1000 / 100),
+        _ => age(Duration::from_millis(millis)),
+    }
+}
+
+/// The end of a certificate, before or after now; both in ms since 1970.
+pub fn ending(end: u64, now: u64) -> String {
+    let time = age(Duration::from_millis(end.abs_diff(now)));
+    if end > now { format!("ends in {time}") } else { format!("ended {time} ago") }
+}
+
 fn two(whole: u64, unit: &str, rest: u64, part: &str) -> String {
     match rest {
         0 => format!("{whole}{unit}"),
@@ -46,6 +61,13 @@ fn two(whole: u64, unit: &str, rest: u64, part: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_duration_and_an_end_are_short() {
+        assert_eq!([7, 1_250, 99_999, 180_000].map(took), ["7 ms", "1.2 s", "99.9 s", "3m"]);
+        assert_eq!(ending(100_000, 40_000), "ends in 60s");
+        assert_eq!(ending(40_000, 100_000), "ended 60s ago");
+    }
 
     #[test]
     fn a_long_id_is_cut_between_characters() {

@@ -135,7 +135,11 @@ impl Client {
         }
     }
 
-    async fn exchange<T: DeserializeOwned>(
+    /// Asks for data that the program may have to look up elsewhere, within this time.
+    ///
+    /// # Errors
+    /// As for [`Client::ask`].
+    pub async fn exchange<T: DeserializeOwned>(
         &mut self,
         limit: Duration,
         path: &'static str,

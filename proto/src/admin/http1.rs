@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::Full;
-use hyper::body::Incoming;
+use hyper::body::{Body, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -64,10 +64,11 @@ impl Listener {
 
     /// Answers requests until the tasks are stopped, on so many connections at a time. More wait in
     /// the listener's queue.
-    pub async fn serve<F, R>(self, connections: usize, service: F, tasks: Tasks)
+    pub async fn serve<F, R, B>(self, connections: usize, service: F, tasks: Tasks)
     where
         F: Fn(Request<Incoming>) -> R + Clone + Send + Sync + 'static,
-        R: Future<Output = Answer> + Send,
+        R: Future<Output = Response<B>> + Send,
+        B: Body<Data = Bytes, Error = Infallible> + Send + 'static,
     {
         let connections = Arc::new(Semaphore::new(connections));
         loop {
@@ -150,11 +151,12 @@ fn answer(status: StatusCode, content: &'static str, body: impl Into<Bytes>) -> 
 }
 
 /// Answers a connection's requests until it closes; after `stop` only the current one.
-async fn serve<I, F, R>(io: I, service: F, stop: impl Future<Output = ()>)
+async fn serve<I, F, R, B>(io: I, service: F, stop: impl Future<Output = ()>)
 where
     I: AsyncRead + AsyncWrite + Unpin,
     F: Fn(Request<Incoming>) -> R,
-    R: Future<Output = Answer>,
+    R: Future<Output = Response<B>>,
+    B: Body<Data = Bytes, Error = Infallible> + 'static,
 {
     let service = service_fn(move |request| {
         let response = service(request);

@@ -12,3 +12,4 @@ pub mod http1;
 pub mod input;
 pub mod output;
 pub mod table;
+pub mod view;
