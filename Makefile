@@ -98,7 +98,7 @@ conformance: $(GO_BIN)/kubernetes.done $(GO_BIN)/conformance.done build ## Kuber
 # The tests' programs for measurements. Without link-time optimisation: it would be most of the time.
 MEASURE = $(CARGO) build --locked --profile measure --workspace --exclude cloud --exclude edge
 # The products as users get them: by themselves, so that nothing is in them that tests switch on.
-PRODUCTS = $(CARGO) build --locked --release -p cloud -p edge
+PRODUCTS = $(CARGO) build --locked --release -p cloud -p page -p edge
 # Both at the same time, since one waits often where the other could work.
 RELEASE = $(MEASURE) $(addprefix --bin ,$(1)) & measure=$$!; \
   $(PRODUCTS); products=$$?; wait $$measure && [ $$products = 0 ]

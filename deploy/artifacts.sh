@@ -1,7 +1,7 @@
 #!/bin/sh
 # Makes what Edge CSI is installed from: deploy/artifacts.sh OUT [ARCHITECTURE…]
 #
-# For each architecture (amd64, arm64; by default amd64) OUT gets both programs: as an archive, a Debian package and
+# For each architecture (amd64, arm64; by default amd64) OUT gets the programs: as an archive, a Debian package and
 # an image. Beside them are the Helm chart, an SBOM of each program, what all was built with, and SHA256SUMS. The same
 # commit and tools give the same bytes at any path. With BUILT=1 the programs in CARGO_TARGET_DIR are taken as they are.
 set -eu
@@ -65,7 +65,7 @@ build() { # build TRIPLE
     esac
     # By themselves, so that nothing which tests switch on is in them. mimalloc has the time of its compilation in it,
     # and cargo does not compile it anew for another commit. So it is the same for all.
-    SOURCE_DATE_EPOCH=0 cargo build --locked --release -p cloud -p edge --target "$1"
+    SOURCE_DATE_EPOCH=0 cargo build --locked --release -p cloud -p page -p edge --target "$1"
 }
 pack() { # pack CRATE PROGRAM CONFIGURATION ARCHITECTURE
     program=$CARGO_TARGET_DIR/$(triple "$4")/release/$2
@@ -86,10 +86,12 @@ sbom() { # sbom CRATE PROGRAM: cargo-sbom draws the order and the number; the ti
 for architecture; do
     [ -n "${BUILT:-}" ] || build "$(triple "$architecture")"
     pack cloud csi-cloud deploy/cloud.toml "$architecture"
+    pack page csi-page deploy/systemd/csi-page.tmpfiles "$architecture"
     pack edge csi-edge deploy/edge.toml "$architecture"
 done
 packed deploy/helm edge-csi "$out/edge-csi-$version.tgz"
 sbom cloud csi-cloud
+sbom page csi-page
 sbom edge csi-edge
 {
     echo "commit $(git describe --always --dirty --abbrev=40 --exclude '*')"

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Makes an image without Docker: deploy/image.sh PROGRAM NAME:TAG OUT.tar [UID]
 #
-# PROGRAM is csi-cloud or csi-edge, built for musl; OUT.tar is an OCI archive for `ctr image import`, `podman load` or
+# PROGRAM is csi-cloud, csi-page or csi-edge, built for musl; OUT.tar is an OCI archive for `ctr image import`, `podman load` or
 # `skopeo copy oci-archive:OUT.tar docker://…`. The same program gives the same archive, byte for byte: order, owners
 # and times are fixed. The file system is that of deploy/Dockerfile.
 set -eu
@@ -10,8 +10,9 @@ program=$1 name=$2 out=$3
 command=$(basename "$program")
 case $command in
     csi-cloud) user=${4:-65532} ;;
+    csi-page) user=${4:-65533} ;;
     csi-edge) user=${4:-0} ;;
-    *) echo "image: $command is no program of ours; give csi-cloud or csi-edge" >&2; exit 2 ;;
+    *) echo "image: $command is no program of ours; give csi-cloud, csi-page or csi-edge" >&2; exit 2 ;;
 esac
 machine=$(od -An -t u2 -j 18 -N 2 "$program" | tr -d ' ')
 case $machine in

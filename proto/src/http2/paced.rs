@@ -89,8 +89,15 @@ impl Account {
 impl<I> Paced<I> {
     /// Paces the other side of `io`, on which nothing was sent yet.
     pub fn new(io: I) -> Self {
-        let received = Frames::after(0);
-        let sent = Frames::after(PREFACE);
+        Self::between(io, Frames::after(0), Frames::after(PREFACE))
+    }
+
+    /// Paces the client of `io`, which we serve, and from which nothing was read yet.
+    pub fn serving(io: I) -> Self {
+        Self::between(io, Frames::after(PREFACE), Frames::after(0))
+    }
+
+    fn between(io: I, received: Frames, sent: Frames) -> Self {
         let frames = Account::new(&FRAMES);
         let bytes = Account::new(&BYTES);
         Self { io, received, sent, frames, bytes, since: Instant::now(), pause: None }

@@ -50,8 +50,14 @@ pub struct Cloud {
     pub urls: Vec<String>,
     /// Where it serves HTTP, if it has `--http`.
     pub http: Option<String>,
-    /// Where it serves the page, if it has `--page`.
-    pub page: Option<String>,
+}
+
+/// A running csi-page.
+pub struct Page {
+    /// The program.
+    pub process: Process,
+    /// For example `https://127.0.0.1:40123`.
+    pub url: String,
 }
 
 impl Stand {
@@ -233,12 +239,32 @@ impl Stand {
         for _ in listen {
             urls.push(process.line_starting("listening ", START).await?);
         }
-        let page = match more.contains(&"--page") {
-            true => Some(process.line_starting("page ", START).await?),
-            false => None,
-        };
         process.line_starting("ready", START).await?;
-        Ok(Cloud { process, urls, http, page })
+        Ok(Cloud { process, urls, http })
+    }
+
+    /// Returns the socket `view` of a csi-cloud that has it by `--view`.
+    pub fn view(&self) -> String {
+        self.at("view.sock")
+    }
+
+    /// Starts csi-page at an address, over the csi-cloud at [`Stand::view`]. Addresses of TCP have
+    /// csi-cloud's certificate.
+    ///
+    /// # Errors
+    /// It does not get ready; the error holds its log.
+    pub async fn page(&self, listen: &str, more: &[&str]) -> anyhow::Result<Page> {
+        let mut command = self.program_in(None, "csi-page")?;
+        command.args(["--view", &self.view(), "--listen", listen]).args(more);
+        if !listen.starts_with("unix:") {
+            let [certificate, key] =
+                ["crt", "key"].map(|end| format!("{}/cloud.{end}", self.pki()));
+            command.args(["--certificate", &certificate, "--key", &key]);
+        }
+        let mut process = Process::start("csi-page", command, self.dir())?;
+        let url = process.line_starting("page ", START).await?;
+        process.line_starting("ready", START).await?;
+        Ok(Page { process, url })
     }
 
     /// Starts csi-edge at a node and waits until it is linked.

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
+use harness::process::Process;
 use harness::raw::RawClient;
 use harness::requests::controller;
 use harness::stand::{Cloud, Stand};
@@ -57,7 +58,8 @@ pub(super) async fn look(nodes: usize, pictures: &Path) -> anyhow::Result<()> {
     let config = format!("[driver.\"{DRIVER}\"]\nnodes = [{}]\n", allowed(&apart));
     let cloud = pages::cloud(&stand, DRIVER, &config).await?;
     let mut edges = link(&stand, &cloud, nodes).await?;
-    let url = pages::url(&cloud)?;
+    let page = pages::page(&stand).await?;
+    let url = &*page.url;
     let browser = pages::browser(stand.dir(), pictures, url).await?;
     remove(&stand, nodes).await?;
     first_screen(&browser, url).await?;
@@ -67,10 +69,11 @@ pub(super) async fn look(nodes: usize, pictures: &Path) -> anyhow::Result<()> {
     browser.go("about:blank").await?;
     checks::console(&browser).await?;
     browser.end().await?;
-    cost(&stand, &cloud, &mut edges).await?;
+    cost(&stand, [&cloud.process, &page.process], url, &mut edges).await?;
     for fleet in edges.good.iter_mut().chain([&mut edges.flapping]) {
         fleet.leave().await;
     }
+    page.process.stop(STOP).await?;
     cloud.process.stop(STOP).await
 }
 
@@ -241,12 +244,20 @@ async fn live(browser: &Browser, url: &str, edges: &mut Edges, node: &str) -> an
 }
 
 /// What open pages cost while edges come and go.
-async fn cost(stand: &Stand, cloud: &Cloud, edges: &mut Edges) -> anyhow::Result<()> {
-    let pid = cloud.process.pid().context("csi-cloud has ended")?;
-    let without = share(pid, edges).await?;
-    let watchers = Watchers::open(Path::new(&stand.pki()), pages::url(cloud)?, PAGES).await?;
+async fn cost(
+    stand: &Stand,
+    programs: [&Process; 2],
+    url: &str,
+    edges: &mut Edges,
+) -> anyhow::Result<()> {
+    let mut pids = Vec::new();
+    for program in programs {
+        pids.push(program.pid().context("csi-cloud or csi-page has ended")?);
+    }
+    let without = share(&pids, edges).await?;
+    let watchers = Watchers::open(Path::new(&stand.pki()), url, PAGES).await?;
     let before = watchers.read();
-    let with = share(pid, edges).await?;
+    let with = share(&pids, edges).await?;
     let events = watchers.read() - before;
     watchers.close().await;
     let more = (with - without).max(0.0);
@@ -260,10 +271,10 @@ async fn cost(stand: &Stand, cloud: &Cloud, edges: &mut Edges) -> anyhow::Result
     Ok(())
 }
 
-/// The part of a core that csi-cloud uses while some edges come and go.
-async fn share(pid: u32, edges: &mut Edges) -> anyhow::Result<f64> {
+/// The part of a core that csi-cloud and csi-page use while some edges come and go.
+async fn share(pids: &[u32], edges: &mut Edges) -> anyhow::Result<f64> {
     let begun = Instant::now();
-    let before = usage::cpu(pid)?;
+    let before = used(pids)?;
     while begun.elapsed() < WATCHED {
         edges.flapping.leave().await;
         sleep(FLAPPING).await;
@@ -271,6 +282,11 @@ async fn share(pid: u32, edges: &mut Edges) -> anyhow::Result<f64> {
         edges.flapping.all_linked(LINKING).await?;
         sleep(FLAPPING).await;
     }
-    let used = usage::cpu(pid)?.saturating_sub(before);
+    let used = used(pids)?.saturating_sub(before);
     Ok(used.as_secs_f64() / begun.elapsed().as_secs_f64())
+}
+
+/// The CPU time of some programs.
+fn used(pids: &[u32]) -> anyhow::Result<Duration> {
+    pids.iter().map(|pid| usage::cpu(*pid)).sum()
 }

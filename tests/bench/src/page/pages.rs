@@ -1,9 +1,9 @@
-//! A csi-cloud with the page, and a browser that is logged in.
+//! A csi-cloud, its page, and a browser that is logged in.
 
 use std::path::Path;
 
-use anyhow::{Context, ensure};
-use harness::stand::{Cloud, Stand};
+use anyhow::ensure;
+use harness::stand::{Cloud, Page, Stand};
 use proto::host::publish::{Existing, publish};
 
 use super::browser::Browser;
@@ -11,20 +11,19 @@ use super::browser::Browser;
 /// The token that lets the browser in.
 pub(super) const TOKEN: &str = "of-a-test-0123456789abcdef0123456789";
 
-/// Starts csi-cloud with the page and this configuration.
+/// Starts csi-cloud with this configuration and the socket view.
 pub(super) async fn cloud(stand: &Stand, driver: &str, config: &str) -> anyhow::Result<Cloud> {
-    let tokens = stand.at("page-tokens");
-    publish(tokens.as_ref(), TOKEN.as_bytes(), 0o600, Existing::Replace)?;
     let file = stand.at("page.toml");
     publish(file.as_ref(), config.as_bytes(), 0o600, Existing::Replace)?;
-    let page = ["--page", "https://127.0.0.1:0", "--page-token-file", &tokens];
-    let more = [&page[..], &["--config", &file]].concat();
+    let more = ["--view", &stand.view(), "--config", &file];
     stand.cloud(&["wss://127.0.0.1:0"], &[driver], &more).await
 }
 
-/// Where the page is.
-pub(super) fn url(cloud: &Cloud) -> anyhow::Result<&str> {
-    cloud.page.as_deref().context("csi-cloud serves no page")
+/// Starts csi-page.
+pub(super) async fn page(stand: &Stand) -> anyhow::Result<Page> {
+    let tokens = stand.at("page-tokens");
+    publish(tokens.as_ref(), TOKEN.as_bytes(), 0o600, Existing::Replace)?;
+    stand.page("127.0.0.1:0", &["--tokens", &tokens]).await
 }
 
 /// A browser that has logged in by the form.

@@ -9,7 +9,7 @@ use drivers::testdriver::{Fault, Running, TestDriver, Times};
 use harness::process::Process;
 use harness::raw::RawClient;
 use harness::requests::controller;
-use harness::stand::{Cloud, Stand};
+use harness::stand::{Cloud, Page, Stand};
 use harness::wait::{START, STOP, until};
 use harness::world::{DRIVER, ready};
 use prost::Message;
@@ -29,6 +29,7 @@ const VOLUMES: usize = 6;
 struct World {
     stand: Stand,
     cloud: Cloud,
+    page: Page,
     edges: Vec<Option<Process>>,
     drivers: Vec<(Arc<TestDriver>, Running)>,
     tasks: Tasks,
@@ -37,7 +38,7 @@ struct World {
 /// Looks at all of it.
 pub(super) async fn look(pictures: &Path) -> anyhow::Result<()> {
     let mut world = World::new().await?;
-    let url = pages::url(&world.cloud)?.to_owned();
+    let url = world.page.url.clone();
     let stuck = world.stick().await?;
     let away = NODES.iter().position(|node| *node != stuck).context("no other node")?;
     world.leave(away).await?;
@@ -57,6 +58,7 @@ impl World {
         let mut stand = Stand::new().await?;
         stand.log("info");
         let cloud = pages::cloud(&stand, DRIVER, "").await?;
+        let page = pages::page(&stand).await?;
         let mut drivers = Vec::new();
         let mut edges = Vec::new();
         for (place, node) in (1..).zip(NODES) {
@@ -68,7 +70,7 @@ impl World {
             edges.push(None);
         }
         let tasks = Tasks::default();
-        let mut world = Self { stand, cloud, edges, drivers, tasks };
+        let mut world = Self { stand, cloud, page, edges, drivers, tasks };
         for place in 0..NODES.len() {
             world.come(place).await?;
         }
@@ -140,6 +142,7 @@ impl World {
         for edge in self.edges.into_iter().flatten() {
             edge.stop(STOP).await?;
         }
+        self.page.process.stop(STOP).await?;
         self.cloud.process.stop(STOP).await
     }
 }

@@ -8,9 +8,9 @@ use std::process::Command;
 
 use crate::deploy::{at, text};
 
-const UNITS: [&str; 2] = ["csi-cloud", "csi-edge"];
+const UNITS: [&str; 3] = ["csi-cloud", "csi-page", "csi-edge"];
 const DIRECT: &str = "deploy/systemd/csi-edge.service.d/direct.conf";
-/// What both units must say. An empty value gives nothing.
+/// What all units must say. An empty value gives nothing.
 const SANDBOX: [(&str, &[&str]); 25] = [
     ("AmbientCapabilities", &[]),
     ("CapabilityBoundingSet", &[]),
@@ -83,10 +83,14 @@ fn both_units_have_the_whole_sandbox() {
             let found = settings.get(key).map(Vec::as_slice);
             assert_eq!(found, Some(expected), "{key} of {name}.service");
         }
-        let program = format!("/usr/bin/{name} serve --config /etc/edge-csi/");
+        let program = match name {
+            "csi-page" => format!("/usr/bin/{name} --view /run/edge-csi-view/"),
+            _ => format!("/usr/bin/{name} serve --config /etc/edge-csi/"),
+        };
         assert!(settings["ExecStart"][0].starts_with(&program), "{name}");
     }
     assert_eq!(settings(&unit("csi-cloud"))["User"], ["edge-csi"]);
+    assert_eq!(settings(&unit("csi-page"))["User"], ["edge-csi-page"]);
 }
 
 #[test]

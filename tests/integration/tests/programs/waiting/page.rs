@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail, ensure};
 use bytes::Bytes;
-use harness::stand::{Cloud, Stand};
+use harness::stand::{Cloud, Page, Stand};
 use harness::wait::{START, STOP, until};
 use harness::world::DRIVER;
 use http::header::{AUTHORIZATION, HOST};
@@ -51,23 +51,21 @@ fn write(path: &str, text: &str) -> anyhow::Result<()> {
     Ok(publish(path.as_ref(), text.as_bytes(), 0o600, Existing::Replace)?)
 }
 
-/// csi-cloud with the page at an address.
-async fn cloud(stand: &Stand, page: &str, more: &[&str]) -> anyhow::Result<Cloud> {
-    let more = [&["--page", page], more].concat();
-    stand.cloud(&["wss://127.0.0.1:0"], &[DRIVER], &more).await
+/// csi-cloud with the socket view.
+async fn cloud(stand: &Stand) -> anyhow::Result<Cloud> {
+    stand.cloud(&["wss://127.0.0.1:0"], &[DRIVER], &["--view", &stand.view()]).await
 }
 
 /// The host and port of the page over TLS.
-fn host(cloud: &Cloud) -> anyhow::Result<&str> {
-    let host = cloud.page.as_deref().and_then(|url| url.strip_prefix("https://"));
-    host.context("no page over TLS")
+fn host(page: &Page) -> anyhow::Result<&str> {
+    page.url.strip_prefix("https://").context("no page over TLS")
 }
 
 /// Connects to the page and shows this certificate. The handshake ends for the client before the
 /// server has checked the certificate.
 async fn connect(
     stand: &Stand,
-    cloud: &Cloud,
+    page: &Page,
     shown: Option<Shown>,
     alpn: &[u8],
 ) -> anyhow::Result<TlsStream<TcpStream>> {
@@ -82,7 +80,7 @@ async fn connect(
         None => config.with_no_client_auth(),
     };
     config.alpn_protocols = vec![alpn.to_vec()];
-    let tcp = TcpStream::connect(host(cloud)?).await?;
+    let tcp = TcpStream::connect(host(page)?).await?;
     let name = ServerName::try_from("127.0.0.1")?;
     Ok(TlsConnector::from(Arc::new(config)).connect(name, tcp).await?)
 }
@@ -90,10 +88,10 @@ async fn connect(
 /// The alert with which the page refuses this certificate. Nothing is sent, so the alert arrives.
 async fn alert(
     stand: &Stand,
-    cloud: &Cloud,
+    page: &Page,
     shown: Option<Shown>,
 ) -> anyhow::Result<AlertDescription> {
-    let mut io = connect(stand, cloud, shown, b"http/1.1").await?;
+    let mut io = connect(stand, page, shown, b"http/1.1").await?;
     let read = timeout(START, io.read_u8()).await.context("the page refuses nothing")?;
     let error = read.err().context("the page sent something")?;
     match error.get_ref().and_then(|inner| inner.downcast_ref()) {
@@ -105,13 +103,13 @@ async fn alert(
 /// What somebody gets who shows this certificate and token.
 async fn get(
     stand: &Stand,
-    cloud: &Cloud,
+    page: &Page,
     shown: Option<Shown>,
     token: Option<&str>,
     alpn: &[u8],
 ) -> anyhow::Result<StatusCode> {
-    let host = host(cloud)?;
-    let io = connect(stand, cloud, shown, alpn).await?;
+    let host = host(page)?;
+    let io = connect(stand, page, shown, alpn).await?;
     let mut request = Request::get(format!("https://{host}/")).header(HOST, host);
     if let Some(token) = token {
         request = request.header(AUTHORIZATION, format!("Bearer {token}"));
@@ -141,15 +139,16 @@ async fn a_token_or_a_persons_certificate_lets_in_and_a_nodes_does_not() -> anyh
     write(&tokens, TOKEN)?;
     let people = people()?;
     write(&ca, &people.pem())?;
-    let files = ["--page-token-file", &tokens, "--page-client-ca", &ca];
-    let cloud = cloud(&stand, "https://127.0.0.1:0", &files).await?;
+    let cloud = cloud(&stand).await?;
+    let files = ["--tokens", &tokens, "--client-ca", &ca];
+    let page = stand.page("127.0.0.1:0", &files).await?;
     for alpn in [&b"http/1.1"[..], b"h2"] {
-        let open = get(&stand, &cloud, None, None, alpn).await?;
+        let open = get(&stand, &page, None, None, alpn).await?;
         assert_eq!(open, StatusCode::UNAUTHORIZED);
-        assert_eq!(get(&stand, &cloud, None, Some(TOKEN), alpn).await?, StatusCode::OK);
-        assert_eq!(get(&stand, &cloud, Some(person(&people)?), None, alpn).await?, StatusCode::OK);
+        assert_eq!(get(&stand, &page, None, Some(TOKEN), alpn).await?, StatusCode::OK);
+        assert_eq!(get(&stand, &page, Some(person(&people)?), None, alpn).await?, StatusCode::OK);
         let wrong = "f".repeat(32);
-        let wrong = get(&stand, &cloud, None, Some(&wrong), alpn).await?;
+        let wrong = get(&stand, &page, None, Some(&wrong), alpn).await?;
         assert_eq!(wrong, StatusCode::UNAUTHORIZED);
     }
     // A node's certificate is of another CA, so its handshake fails.
@@ -159,18 +158,19 @@ async fn a_token_or_a_persons_certificate_lets_in_and_a_nodes_does_not() -> anyh
         vec![CertificateDer::from_pem_file(Path::new(&pki).join("n1.crt"))?],
         PrivateKeyDer::from_pem_file(Path::new(&pki).join("n1.key"))?,
     );
-    assert_eq!(alert(&stand, &cloud, Some(node)).await?, AlertDescription::UnknownCA);
+    assert_eq!(alert(&stand, &page, Some(node)).await?, AlertDescription::UnknownCA);
 
     // A token that is taken out of the file is no good a little later, and the new one is.
     let other = "e".repeat(40);
     write(&tokens, &other)?;
     until("the old token is no good", || async {
-        let answer = get(&stand, &cloud, None, Some(TOKEN), b"http/1.1").await?;
+        let answer = get(&stand, &page, None, Some(TOKEN), b"http/1.1").await?;
         ensure!(answer == StatusCode::UNAUTHORIZED, "{answer}");
         Ok(())
     })
     .await?;
-    assert_eq!(get(&stand, &cloud, None, Some(&other), b"http/1.1").await?, StatusCode::OK);
+    assert_eq!(get(&stand, &page, None, Some(&other), b"http/1.1").await?, StatusCode::OK);
+    page.process.stop(STOP).await?;
     cloud.process.stop(STOP).await
 }
 
@@ -184,36 +184,78 @@ async fn a_nodes_certificate_counts_for_nothing_whoever_issued_it() -> anyhow::R
     let pki = other.pki();
     let at = |name: &str| Path::new(&pki).join(name);
     write(&ca, &std::fs::read_to_string(at("ca.crt"))?)?;
-    let cloud = cloud(&stand, "https://127.0.0.1:0", &["--page-client-ca", &ca]).await?;
+    let cloud = cloud(&stand).await?;
+    let page = stand.page("127.0.0.1:0", &["--client-ca", &ca]).await?;
     let node = (
         vec![CertificateDer::from_pem_file(at("n1.crt"))?],
         PrivateKeyDer::from_pem_file(at("n1.key"))?,
     );
-    let answer = get(&stand, &cloud, Some(node), None, b"http/1.1").await?;
+    let answer = get(&stand, &page, Some(node), None, b"http/1.1").await?;
     assert_eq!(answer, StatusCode::UNAUTHORIZED);
-    assert_eq!(alert(&stand, &cloud, None).await?, AlertDescription::CertificateRequired);
+    assert_eq!(alert(&stand, &page, None).await?, AlertDescription::CertificateRequired);
+    page.process.stop(STOP).await?;
     cloud.process.stop(STOP).await
 }
 
 #[tokio::test]
-async fn csi_cloud_does_not_start_with_a_page_for_everybody() -> anyhow::Result<()> {
+async fn the_ca_of_the_nodes_lets_nobody_in() -> anyhow::Result<()> {
     let stand = Stand::new().await?;
-    let pki_ca = format!("{}/ca.crt", stand.pki());
+    let ca = format!("{}/ca.crt", stand.pki());
+    let cloud = cloud(&stand).await?;
+    let tokens = stand.at("tokens");
+    write(&tokens, TOKEN)?;
+    let page = stand.page("127.0.0.1:0", &["--client-ca", &ca, "--tokens", &tokens]).await?;
+    // Before it shows anything it has read the CA of the nodes.
+    let by_token = get(&stand, &page, None, Some(TOKEN), b"http/1.1").await?;
+    assert_eq!(by_token, StatusCode::OK);
+    let pki = stand.pki();
+    let shown = (
+        vec![CertificateDer::from_pem_file(Path::new(&pki).join("cloud.crt"))?],
+        PrivateKeyDer::from_pem_file(Path::new(&pki).join("cloud.key"))?,
+    );
+    let refused = get(&stand, &page, Some(shown), None, b"http/1.1").await;
+    assert!(refused.is_err() || refused.is_ok_and(|status| status == StatusCode::UNAUTHORIZED));
+    page.process.stop(STOP).await?;
+    cloud.process.stop(STOP).await
+}
+
+#[tokio::test]
+async fn csi_page_does_not_start_for_everybody_or_nobody() -> anyhow::Result<()> {
+    let stand = Stand::new().await?;
     let open = stand.at("open");
     publish(open.as_ref(), TOKEN.as_bytes(), 0o644, Existing::Keep)?;
-    let [closed, missing] = ["closed", "missing"].map(|name| stand.at(name));
-    write(&closed, TOKEN)?;
-    for (page, more, why) in [
-        ("https://127.0.0.1:0", vec![], "open to nobody"),
-        ("https://127.0.0.1:0", vec!["--page-client-ca", &pki_ca], "also that of the nodes"),
-        ("https://127.0.0.1:0", vec!["--page-token-file", &open], "chmod o-rwx"),
-        ("https://127.0.0.1:0", vec!["--page-token-file", &missing], "cannot be read"),
-        ("http://0.0.0.0:0", vec!["--page-token-file", &closed], "other hosts reach it"),
+    let missing = stand.at("missing");
+    for (more, why) in [
+        (vec![], "open to nobody"),
+        (vec!["--tokens", &*open], "chmod o-rwx"),
+        (vec!["--tokens", &*missing], "cannot be read"),
+        (vec!["--client-ca", &*missing], "cannot be read"),
     ] {
-        let refused = cloud(&stand, page, &more).await.err().context("it starts")?;
+        let refused = stand.page("127.0.0.1:0", &more).await.err().context("it starts")?;
         assert!(format!("{refused:#}").contains(why), "{why} is not in {refused:#}");
     }
     Ok(())
+}
+
+#[tokio::test]
+async fn the_page_comes_back_with_csi_cloud() -> anyhow::Result<()> {
+    let stand = Stand::new().await?;
+    let tokens = stand.at("tokens");
+    write(&tokens, TOKEN)?;
+    let page = stand.page("127.0.0.1:0", &["--tokens", &tokens]).await?;
+    let shown = async || get(&stand, &page, None, Some(TOKEN), b"h2").await;
+    assert_eq!(shown().await?, StatusCode::SERVICE_UNAVAILABLE);
+    for _ in 0..2 {
+        let cloud = cloud(&stand).await?;
+        until("the page is there", || async {
+            let status = shown().await?;
+            ensure!(status == StatusCode::OK, "{status}");
+            Ok(())
+        })
+        .await?;
+        cloud.process.stop(STOP).await?;
+    }
+    page.process.stop(STOP).await
 }
 
 #[tokio::test]
@@ -222,8 +264,8 @@ async fn behind_a_proxy_the_token_is_needed_all_the_same() -> anyhow::Result<()>
     let tokens = stand.at("tokens");
     write(&tokens, TOKEN)?;
     let socket = stand.at("page.sock");
-    let page = format!("unix:{socket}");
-    let cloud = cloud(&stand, &page, &["--page-token-file", &tokens]).await?;
+    let cloud = cloud(&stand).await?;
+    let page = stand.page(&format!("unix:{socket}"), &["--tokens", &tokens]).await?;
     for (token, expected) in [(None, StatusCode::UNAUTHORIZED), (Some(TOKEN), StatusCode::OK)] {
         let io = TokioIo::new(UnixStream::connect(&socket).await?);
         let (mut client, connection) = http1::handshake(io).await?;
@@ -245,5 +287,6 @@ async fn behind_a_proxy_the_token_is_needed_all_the_same() -> anyhow::Result<()>
         assert_eq!(status, expected);
         assert_eq!(text.contains("What is wrong now"), expected == StatusCode::OK, "{text}");
     }
+    page.process.stop(STOP).await?;
     cloud.process.stop(STOP).await
 }

@@ -1,0 +1,65 @@
+//! csi-page: csi-cloud in a browser. It shows the fleet, what is wrong, and why something waits.
+//!
+//! It only reads csi-cloud's socket `view`. Nobody sees any of it without a token or a client
+//! certificate. The fleet is kept once for all who watch.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Parser;
+use proto::host::program;
+use proto::host::tasks;
+use proto::host::tasks::Tasks;
+
+use crate::access::guard::Guard;
+use crate::arguments::Arguments;
+use crate::hub::Hub;
+use crate::listen::PageListener;
+use crate::page::Page;
+
+mod access;
+mod arguments;
+mod asset;
+mod connection;
+mod events;
+mod hub;
+mod listen;
+mod page;
+mod screens;
+mod tls;
+mod view_client;
+mod views;
+mod web;
+
+#[cfg(test)]
+mod tests;
+
+/// The time limit for answers in flight at the end.
+const GRACE: Duration = Duration::from_secs(2);
+
+fn main() -> ExitCode {
+    program::run(|| {
+        program::forbid_core_dumps();
+        let arguments = Arguments::parse();
+        arguments.check()?;
+        program::runtime(1)?.block_on(serve(arguments))
+    })
+}
+
+/// Serves until the process is asked to stop.
+async fn serve(arguments: Arguments) -> anyhow::Result<()> {
+    let stop = tasks::stop_signal().context("cannot listen to signals")?;
+    let tasks = Tasks::default();
+    let guard = Guard::open(arguments.tokens.clone())?;
+    let hub = Arc::new(Hub::new(arguments.view.clone()));
+    tasks.spawn("view", hub.clone().keep_current(tasks.clone()));
+    let listener = PageListener::new(arguments, tasks.clone())?;
+    let page = Arc::new(Page::new(hub, guard, listener.client_ca(), tasks.clone()));
+    listener.listen(page).await?;
+    println!("ready");
+    stop.await;
+    tasks.finish(GRACE).await;
+    Ok(())
+}
