@@ -31,8 +31,6 @@ use crate::kubernetes::{token_review, volumes};
 use crate::nodes::accept::Acceptor;
 use crate::nodes::links::Links;
 use crate::nodes::published_topology::ByNode;
-use crate::page::listen::PageListener;
-use crate::page::settings::PageSettings;
 use crate::pki::enrolment;
 use crate::pki::enrolment::Enrolment;
 use crate::pki::issuers::Issuers;
@@ -58,7 +56,6 @@ pub mod kubernetes;
 pub mod lease;
 pub mod metadata;
 pub mod nodes;
-pub mod page;
 pub mod pki;
 pub mod relay;
 pub mod rewrite;
@@ -162,7 +159,6 @@ async fn start(
     let relays = RelayListener::new(fronts.clone(), store.clone(), groups.fronts.clone());
     relays.listen(&config.relays, &credentials).await?;
     keep_certificate(&credentials, &config.tls, &links, &groups.watching);
-    let page = config.page.take();
     let state = AdminState {
         store,
         links,
@@ -182,7 +178,6 @@ async fn start(
     let watching = groups.watching.clone();
     groups.watching.spawn("admin", admin::server::serve(state.clone(), admin, watching.clone()));
     serve_view(view, &state, &watching);
-    serve_page(page, &state, watching).await?;
     Ok((state, health))
 }
 
@@ -197,16 +192,6 @@ fn serve_view(socket: Option<Socket>, state: &Arc<AdminState>, tasks: &Tasks) {
     if let Some(socket) = socket {
         tasks.spawn("view", view::server::serve(state.clone(), socket, tasks.clone()));
     }
-}
-
-/// Serves the page, if there is to be one.
-async fn serve_page(
-    page: Option<PageSettings>,
-    state: &Arc<AdminState>,
-    tasks: Tasks,
-) -> anyhow::Result<()> {
-    let (Some(settings), Some(credentials)) = (page, &state.credentials) else { return Ok(()) };
-    PageListener::new(settings, state.clone(), credentials, tasks)?.listen().await
 }
 
 /// Leads as soon as this csi-cloud may.

@@ -18,7 +18,6 @@ use crate::config::serve_arguments::Serve;
 use crate::etcd::settings::EtcdSettings;
 use crate::kubernetes::csidriver::CsiDriverSettings;
 use crate::kubernetes::settings::Kubernetes;
-use crate::page::settings::PageSettings;
 use crate::pki::issuer::DAY;
 use crate::pki::issuers::CaSettings;
 use crate::relay::address::Address;
@@ -69,8 +68,6 @@ pub struct Config {
     pub view: Option<PathBuf>,
     /// The address of `/livez`, `/readyz` and `/metrics`, if there is one.
     pub http: Option<SocketAddr>,
-    /// The settings of the page, if there is to be one.
-    pub page: Option<PageSettings>,
     /// The settings of Kubernetes, if there is one.
     pub kubernetes: Option<Kubernetes>,
     /// Certificates.
@@ -109,7 +106,7 @@ impl Config {
         let admin = admin(flags.admin, &mut file, fronts.as_deref(), &drivers);
         let view = file.path("view");
         let http = file.parsed("http", str::parse::<SocketAddr>);
-        let page = PageSettings::read(&mut file, flags.page.settings());
+        refuse_page(&mut file);
         let kubernetes =
             Kubernetes::read(&mut file, directory, flags.kubernetes, flags.publish_csinode);
         refuse_labels(&mut file, &policies, kubernetes.as_ref());
@@ -144,7 +141,6 @@ impl Config {
             admin,
             view: flags.view.or(view),
             http: flags.http.or(http),
-            page,
             kubernetes,
             tls,
             ca,
@@ -170,6 +166,21 @@ impl Config {
             tls: self.tls.clone(),
             ca: self.ca.clone(),
         }
+    }
+}
+
+/// Refuses the section of the page, which is a program of its own.
+fn refuse_page(file: &mut Reader) {
+    let section = file.section("page", |page| {
+        page.one_or_list("listen", |text| Ok::<_, String>(text.to_owned()));
+        page.path("token_file");
+        page.path("client_ca");
+    });
+    if section.is_some() {
+        file.problem(
+            "[page] is not a section of csi-cloud any more: csi-page serves the page; write view = \
+             \"PATH\" here, and start csi-page with --view PATH, --listen, --tokens and --client-ca",
+        );
     }
 }
 

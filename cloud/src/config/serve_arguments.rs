@@ -9,7 +9,6 @@ use proto::link::endpoint::Endpoint;
 use proto::names::{DriverName, NodeName};
 
 use crate::kubernetes::settings::{ApiChoice, Publish};
-use crate::page::settings::{PageAddress, PageSettings};
 use crate::relay::address::Address;
 use crate::state::store::replica::replica_name;
 use crate::state::store::url::StoreAt;
@@ -57,9 +56,6 @@ pub struct Serve {
     /// Where /livez, /readyz and /metrics are served, for example 127.0.0.1:9808 [default: nowhere]
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub http: Option<SocketAddr>,
-    /// Where the page is served, and who may see it
-    #[command(flatten)]
-    pub page: PageFlags,
     /// The API of Kubernetes: in-cluster, the path of a kubeconfig, or off [default: off]
     #[arg(long, value_name = "WHERE")]
     pub kubernetes: Option<ApiChoice>,
@@ -77,27 +73,4 @@ pub struct Serve {
     /// The name of --relays before 0.3.0
     #[arg(long, value_name = "PLACE", hide = true)]
     pub holders: Vec<Address>,
-}
-
-/// The flags of the page.
-#[derive(Debug, Default, Args)]
-pub struct PageFlags {
-    /// Where the page is served: https://HOST:PORT, or behind a proxy on this host
-    /// http://127.0.0.1:PORT or unix:PATH; may be given several times [default: nowhere]
-    #[arg(long, value_name = "PLACE")]
-    pub page: Vec<PageAddress>,
-    /// The tokens that let a browser see the page, one a line, of 32 or more characters each
-    #[arg(long, value_name = "FILE")]
-    pub page_token_file: Option<PathBuf>,
-    /// The CA whose certificates let a browser see the page, PEM; not the CA of the nodes
-    #[arg(long, value_name = "FILE")]
-    pub page_client_ca: Option<PathBuf>,
-}
-
-impl PageFlags {
-    /// The settings that they give.
-    pub(super) fn settings(self) -> PageSettings {
-        let Self { page: listen, page_token_file: tokens, page_client_ca: client_ca } = self;
-        PageSettings { listen, tokens, client_ca }
-    }
 }

@@ -392,16 +392,14 @@ fn what_a_csidriver_object_says_is_the_operators_word() {
 }
 
 #[test]
-fn the_page_is_read_from_the_file_and_flags_override_it() {
-    assert_eq!(load(WHOLE, &[]).unwrap().page, None);
+fn the_page_is_csi_pages_and_reads_the_socket_view() {
     let section = "[page]\nlisten = \"https://0.0.0.0:7445\"\ntoken_file = \"tokens\"\n";
-    let page = load(&with(section), &[]).unwrap().page.unwrap();
-    assert_eq!(page.listen, ["https://0.0.0.0:7445".parse().unwrap()]);
-    assert!(page.tokens.unwrap().is_absolute(), "it is beside the file");
-    let flags = ["--page", "http://127.0.0.1:0", "--page-client-ca", "/people.crt"];
-    let page = load(&with(section), &flags).unwrap().page.unwrap();
-    assert_eq!(page.listen, ["http://127.0.0.1:0".parse().unwrap()]);
-    assert_eq!(page.client_ca.as_deref(), Some(Path::new("/people.crt")));
-    let open = load(WHOLE, &["--page", "https://0.0.0.0:7445"]).unwrap_err().to_string();
-    assert!(open.contains("open to nobody"), "{open}");
+    let refused = load(&with(section), &[]).unwrap_err().to_string();
+    assert!(refused.contains("csi-page") && refused.contains("view = \"PATH\""), "{refused}");
+    assert!(!refused.contains("unknown key"), "{refused}");
+    assert_eq!(load(WHOLE, &[]).unwrap().view, None);
+    let view = load(&format!("view = \"v.sock\"\n{WHOLE}"), &[]).unwrap().view.unwrap();
+    assert!(view.is_absolute() && view.ends_with("v.sock"), "it is beside the file");
+    let flag = load(WHOLE, &["--view", "/v.sock"]).unwrap().view;
+    assert_eq!(flag.as_deref(), Some(Path::new("/v.sock")));
 }

@@ -11,7 +11,7 @@ use proto::names::{DriverName, NodeName};
 
 use super::timeline;
 use crate::admin::admin_state::AdminState;
-use crate::admin::driver_health::HealthView;
+use crate::admin::nodes::HealthView;
 use crate::admin::nodes::NodeView;
 use crate::admin::volumes::{VolumeView, VolumesQuery};
 use crate::explain::answer::{Cause, Explanation as Explained, Verdict};

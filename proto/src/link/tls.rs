@@ -14,8 +14,7 @@ mod provider;
 
 pub use admit::{Admit, Denied};
 pub use config::{
-    Seen, browser_config, checking_config, client_config, join_config, joining_config,
-    server_config,
+    Seen, checking_config, client_config, join_config, joining_config, server_config,
 };
 pub use credentials::{Credentials, trust_of};
 pub use explain::{explain_close, explain_io, explain_quic, is_tls};

@@ -6,11 +6,9 @@ use std::sync::{Arc, OnceLock};
 use rustls::client::danger::{ServerCertVerified, ServerCertVerifier};
 use rustls::client::{ResolvesClientCert, Resumption, WebPkiServerVerifier};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::server::{
-    ClientHello, NoServerSessionStorage, ResolvesServerCert, WebPkiClientVerifier,
-};
+use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
-use rustls::{ClientConfig, RootCertStore, ServerConfig, SignatureScheme};
+use rustls::{ClientConfig, ServerConfig, SignatureScheme};
 
 use super::admit::Clients;
 use super::credentials::Credentials;
@@ -52,37 +50,6 @@ pub fn join_config(credentials: &Credentials, alpn: &[u8]) -> Result<Arc<ServerC
         .with_no_client_auth()
         .with_cert_resolver(Arc::new(ShownWithCa(credentials.clone())));
     Ok(without_tickets(config, alpn))
-}
-
-/// The cloud's side of a handshake with a browser. With `roots` it asks for a certificate and
-/// verifies it. With `must_show` it refuses a browser without one.
-///
-/// # Errors
-/// There is no root, or the version of TLS is not supported, which cannot be.
-pub fn browser_config(
-    credentials: &Credentials,
-    roots: Option<Arc<RootCertStore>>,
-    must_show: bool,
-    alpn: &[&[u8]],
-) -> Result<Arc<ServerConfig>, LinkError> {
-    let unusable = |why: String| LinkError::Tls(why);
-    let config = ServerConfig::builder_with_provider(provider().clone())
-        .with_protocol_versions(TLS13)
-        .map_err(|error| unusable(error.to_string()))?;
-    let config = match roots {
-        None => config.with_no_client_auth(),
-        Some(roots) => {
-            let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider().clone());
-            let verifier = if must_show { verifier } else { verifier.allow_unauthenticated() };
-            let verifier = verifier.build().map_err(|error| unusable(error.to_string()))?;
-            config.with_client_cert_verifier(verifier)
-        }
-    };
-    let mut config = config.with_cert_resolver(Arc::new(Shown(credentials.clone())));
-    config.session_storage = Arc::new(NoServerSessionStorage {});
-    config.send_tls13_tickets = 0;
-    config.alpn_protocols = alpn.iter().map(|protocol| protocol.to_vec()).collect();
-    Ok(Arc::new(config))
 }
 
 /// A resumed session would outlive its certificate.
