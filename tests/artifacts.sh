@@ -12,7 +12,7 @@ stand_ins() { # stand_ins DIRECTORY: programs without anything in them
     printf 'module m\n' > "$work/go.mod"
     printf 'package main\n\nfunc main() {}\n' > "$work/main.go"
     mkdir -p "$1/x86_64-unknown-linux-musl/release"
-    for program in csi-cloud csi-edge; do
+    for program in csi-cloud csi-page csi-edge; do
         (cd "$work" && CGO_ENABLED=0 GOARCH=amd64 go build -o "$1/x86_64-unknown-linux-musl/release/$program" .)
     done
 }
@@ -43,6 +43,15 @@ package() { # package FILE PROGRAM CONFIGURATION MODE [FURTHER]: what a Debian p
     expect "enabling by $deb" "if deb-systemd-helper debian-installed $1.service; then" \
         "$(grep -B99 'deb-systemd-helper enable' "$work/control/postinst" | grep -o 'if deb-systemd-helper debian-installed.*')"
 }
+page_package() { # page_package FILE: csi-page has no configuration file, and a directory for the socket view
+    expect "files of $1" "$(printf '%s\n' '-rwxr-xr-x ./usr/bin/csi-page' \
+        '-rw-r--r-- ./usr/lib/systemd/system/csi-page.service' '-rw-r--r-- ./usr/lib/tmpfiles.d/csi-page.conf' \
+        '-rw-r--r-- ./usr/share/doc/csi-page/copyright' | sort)" \
+        "$(dpkg-deb --contents "$1" | awk '/^-/ { print $1, $6 }' | sort)"
+    rm -rf "$work/control"
+    dpkg-deb --control "$1" "$work/control"
+    grep -q 'useradd .* edge-csi-page$' "$work/control/postinst" || fail "$1 makes no user"
+}
 static() { # static PROGRAM: it needs no other file, and names none of this machine
     if readelf -l "$1" | grep INTERP; then fail "$1 needs a loader"; fi
     for path in "$PWD" "$HOME"; do
@@ -52,7 +61,7 @@ static() { # static PROGRAM: it needs no other file, and names none of this mach
 
 if [ $# -gt 0 ]; then
     out=$1
-    for program in csi-cloud csi-edge; do
+    for program in csi-cloud csi-page csi-edge; do
         for archive in "$out/$program"-*.tar.gz; do
             tar -C "$work" -xf "$archive"
             static "$work/$(basename "$archive" .tar.gz)/$program"
@@ -69,6 +78,7 @@ else
 fi
 (cd "$out" && sha256sum --quiet --check SHA256SUMS)
 for file in "$out"/csi-cloud_*.deb; do package "$file" csi-cloud cloud.toml -rw-r--r--; done
+for file in "$out"/csi-page_*.deb; do page_package "$file"; done
 for file in "$out"/csi-edge_*.deb; do package "$file" csi-edge edge.toml -rw-r----- direct.conf; done
 if grep -nE 'path\+file|/home/|/root/' "$out"/*.cdx.json; then fail 'an SBOM names paths of this machine'; fi
 tar -C "$work" -xf "$out"/edge-csi-*.tgz
