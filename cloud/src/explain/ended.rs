@@ -137,6 +137,7 @@ mod tests {
             driver: "d.example".parse().unwrap(),
             node: "n1".parse().ok(),
             subject: "v1".into(),
+            source: None,
             claim: None,
             code,
             message: message.into(),

@@ -10,7 +10,7 @@
 //! | (core) | persistentvolumeclaims | get, list, watch | claims that wait for a node |
 //! | (core) | persistentvolumes | get, list | whose volume is lost, and where one may be used |
 //! | (core) | pods | get | whose direct volume was not taken, and which does not start |
-//! | (core) | pods | list | which waits for a node or an attach, in a role of its own |
+//! | (core) | pods | list | the sidecars beside csi-cloud, in its own namespace alone |
 //! | (core) | pods | list, watch | metadata of nodes, in a role of its own |
 //! | (core) | persistentvolumes | watch | the same |
 //! | storage.k8s.io | volumeattachments | list, watch | the same |
@@ -19,10 +19,10 @@
 //! | events.k8s.io | events | create, patch | Events |
 //! | (core) | events | list | warnings about what `csi-cloud explain` is asked for |
 //! | storage.k8s.io | storageclasses | get | the same |
-//! | storage.k8s.io | volumeattachments | get, list | the same, and which waits for a node |
+//! | storage.k8s.io | volumeattachments | get | the same |
 //! | snapshot.storage.k8s.io | volumesnapshots | get | what `csi-cloud explain` is asked for |
 //! | snapshot.storage.k8s.io | volumesnapshotclasses | get | the same |
-//! | snapshot.storage.k8s.io | volumesnapshotcontents | get, list | which waits for a node |
+//! | snapshot.storage.k8s.io | volumesnapshotcontents | get | the same |
 //!
 //! What only `csi-cloud doctor` reads is in the chart's `rights.yaml`, with `kubeedge: true`.
 

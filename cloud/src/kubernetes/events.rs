@@ -53,10 +53,6 @@ pub(super) enum About {
     Node { name: String, uid: String },
     /// A Pod, which must run at this node.
     Pod(Pod, NodeName),
-    /// A VolumeAttachment, with its uid.
-    Attachment { name: String, uid: String },
-    /// A VolumeSnapshot, with its uid.
-    Snapshot { namespace: String, name: String, uid: String },
 }
 
 impl About {
@@ -69,18 +65,9 @@ impl About {
             Self::Volume(name) => ("PersistentVolume", None, name),
             Self::Node { name, .. } => ("Node", None, name),
             Self::Pod(pod, _) => ("Pod", Some(pod.namespace.clone()), &pod.name),
-            Self::Attachment { name, .. } => ("VolumeAttachment", None, name),
-            Self::Snapshot { namespace, name, .. } => {
-                ("VolumeSnapshot", Some(namespace.clone()), name)
-            }
-        };
-        let version = match self {
-            Self::Claim { .. } | Self::Volume(_) | Self::Node { .. } | Self::Pod(..) => "v1",
-            Self::Attachment { .. } => "storage.k8s.io/v1",
-            Self::Snapshot { .. } => "snapshot.storage.k8s.io/v1",
         };
         ObjectReference {
-            api_version: Some(version.into()),
+            api_version: Some("v1".into()),
             kind: Some(kind.into()),
             namespace,
             name: Some(name.clone()),

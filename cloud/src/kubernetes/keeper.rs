@@ -17,7 +17,6 @@ use crate::kubernetes::events::Notice;
 use crate::kubernetes::managed_fields::MANAGER;
 use crate::kubernetes::mirror::Mirror;
 use crate::kubernetes::notice_limiter::NoticeLimiter;
-use crate::kubernetes::poll_schedule::PollSchedule;
 use crate::kubernetes::published::Published;
 use crate::kubernetes::retry::Retries;
 use crate::kubernetes::settings::Kubernetes;
@@ -55,8 +54,6 @@ pub(super) struct Keeper {
     pub(super) scan: Scan,
     /// Notices about volumes that were not published yet.
     pub(super) left: VecDeque<Notice>,
-    /// When objects that wait may be looked for.
-    pub(super) schedule: PollSchedule,
     /// How many Events may still be tried in this round.
     pub(super) turns: usize,
 }
@@ -96,7 +93,6 @@ impl Keeper {
             limiter: NoticeLimiter::default(),
             scan: Scan::default(),
             left: VecDeque::new(),
-            schedule: PollSchedule::default(),
             turns: 0,
         }
     }

@@ -152,7 +152,7 @@ impl<K: Clone + DeserializeOwned + Debug> Kind<'_, K> {
 
 /// The name that Kubernetes gives the attachment of a volume (`getAttachmentName` of its CSI
 /// plugin).
-pub(super) fn attachment_name(driver: &str, id: &str, node: &str) -> String {
+fn attachment_name(driver: &str, id: &str, node: &str) -> String {
     let mut hash = Context::new(&SHA256);
     for part in [id, driver, node] {
         hash.update(part.as_bytes());

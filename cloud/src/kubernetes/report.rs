@@ -1,8 +1,7 @@
-//! Publishes Events. They are about claims that wait, calls that take long, volumes that are lost
-//! or claimed twice, and volumes that were colocated with their source. Pods get one for direct
-//! volumes that no runtime took. Nodes get one when they are set apart, a driver is down there, or
-//! their certificate is no good. Pods, attachments and snapshots get one while they wait for a node
-//! that is away.
+//! Publishes Events. They are about claims that wait, calls that wait for a driver or a node, volumes
+//! that are lost or claimed twice, and volumes that were colocated with their source. Pods get one
+//! for direct volumes that no runtime took. Nodes get one when they are set apart, a driver is down
+//! there, or their certificate is no good.
 
 use std::time::Duration;
 
@@ -50,6 +49,9 @@ impl Keeper {
         for notice in self.slow_calls() {
             self.publish_event(notice).await?;
         }
+        for notice in self.refused_calls() {
+            self.publish_event(notice).await?;
+        }
         for notice in self.nodes_set_apart() {
             self.publish_event(notice).await?;
         }
@@ -61,8 +63,7 @@ impl Keeper {
         }
         self.notify_pods().await?;
         if self.left.is_empty() {
-            let mut found = self.scan_volumes().await;
-            found.extend(self.waiting_objects().await?);
+            let found = self.scan_volumes().await;
             let now = Instant::now();
             let news = found.into_iter().filter(|notice| self.limiter.is_news(notice, now));
             self.left = news.take(notice_limiter::MEMORY).collect();
@@ -277,9 +278,7 @@ impl Keeper {
     async fn uid(&self, about: &About) -> Result<String, ApiError> {
         let client = self.server.client.clone();
         let (uid, expected) = match about {
-            About::Node { uid, .. }
-            | About::Attachment { uid, .. }
-            | About::Snapshot { uid, .. } => (Some(uid.clone()), None),
+            About::Node { uid, .. } => (Some(uid.clone()), None),
             About::Pod(pod, node) => {
                 let api: Api<Pod> = Api::namespaced(client, &pod.namespace);
                 let found = self.server.ask("Pod get", api.get(&pod.name)).await?;

@@ -58,8 +58,6 @@ pub struct ContentFacts {
     pub volume: Option<String>,
     /// The id of the snapshot.
     pub snapshot: Option<String>,
-    /// The namespace, name and uid of its VolumeSnapshot.
-    pub of: Option<(String, String, String)>,
     /// True if it can be used.
     pub is_ready: bool,
     /// The error that external-snapshotter reports.
@@ -100,16 +98,11 @@ impl SnapshotFacts {
 impl ContentFacts {
     /// Reads a VolumeSnapshotContent.
     pub(super) fn of(object: &DynamicObject) -> Self {
-        let of = |key: &str| text(object, &format!("/spec/volumeSnapshotRef/{key}"));
         let handle = text(object, "/status/snapshotHandle");
         Self {
             driver: text(object, "/spec/driver").unwrap_or_default(),
             volume: text(object, "/spec/source/volumeHandle"),
             snapshot: handle.or_else(|| text(object, "/spec/source/snapshotHandle")),
-            of: of("namespace")
-                .zip(of("name"))
-                .zip(of("uid"))
-                .map(|((namespace, name), uid)| (namespace, name, uid)),
             is_ready: is_true(object, "/status/readyToUse"),
             error: text(object, "/status/error/message").map(|text| plain(&text)),
             is_ending: is_ending(object),
@@ -163,8 +156,7 @@ mod tests {
         let content = |source: Value, status: Value| {
             ContentFacts::of(&object(json!({
                 "metadata": {},
-                "spec": {"driver": "d.example", "source": source, "volumeSnapshotRef":
-                    {"namespace": "shop", "name": "today", "uid": "u1"}},
+                "spec": {"driver": "d.example", "source": source},
                 "status": status,
             })))
         };
@@ -172,12 +164,10 @@ mod tests {
             json!({"volumeHandle": "v1"}),
             json!({"snapshotHandle": "s1", "readyToUse": true}),
         );
-        let of = Some(("shop".to_owned(), "today".to_owned(), "u1".to_owned()));
         let expected = ContentFacts {
             driver: "d.example".into(),
             volume: Some("v1".into()),
             snapshot: Some("s1".into()),
-            of,
             is_ready: true,
             ..ContentFacts::default()
         };

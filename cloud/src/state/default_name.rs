@@ -22,11 +22,6 @@ pub fn snapshot_for(uid: &str) -> String {
     format!("{SNAPSHOT}{uid}")
 }
 
-/// True if this may be the name of a snapshot for a VolumeSnapshot.
-pub fn is_snapshot(name: &str) -> bool {
-    name.starts_with(SNAPSHOT)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -35,7 +30,6 @@ mod tests {
     fn a_name_is_its_prefix_and_a_uid() {
         assert_eq!(volume_for("u1"), "pvc-u1");
         assert_eq!(snapshot_for("u1"), "snapshot-u1");
-        assert!(is_snapshot("snapshot-u1") && !is_snapshot("pvc-u1"));
         assert_eq!([claim_uid("pvc-u1"), claim_uid("vol-u1")], [Some("u1"), None]);
     }
 }

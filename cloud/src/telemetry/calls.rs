@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use http::{HeaderMap, Response};
 use parking_lot::{Mutex, MutexGuard};
-use proto::csi::Key;
 use proto::csi::status::ToStatus;
+use proto::csi::{Id, Key};
 use proto::host::clock;
 use proto::http2::body::Body;
 use proto::http2::busy_poll;
@@ -25,7 +25,7 @@ use tonic::{Code, Status};
 use tracing::info;
 
 use crate::error::Error;
-use crate::telemetry::ended::{CallEnd, Ended, EndedCall, Outcome, shown};
+use crate::telemetry::ended::{CallEnd, Ended, EndedCall, Outcome, SHOWN, shown};
 use crate::telemetry::metrics::{Hop, Metrics};
 
 /// The method name of a call that is no CSI RPC.
@@ -89,6 +89,9 @@ pub struct Running {
 pub struct Progress {
     /// The first 256 characters of the call's id or name; empty if it has none.
     pub subject: String,
+    /// The volume of which a snapshot is made; of a group's, the first one. `None` for an id that is
+    /// longer than 256 bytes, which CSI forbids.
+    pub source: Option<String>,
     /// The claim that a volume is created for, as namespace and name, if the provisioner named it.
     pub claim: Option<String>,
     /// The node that the call was last sent to, or that may not have it.
@@ -217,6 +220,7 @@ impl Ongoing {
             driver,
             node: progress.node.clone(),
             subject: &progress.subject,
+            source: progress.source.as_deref(),
             claim: progress.claim.as_deref(),
             outcome,
             duration,
@@ -252,7 +256,13 @@ impl Running {
             Key::Home(id) | Key::Delete(id) | Key::Node(Some(id)) => id.text(),
             Key::Local | Key::All | Key::Capacity(_) | Key::Node(None) => return,
         };
-        self.lock().subject = shown(subject).to_owned();
+        let source = match key {
+            Key::Snapshot { volumes, .. } => volumes.first().map(Id::text),
+            _ => None,
+        };
+        let mut progress = self.lock();
+        progress.subject = shown(subject).to_owned();
+        progress.source = source.filter(|id| id.len() <= SHOWN).map(str::to_owned);
     }
 
     /// Sets the claim that the call creates a volume for.

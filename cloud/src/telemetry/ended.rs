@@ -4,7 +4,7 @@
 //! of failures in a row, and the last calls with a subject that were carried out. Logs have the
 //! rest.
 //!
-//! The bound: 4,096 failures and 1,024 other calls, the oldest go first. They take 12 MiB if all
+//! The bound: 4,096 failures and 1,024 other calls, the oldest go first. They take 13 MiB if all
 //! names and messages are as long as they may be, and usually less than 2 MiB.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -56,6 +56,8 @@ pub struct EndedCall {
     pub node: Option<NodeName>,
     /// The first 256 characters of its id or name; empty if it has none.
     pub subject: Arc<str>,
+    /// The volume of which a snapshot was to be made, if the call failed.
+    pub source: Option<Box<str>>,
     /// The claim that a volume was to be made for, as `NAMESPACE/NAME`, if the provisioner named
     /// it.
     pub claim: Option<Box<str>>,
@@ -90,6 +92,7 @@ pub(super) struct CallEnd<'a> {
     pub(super) driver: &'a DriverName,
     pub(super) node: Option<NodeName>,
     pub(super) subject: &'a str,
+    pub(super) source: Option<&'a str>,
     pub(super) claim: Option<&'a str>,
     pub(super) outcome: &'a Outcome,
     pub(super) duration: Duration,
@@ -319,6 +322,7 @@ impl CallEnd<'_> {
             id: self.id,
             rpc: self.rpc,
             driver: self.driver.clone(),
+            source: self.source.filter(|_| failed).map(Into::into),
             claim: self.claim.filter(|claim| claim.len() <= MAX_CLAIM).map(Into::into),
             code: self.outcome.code,
             message: start(&self.outcome.message, MAX_MESSAGE).into(),

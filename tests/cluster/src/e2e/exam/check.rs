@@ -22,11 +22,22 @@ pub(in crate::e2e) async fn shows(
     subject: &[&str],
     node: Option<&str>,
 ) -> anyhow::Result<()> {
+    let name = subject.last().and_then(|subject| subject.rsplit('/').next()).unwrap_or_default();
+    shows_on(scene, state, subject, node, name).await
+}
+
+/// The same of a state whose Event is on an object with another name.
+pub(in crate::e2e) async fn shows_on(
+    scene: &Scene<'_>,
+    state: &str,
+    subject: &[&str],
+    node: Option<&str>,
+    on: &str,
+) -> anyhow::Result<()> {
     let state = states().find(|known| known.name == state);
     let state = state.context("the catalogue has no such state")?;
     explains(scene, subject, state.cause, node).await.with_context(|| state.name)?;
-    let name = subject.last().and_then(|subject| subject.rsplit('/').next()).unwrap_or_default();
-    told(scene, state.on, name, state.event).await.with_context(|| state.name)
+    told(scene, state.on, on, state.event).await.with_context(|| state.name)
 }
 
 /// Waits until an object, of the row's namespace or of none, has an Event for this reason.

@@ -9,7 +9,7 @@ use harness::proxy::{Proxy, Rule};
 use proto::host::publish::{Existing, publish};
 use rcgen::{CertificateParams, ExtendedKeyUsagePurpose, Issuer, KeyPair, SanType};
 
-use super::check::{explains, shows};
+use super::check::{explains, shows, shows_on};
 use crate::e2e::faults::at_node;
 use crate::e2e::scene::Scene;
 use crate::e2e::snapshots::snapshot;
@@ -66,14 +66,15 @@ async fn links(scene: &Scene<'_>, proxied: &Node, ended: &Node) -> anyhow::Resul
     scene.apply(&(at_node("proxied", proxied) + "---\n" + &snapshot("today", "data"))).await?;
     explains(scene, &["node", ended.name], "certificate-ended", Some(ended.name)).await?;
     scene.apply(&at_node("ended", ended)).await?;
-    for (state, kind, name, node) in [
-        ("proxy-refuses", "pod", "proxied", proxied),
-        ("certificate-ended", "pod", "ended", ended),
-        ("snapshot-away", "snapshot", "today", proxied),
-    ] {
+    for (state, kind, name, node) in
+        [("proxy-refuses", "pod", "proxied", proxied), ("certificate-ended", "pod", "ended", ended)]
+    {
         let subject = format!("{}/{name}", scene.namespace());
         shows(scene, state, &[kind, &subject], Some(node.name)).await?;
     }
+    let subject = format!("{}/today", scene.namespace());
+    let subject = ["snapshot", subject.as_str()];
+    shows_on(scene, "snapshot-away", &subject, Some(proxied.name), "data").await?;
     // What csi-cloud cannot see, csi-edge says at the node.
     ensure!(proxied.edge.log().contains("answered 407"), "csi-edge does not name the proxy");
     shows(scene, "certificate-shared", &["node", "n3"], Some("n3")).await

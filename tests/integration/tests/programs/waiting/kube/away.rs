@@ -1,5 +1,4 @@
-//! Whatever waits for a node that is away is told so, also by a csi-cloud that was away itself. So
-//! is what waits for a call that hangs.
+//! Claims are told of calls that wait: for a node that is away, or for a driver that hangs.
 
 use drivers::testdriver::{Fault, Times};
 use harness::raw::RawClient;
@@ -9,60 +8,85 @@ use k8s_openapi::api::core::v1::Pod;
 use super::explain::{attachment, pod};
 use super::*;
 
-/// A pod that runs, or that is at another node, is told nothing.
-#[tokio::test]
-async fn all_that_waits_for_a_node_is_told_so() -> anyhow::Result<()> {
-    let Some(site) = Site::new(&[node(NODE, json!({}))]).await? else { return Ok(()) };
-    site.add_snapshots().await?;
-    let front = site.world.front().await?;
-    let made = created(&front.call(&controller("CreateVolume"), &create_for("u-1")).await?)?;
-    site.bound("good", &made.volume_id).await?;
-    for name in ["starts", "ends", "runs"] {
-        site.in_default::<Pod>(pod(name, "good", Some(NODE))).await?;
+/// Makes a claim that is bound, and the volume for it.
+async fn volume_of(site: &Site, front: &RawClient, name: &str) -> anyhow::Result<String> {
+    let mut data = claim(name);
+    data["metadata"]["annotations"]["pv.kubernetes.io/bind-completed"] = json!("yes");
+    let data = site.in_default::<PersistentVolumeClaim>(data).await?;
+    let create = create_for(&data.uid().context("no uid")?);
+    let mut create = csi::CreateVolumeRequest::decode(&*create)?;
+    create.parameters.insert("csi.storage.k8s.io/pvc/name".into(), name.into());
+    create.parameters.insert("csi.storage.k8s.io/pv/name".into(), format!("pv-{name}"));
+    let made = front.call(&controller("CreateVolume"), &create.encode_to_vec()).await?;
+    Ok(created(&made)?.volume_id)
+}
+
+fn publish(volume: &str) -> Vec<u8> {
+    let publish = csi::ControllerPublishVolumeRequest {
+        volume_id: volume.into(),
+        node_id: NODE.into(),
+        volume_capability: Some(capability()),
+        ..Default::default()
+    };
+    publish.encode_to_vec()
+}
+
+fn snapshot(volume: &str) -> Vec<u8> {
+    let snapshot = csi::CreateSnapshotRequest {
+        name: "snapshot-u-1".into(),
+        source_volume_id: volume.into(),
+        ..Default::default()
+    };
+    snapshot.encode_to_vec()
+}
+
+fn expand(volume: &str) -> Vec<u8> {
+    let expand = csi::ControllerExpandVolumeRequest {
+        volume_id: volume.into(),
+        capacity_range: Some(csi::CapacityRange { required_bytes: 1 << 20, limit_bytes: 0 }),
+        ..Default::default()
+    };
+    expand.encode_to_vec()
+}
+
+/// Fails if another object has an Event: sidecars and kubelets tell the others that wait.
+async fn only_claims_and_volumes_are_told(site: &Site) -> anyhow::Result<()> {
+    for event in site.plane.all::<Event>().list(&ListParams::default()).await?.items {
+        let kind = event.regarding.and_then(|about| about.kind).unwrap_or_default();
+        ensure!(["PersistentVolumeClaim", "PersistentVolume"].contains(&&*kind), "{kind}");
     }
-    site.in_default::<Pod>(pod("elsewhere", "good", Some("n2"))).await?;
-    let pods: Api<Pod> = Api::namespaced(site.plane.admin.clone(), "default");
-    let running = Patch::Merge(json!({"status": {"phase": "Running"}}));
-    pods.patch_status("runs", &PatchParams::default(), &running).await?;
-    pods.delete("ends", &DeleteParams::default().grace_period(1)).await?;
-    let attached = attachment(&site, &made.volume_id).await?;
-    let uid = site.snapshot("today", "daily", Value::Null).await?;
-    site.content(("today", &uid), &made.volume_id, Value::Null).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_claim_is_told_of_calls_that_wait_for_its_node() -> anyhow::Result<()> {
+    let Some(site) = Site::new(&[node(NODE, json!({}))]).await? else { return Ok(()) };
+    let front = site.world.front().await?;
+    let [attached, taken, grows] = ["attached", "taken", "grows"];
+    let attached_id = volume_of(&site, &front, attached).await?;
+    let taken_id = volume_of(&site, &front, taken).await?;
+    let grows_id = volume_of(&site, &front, grows).await?;
+    attachment(&site, &attached_id).await?;
+    site.in_default::<Pod>(pod("waits", attached, Some(NODE))).await?;
     site.world.edge.signal(rustix::process::Signal::KILL)?;
-    for (name, kind, does) in [
-        ("starts", "Pod", "are mounted"),
-        ("ends", "Pod", "this pod ends"),
-        (attached.as_str(), "VolumeAttachment", "is attached"),
-        ("today", "VolumeSnapshot", "is taken"),
+    site.explains(&["node", NODE], ("node-away", Some(NODE))).await?;
+    for (claim, rpc, request, does) in [
+        (attached, "ControllerPublishVolume", publish(&attached_id), "the volume is attached"),
+        (taken, "CreateSnapshot", snapshot(&taken_id), "the snapshot is taken"),
+        (grows, "ControllerExpandVolume", expand(&grows_id), "the volume grows"),
     ] {
-        let event = site.plane.event("EdgeAway", name).await?;
+        let refused = front.call(&controller(rpc), &request).await?;
+        assert_eq!(refused.code(), tonic::Code::Unavailable);
+        let event = site.plane.event("EdgeAway", claim).await?;
         let note = event.note.unwrap_or_default();
         assert!(note.starts_with("node n1 has had no link") && note.contains(does), "{note}");
         let about = event.regarding.context("about nothing")?;
-        assert_eq!(about.kind.as_deref(), Some(kind));
+        assert_eq!(about.kind.as_deref(), Some("PersistentVolumeClaim"));
         assert!(about.uid.is_some_and(|uid| !uid.is_empty()));
     }
-    // csi-cloud is away when another pod comes.
-    let listen = site.world.url().to_owned();
-    site.world.cloud.process.signal(rustix::process::Signal::KILL)?;
-    site.in_default::<Pod>(pod("later", "good", Some(NODE))).await?;
-    let config = site.world.stand.at("cloud.toml");
-    let kubeconfig = site.world.stand.at("edge-csi.kubeconfig");
-    let more = ["--config", config.as_str(), "--kubernetes", &kubeconfig];
-    let listen = [listen.as_str()];
-    let started = || site.world.stand.cloud(&listen, &[DRIVER], &more);
-    let cloud = until("csi-cloud serves again", started).await?;
-    site.plane.event("EdgeAway", "later").await?;
-    let told = site.plane.all::<Event>().list(&ListParams::default()).await?.items;
-    for name in ["runs", "elsewhere"] {
-        let regards = |event: &&Event| {
-            let about = event.regarding.as_ref().and_then(|about| about.name.as_deref());
-            about == Some(name) && event.reason.as_deref() == Some("EdgeAway")
-        };
-        assert_eq!(told.iter().filter(regards).count(), 0, "{name}");
-    }
+    only_claims_and_volumes_are_told(&site).await?;
     site.plane.stop().await?;
-    cloud.process.stop(START).await
+    site.world.cloud.process.stop(START).await
 }
 
 #[tokio::test]
@@ -101,74 +125,41 @@ async fn a_volume_that_its_driver_has_lost_is_absent() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn a_claim_that_grows_at_a_node_that_is_away_is_told_so() -> anyhow::Result<()> {
-    let Some(site) = Site::new(&[node(NODE, json!({}))]).await? else { return Ok(()) };
-    let mut data = claim("data");
-    data["metadata"]["annotations"]["pv.kubernetes.io/bind-completed"] = json!("yes");
-    let data = site.in_default::<PersistentVolumeClaim>(data).await?;
-    let front = site.world.front().await?;
-    let create = create_for(&data.uid().context("no uid")?);
-    let made = created(&front.call(&controller("CreateVolume"), &create).await?)?;
-    site.world.edge.signal(rustix::process::Signal::KILL)?;
-    site.explains(&["node", NODE], ("node-away", Some(NODE))).await?;
-    let expand = csi::ControllerExpandVolumeRequest {
-        volume_id: made.volume_id,
-        capacity_range: Some(csi::CapacityRange { required_bytes: 1 << 20, limit_bytes: 0 }),
-        ..Default::default()
-    };
-    let refused =
-        front.call(&controller("ControllerExpandVolume"), &expand.encode_to_vec()).await?;
-    assert_eq!(refused.code(), tonic::Code::Unavailable);
-    let note = site.plane.event("EdgeAway", "data").await?.note.unwrap_or_default();
-    assert!(note.starts_with("node n1 has had no link") && note.contains("grows"), "{note}");
-    site.plane.stop().await?;
-    site.world.cloud.process.stop(START).await
-}
-
-#[tokio::test]
-async fn an_attach_that_hangs_is_told_to_its_attachment_and_to_the_pod() -> anyhow::Result<()> {
+async fn an_attach_and_a_snapshot_that_hang_are_told_to_their_claims() -> anyhow::Result<()> {
     let Some(site) = Site::new(&[node(NODE, json!({}))]).await? else { return Ok(()) };
     let front = site.world.front().await?;
-    let made = created(&front.call(&controller("CreateVolume"), &create_for("u-1")).await?)?;
-    site.bound("good", &made.volume_id).await?;
-    let bound = json!({"spec": {"claimRef": {"namespace": "default", "name": "good"}}});
-    let volumes = site.plane.all::<PersistentVolume>();
-    volumes.patch("pv-good", &PatchParams::default(), &Patch::Merge(bound)).await?;
-    let attached = attachment(&site, &made.volume_id).await?;
-    site.in_default::<Pod>(pod("starts", "good", Some(NODE))).await?;
-    site.in_default::<Pod>(pod("other", "others", Some(NODE))).await?;
+    let attached = volume_of(&site, &front, "attached").await?;
+    let taken = volume_of(&site, &front, "taken").await?;
+    attachment(&site, &attached).await?;
+    site.in_default::<Pod>(pod("waits", "attached", Some(NODE))).await?;
     let driver = &site.world.driver;
-    driver.inject("ControllerPublishVolume", Fault::Hang, Times::All);
-    let publish = csi::ControllerPublishVolumeRequest {
-        volume_id: made.volume_id,
-        node_id: NODE.into(),
-        volume_capability: Some(capability()),
-        ..Default::default()
-    };
-    let request = publish.encode_to_vec();
-    let path = controller("ControllerPublishVolume");
-    let publishing = front.call(&path, &request);
+    let [publishes, takes] = ["ControllerPublishVolume", "CreateSnapshot"];
+    for rpc in [publishes, takes] {
+        driver.inject(rpc, Fault::Hang, Times::All);
+    }
+    let requests = [publish(&attached), snapshot(&taken)];
+    let paths = [controller(publishes), controller(takes)];
+    let publishing = front.call(&paths[0], &requests[0]);
+    let taking = front.call(&paths[1], &requests[1]);
     let telling = async {
-        until("the call takes long", || async {
+        until("the calls take long", || async {
             let calls: Value = serde_json::from_str(&site.say(&["calls", "-o", "json"]).await?)?;
-            ensure!(calls[0]["age_ms"].as_u64().is_some_and(|age| age >= 20_000), "{calls}");
+            let is_long = |at: usize| calls[at]["age_ms"].as_u64().is_some_and(|ms| ms >= 20_000);
+            ensure!(is_long(0) && is_long(1), "{calls}");
             Ok(())
         })
         .await?;
-        for (name, kind) in [(attached.as_str(), "VolumeAttachment"), ("starts", "Pod")] {
-            let event = site.plane.event("CallHangs", name).await?;
+        for (claim, rpc) in [("attached", publishes), ("taken", takes)] {
+            let event = site.plane.event("CallHangs", claim).await?;
             let note = event.note.unwrap_or_default();
-            assert!(note.starts_with("node n1: driver") && note.contains("answered"), "{note}");
-            assert_eq!(event.regarding.and_then(|about| about.kind).as_deref(), Some(kind));
+            assert!(note.starts_with("node n1: driver") && note.contains(rpc), "{note}");
+            let kind = event.regarding.and_then(|about| about.kind);
+            assert_eq!(kind.as_deref(), Some("PersistentVolumeClaim"));
         }
-        let told = site.plane.all::<Event>().list(&ListParams::default()).await?.items;
-        let regards = |event: &&Event| {
-            event.regarding.as_ref().and_then(|about| about.name.as_deref()) == Some("other")
-        };
-        assert_eq!(told.iter().filter(regards).count(), 0, "it uses another claim");
+        only_claims_and_volumes_are_told(&site).await?;
         driver.release();
         anyhow::Ok(())
     };
-    tokio::try_join!(publishing, telling)?;
+    tokio::try_join!(publishing, taking, telling)?;
     site.stop().await
 }
