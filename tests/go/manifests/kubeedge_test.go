@@ -52,6 +52,22 @@ func TestForKubeEdgeTheRightsAreTheLeast(t *testing.T) {
 	if len(doctor) != 4 {
 		t.Errorf("the doctor's: %v", doctor)
 	}
+	// It reads objects by their names, so these have to be those that are made.
+	named := 0
+	for _, rule := range doctor {
+		for _, name := range rule.ResourceNames {
+			if rule.Resources[0] == "daemonsets" || strings.HasPrefix(rule.Resources[0], "validating") {
+				named++
+				made := func(d Document) bool { return strings.HasSuffix(d.Name(), "/"+name) }
+				if !slices.ContainsFunc(shipped(t, "kubeedge"), made) {
+					t.Errorf("the doctor may read %s of %v, which nothing makes", name, rule.Resources)
+				}
+			}
+		}
+	}
+	if named != 2 {
+		t.Errorf("the doctor's rights name %d of our objects", named)
+	}
 	for _, rule := range append(doctor, cloudcore...) {
 		for _, verb := range rule.Verbs {
 			if !slices.Contains([]string{"get", "list", "watch"}, verb) {
