@@ -115,8 +115,8 @@ mod tests {
     #[test]
     fn the_versions_are_those_of_the_manifests() {
         let values = include_str!("../../../../deploy/helm/edge-csi/values.yaml");
-        let is_comment = |line: &&str| line.trim_start().starts_with('#');
-        let lines: Vec<_> = values.lines().filter(|line| !is_comment(line)).collect();
+        let lines: Vec<_> =
+            values.lines().filter(|line| !line.trim_start().starts_with('#')).collect();
         for (name, major, minor) in SIDECARS {
             let image = format!("sig-storage/{name}:");
             let tags = lines.iter().filter_map(|line| line.split_once(&image));

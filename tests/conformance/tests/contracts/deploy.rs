@@ -109,8 +109,8 @@ const RENDERED: [&str; 4] = [
 fn configuration(manifests: &str, file: &str) -> String {
     let start = format!("  {file}: |\n");
     let (_, after) = manifests.split_once(&start).unwrap_or_else(|| panic!("there is no {file}"));
-    let lines = after.lines().take_while(|line| line.starts_with("    "));
-    lines.map(|line| format!("{}\n", &line[4..])).collect()
+    let lines: Vec<_> = after.lines().map_while(|line| line.strip_prefix("    ")).collect();
+    lines.join("\n")
 }
 
 #[test]
@@ -119,14 +119,13 @@ fn every_configuration_can_be_read() {
     edge_config(&at("deploy/edge.toml"));
     let dir = tempfile::tempdir().unwrap();
     for manifests in RENDERED {
-        for file in ["cloud.toml", "edge.toml"] {
+        let [cloud, edge] = ["cloud.toml", "edge.toml"].map(|file| {
             let path = dir.path().join(file);
             std::fs::write(&path, configuration(&text(manifests), file)).unwrap();
-            match file {
-                "cloud.toml" => cloud_config(&path),
-                _ => edge_config(&path),
-            }
-        }
+            path
+        });
+        cloud_config(&cloud);
+        edge_config(&edge);
     }
 }
 
