@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use parking_lot::Mutex;
 use std::time::Duration;
 
 use proto::admin::view::{FleetMessage, GROUPS, GroupValues, GroupsOf, Snapshot};
@@ -171,14 +172,14 @@ impl Hub {
     pub(crate) async fn map(&self, moment: &Moment, by: &By) -> Result<Arc<str>, NoAnswer> {
         let revision = moment.feed.last();
         let key = by.text();
-        let kept = self.maps.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
+        let kept = self.maps.lock().get(&key).cloned();
         if let Some((_, map)) = kept.filter(|(drawn, _)| *drawn == revision) {
             return Ok(map);
         }
         let asked = GroupsOf { key: by.key().map(str::to_owned) };
         let values: GroupValues = self.view.ask(GROUPS, &asked).await?;
         let map: Arc<str> = map::map(&moment.snapshot, &values, by).into_string().into();
-        let mut maps = self.maps.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut maps = self.maps.lock();
         maps.retain(|_, (drawn, _)| *drawn == revision);
         if maps.len() < MAPS {
             maps.insert(key, (revision, map.clone()));

@@ -3,7 +3,8 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use parking_lot::Mutex;
 
 use anyhow::Context;
 use proto::admin::view::key_hash;
@@ -56,12 +57,12 @@ impl Tls {
 
     /// Returns the configuration of the files that were read last.
     pub(crate) fn config(&self) -> Arc<ServerConfig> {
-        self.current.lock().unwrap_or_else(PoisonError::into_inner).config.clone()
+        self.current.lock().config.clone()
     }
 
     /// Returns the hashes of the public keys of the CA of clients.
     pub(crate) fn client_ca(&self) -> Arc<BTreeSet<String>> {
-        self.current.lock().unwrap_or_else(PoisonError::into_inner).client_ca.clone()
+        self.current.lock().client_ca.clone()
     }
 
     /// Reads the files again.
@@ -70,7 +71,7 @@ impl Tls {
     /// As for [`Tls::open`]. What was read before stays.
     pub(crate) fn reload(&self) -> anyhow::Result<()> {
         let read = self.files.read()?;
-        *self.current.lock().unwrap_or_else(PoisonError::into_inner) = read;
+        *self.current.lock() = read;
         Ok(())
     }
 }

@@ -39,6 +39,7 @@ use kube::runtime::watcher;
 use kube::{Api, Client};
 use parking_lot::Mutex;
 use proto::host::chain;
+use proto::host::limit::{Bucket, Rate};
 use serde::de::DeserializeOwned;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -49,10 +50,8 @@ use crate::telemetry::calls::Calls;
 
 /// Objects in one answer.
 const PAGE: u32 = 500;
-/// Requests for each second, in the long run.
-const RATE: f64 = 20.0;
-/// Requests that may be sent at once after a rest.
-const BURST: f64 = 40.0;
+/// The rate of requests.
+const RATE: Rate = Rate { per_second: 20, at_once: 40 };
 /// The timeout of a request.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// The longest silence of a connection. The API server itself ends a watch after 290 s.
@@ -114,7 +113,7 @@ impl ApiError {
 /// The API server.
 pub(super) struct Server {
     pub(super) client: Client,
-    pace: Mutex<Pace>,
+    pace: Mutex<Bucket>,
     calls: Arc<Calls>,
     away: AtomicBool,
     /// Notified when it answers again.
@@ -154,7 +153,7 @@ impl Server {
     fn with(client: Client, calls: Arc<Calls>) -> Self {
         Self {
             client,
-            pace: Mutex::new(Pace::new()),
+            pace: Mutex::default(),
             calls,
             away: AtomicBool::new(false),
             back: Notify::new(),
@@ -171,7 +170,7 @@ impl Server {
         what: &'static str,
         request: impl Future<Output = Result<T, kube::Error>> + Send,
     ) -> Result<T, ApiError> {
-        let wait = self.pace.lock().turn(Instant::now());
+        let wait = self.pace.lock().take(RATE, Instant::now());
         tokio::time::sleep(wait).await;
         let begun = Instant::now();
         let answered = tokio::time::timeout(PATIENCE, request).await;
@@ -269,26 +268,6 @@ fn limit(config: &mut kube::Config) {
     config.reset_reader_on_write = true;
 }
 
-/// A token bucket.
-struct Pace {
-    turns: f64,
-    at: Instant,
-}
-
-impl Pace {
-    fn new() -> Self {
-        Self { turns: BURST, at: Instant::now() }
-    }
-
-    /// Takes a turn; returns how long to wait for it.
-    fn turn(&mut self, now: Instant) -> Duration {
-        let filled = now.saturating_duration_since(self.at).as_secs_f64() * RATE;
-        self.turns = (self.turns + filled).min(BURST) - 1.0;
-        self.at = now;
-        Duration::from_secs_f64((-self.turns / RATE).max(0.0))
-    }
-}
-
 #[cfg(test)]
 impl Server {
     /// A server that no request reaches.
@@ -332,12 +311,12 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn after_a_burst_requests_come_evenly() {
-        let mut pace = Pace::new();
+        let mut pace = Bucket::default();
         let now = Instant::now();
-        assert!((0..40).all(|_| pace.turn(now).is_zero()));
-        assert_eq!(pace.turn(now), Duration::from_millis(50));
-        assert_eq!(pace.turn(now), Duration::from_millis(100));
-        assert!(pace.turn(now + Duration::from_secs(60)).is_zero());
+        assert!((0..40).all(|_| pace.take(RATE, now).is_zero()));
+        assert_eq!(pace.take(RATE, now), Duration::from_millis(50));
+        assert_eq!(pace.take(RATE, now), Duration::from_millis(100));
+        assert!(pace.take(RATE, now + Duration::from_secs(60)).is_zero());
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use proto::host::backoff::Backoff;
 use tokio::time::Instant;
 
 /// The first wait.
@@ -16,7 +17,7 @@ pub(super) struct Retries(HashMap<String, Failed>);
 
 struct Failed {
     until: Instant,
-    wait: Duration,
+    delays: Backoff,
 }
 
 impl Retries {
@@ -27,11 +28,11 @@ impl Retries {
 
     /// The subject failed; returns whether that is new.
     pub(super) fn failed(&mut self, what: &str, now: Instant) -> bool {
-        let before = self.0.get(what).map(|failed| failed.wait);
-        let wait = before.map_or(SHORTEST, |wait| (wait * 2).min(LONGEST));
+        let before = self.0.get(what).map(|failed| failed.delays);
+        let mut delays = before.unwrap_or(Backoff::new(SHORTEST, LONGEST));
         // Subjects that failed together are not retried together.
-        let until = now + wait.mul_f64(rand::random_range(0.75..1.25));
-        self.0.insert(what.to_owned(), Failed { until, wait });
+        let until = now + delays.delay().mul_f64(rand::random_range(0.75..1.25));
+        self.0.insert(what.to_owned(), Failed { until, delays });
         before.is_none()
     }
 

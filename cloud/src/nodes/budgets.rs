@@ -5,14 +5,15 @@
 use std::collections::HashMap;
 
 use parking_lot::{Mutex, MutexGuard};
-use proto::link::{Budget, MessageRate};
+use proto::host::limit::{Bucket, Rate};
 use proto::names::NodeName;
+use tokio::time::Instant;
 
 use crate::state::quotas::{OverQuota, Quota, Quotas};
 
 /// The budgets of nodes that have sent something lately.
 #[derive(Default)]
-pub(super) struct Budgets(Mutex<HashMap<NodeName, Budget>>);
+pub(super) struct Budgets(Mutex<HashMap<NodeName, Bucket>>);
 
 impl Budgets {
     /// Takes one message of the node.
@@ -22,8 +23,8 @@ impl Budgets {
     pub(super) fn take(&self, node: &NodeName, quotas: &Quotas) -> Result<(), OverQuota> {
         let at_once = quotas.control_messages_at_once;
         let per_second = quotas.control_messages_per_s;
-        let rate = MessageRate { per_second: number(per_second), at_once: number(at_once) };
-        if self.lock().entry(node.clone()).or_default().take(rate) {
+        let rate = Rate { per_second: number(per_second), at_once: number(at_once) };
+        if self.lock().entry(node.clone()).or_default().try_take(rate, Instant::now()) {
             return Ok(());
         }
         let what = || format!("control messages at once with {per_second} a second");
@@ -32,10 +33,11 @@ impl Budgets {
 
     /// Forgets the nodes whose budget is full again, and returns them.
     pub(super) fn forget_full(&self) -> Vec<NodeName> {
-        self.lock().extract_if(|_, budget| budget.is_full()).map(|(node, _)| node).collect()
+        let now = Instant::now();
+        self.lock().extract_if(|_, bucket| bucket.is_full(now)).map(|(node, _)| node).collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<NodeName, Budget>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<NodeName, Bucket>> {
         self.0.lock()
     }
 }

@@ -4,39 +4,40 @@
 //! are bounded.
 
 use std::collections::HashMap;
-use std::hash::Hash;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 
+use proto::host::limit::{Window, host_network};
 use proto::names::NodeName;
 use tokio::time::{Duration, Instant};
 
 /// The time in which failures and renewals are counted.
 const WINDOW: Duration = Duration::from_secs(60);
 /// The failures of one address in that time.
-const FAILURES: u32 = 10;
+const FAILURES: usize = 10;
 /// The entries of a map. Beyond them it is emptied, so that no stranger can keep others out.
 const ENTRIES: usize = 4096;
 
 /// The tokens that were refused, by address; of IPv6, by /64.
 #[derive(Default)]
-pub(super) struct Failures(HashMap<IpAddr, (u32, Instant)>);
+pub(super) struct Failures(HashMap<IpAddr, Window>);
 
 impl Failures {
     /// True if an address has failed too often.
     pub(super) fn is_full(&self, from: IpAddr) -> bool {
-        let of = self.0.get(&counted(from));
-        of.is_some_and(|(count, begun)| *count >= FAILURES && begun.elapsed() < WINDOW)
+        let failed = self.0.get(&host_network(from));
+        failed.is_some_and(|failed| failed.wait(FAILURES, WINDOW, Instant::now()).is_some())
     }
 
     /// Counts a failure.
     pub(super) fn add(&mut self, from: IpAddr) {
-        bound(&mut self.0, |(_, begun)| begun.elapsed() < WINDOW);
-        let (count, begun) = self.0.entry(counted(from)).or_insert_with(|| (0, Instant::now()));
-        if begun.elapsed() >= WINDOW {
-            *count = 0;
-            *begun = Instant::now();
+        let now = Instant::now();
+        if self.0.len() >= ENTRIES {
+            self.0.retain(|_, failed| failed.is_current(WINDOW, now));
         }
-        *count += 1;
+        if self.0.len() >= ENTRIES {
+            self.0.clear();
+        }
+        self.0.entry(host_network(from)).or_default().add(WINDOW, now);
     }
 }
 
@@ -54,26 +55,6 @@ impl Renewals {
         self.0.retain(|_, last| last.elapsed() < WINDOW);
         self.0.insert(node.clone(), Instant::now());
         true
-    }
-}
-
-/// Removes the entries of ended windows from a full map; if there are none, all entries.
-fn bound<K: Hash + Eq, V>(map: &mut HashMap<K, V>, is_current: impl Fn(&V) -> bool) {
-    if map.len() >= ENTRIES {
-        map.retain(|_, value| is_current(value));
-    }
-    if map.len() >= ENTRIES {
-        map.clear();
-    }
-}
-
-/// The address that is counted: of IPv6, a /64 belongs to one host.
-fn counted(from: IpAddr) -> IpAddr {
-    match from.to_canonical() {
-        IpAddr::V4(address) => IpAddr::V4(address),
-        IpAddr::V6(address) => {
-            IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << 64)))
-        }
     }
 }
 

@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use backon::BackoffBuilder;
 use http::uri::{Authority, PathAndQuery};
 use http::{HeaderMap, HeaderValue, Response, header};
 use proto::csi::Method;
 use proto::csi::frame;
+use proto::host::backoff::Backoff;
 use proto::host::chain;
 use proto::host::tasks::Tasks;
 use proto::http2::body::Received;
@@ -80,7 +80,7 @@ impl Server {
         tasks: Tasks,
     ) {
         let mut lost = Instant::now();
-        let mut delays = backoff();
+        let mut delays = Backoff::new(SHORTEST, LONGEST);
         // The place that is tried first, and how many in a row have sent calls to the next one.
         let mut first = 0;
         let mut sent_on = 0;
@@ -105,7 +105,7 @@ impl Server {
             self.now.send_if_modified(|now| now.take().is_some());
             info!(server, "csi-cloud takes no more calls; they are held until it is back");
             if begun.elapsed() > NORMAL {
-                delays = backoff();
+                delays.reset();
                 sent_on = 0;
             }
             if is_silent || connection.said_again.load(Ordering::Relaxed) {
@@ -117,7 +117,7 @@ impl Server {
                 sent_on = 0;
             }
             // A csi-cloud that ends each connection soon is not asked without a pause.
-            sleep(delays.next().unwrap_or(LONGEST)).await;
+            sleep(delays.delay()).await;
         }
     }
 
@@ -144,7 +144,7 @@ impl Server {
     async fn connect(&self, first: usize, drivers: &[DriverName], tasks: &Tasks) -> Connection {
         let begun = Instant::now();
         let mut warned = false;
-        let mut delays = backoff();
+        let mut delays = Backoff::new(SHORTEST, LONGEST);
         loop {
             let warn_now = !warned && begun.elapsed() > NORMAL;
             let places = self.addresses.iter().enumerate().cycle();
@@ -161,7 +161,7 @@ impl Server {
                 }
             }
             warned |= warn_now;
-            sleep(delays.next().unwrap_or(LONGEST)).await;
+            sleep(delays.delay()).await;
         }
     }
 
@@ -333,14 +333,6 @@ fn question(method: Method) -> Call {
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
     headers.insert(header::TE, HeaderValue::from_static("trailers"));
     Call { headers, path: PathAndQuery::from_static(method.path()), body: frame::frame(&[]) }
-}
-
-fn backoff() -> backon::ExponentialBackoff {
-    backon::ExponentialBuilder::new()
-        .with_min_delay(SHORTEST)
-        .with_max_delay(LONGEST)
-        .without_max_times()
-        .build()
 }
 
 #[cfg(test)]

@@ -11,7 +11,6 @@ use std::os::unix::fs::FileTypeExt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use backon::BackoffBuilder;
 use http::Response;
 use parking_lot::{Mutex, MutexGuard};
 use proto::control::health::Health;
@@ -19,6 +18,7 @@ use proto::control::hello::Protobuf;
 use proto::csi::frame;
 use proto::csi::method::Service;
 use proto::csi::{Capabilities, Local, Method};
+use proto::host::backoff::Backoff;
 use proto::host::chain;
 use proto::host::tasks::Tasks;
 use proto::http2::body::Received;
@@ -37,6 +37,9 @@ use crate::validity::Validity;
 pub(crate) use questions::{BoxError, ask, check_name, headers, probe};
 use questions::{LOCALHOST, answers_with};
 
+/// The delays between attempts to connect.
+const FIRST_DELAY: Duration = Duration::from_millis(50);
+const LONGEST_DELAY: Duration = Duration::from_secs(2);
 /// The time limit for a driver's introduction.
 const INTRODUCTION: Duration = Duration::from_secs(5);
 /// The time for which a call waits for a driver that is just coming back.
@@ -160,11 +163,11 @@ impl Connection {
 
     /// Keeps the connection until told to stop.
     pub(crate) async fn keep(self: Arc<Self>, tasks: Tasks) {
-        let mut delays = backoff();
+        let mut delays = Backoff::new(FIRST_DELAY, LONGEST_DELAY);
         loop {
             match self.connect(&tasks).await {
                 Ok((sender, closed)) => {
-                    delays = backoff();
+                    delays.reset();
                     self.watch(&sender, closed).await;
                     let DriverSocket { driver, socket, .. } = &*self.at();
                     info!(%driver, socket, "the driver closed its connection");
@@ -174,7 +177,7 @@ impl Connection {
                 }
                 Err(NotUsable { is_served, source }) => {
                     self.set_away(source, is_served);
-                    let delay = delays.next().unwrap_or(Duration::from_secs(2));
+                    let delay = delays.delay();
                     tokio::select! {
                         biased;
                         () = tokio::time::sleep(delay) => {}
@@ -460,14 +463,4 @@ pub(crate) fn why_away(socket: &str, error: std::io::Error) -> BoxError {
         }
         _ => error.into(),
     }
-}
-
-fn backoff() -> backon::ExponentialBackoff {
-    let first = Duration::from_millis(50);
-    let last = Duration::from_secs(2);
-    backon::ExponentialBuilder::new()
-        .with_min_delay(first)
-        .with_max_delay(last)
-        .without_max_times()
-        .build()
 }

@@ -9,9 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ahash::HashMap;
-use backon::BackoffBuilder;
 use parking_lot::{Mutex, MutexGuard};
 use proto::csi::{DirectCall, Id, Method, NodeStep};
+use proto::host::backoff::Backoff;
 use tokio::time::{Instant, sleep_until};
 use tonic::Code;
 
@@ -28,7 +28,7 @@ const MOST: usize = 1024;
 pub(crate) struct MissingVolumes(Arc<Mutex<HashMap<Id, Missing>>>);
 
 struct Missing {
-    delays: backon::ExponentialBackoff,
+    delays: Backoff,
     not_before: Instant,
 }
 
@@ -60,9 +60,9 @@ impl MissingVolumes {
                 return;
             }
         }
-        let new = || Missing { delays: backoff(), not_before: now };
+        let new = || Missing { delays: Backoff::new(FIRST, LONGEST), not_before: now };
         let missing = known.entry(volume.clone()).or_insert_with(new);
-        missing.not_before = now + missing.delays.next().unwrap_or(LONGEST);
+        missing.not_before = now + missing.delays.delay();
     }
 }
 
@@ -86,14 +86,6 @@ impl Mount {
             Some(_) | None => drop(self.missing.lock().remove(&self.volume)),
         }
     }
-}
-
-fn backoff() -> backon::ExponentialBackoff {
-    backon::ExponentialBuilder::new()
-        .with_min_delay(FIRST)
-        .with_max_delay(LONGEST)
-        .without_max_times()
-        .build()
 }
 
 #[cfg(test)]

@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use edge_calls::drivers::{Driver, Drivers, FoundBy, TwoSockets};
 use futures_util::StreamExt;
 use futures_util::future::join_all;
 use inotify::{EventStream, Inotify, WatchMask};
 use proto::control::health::HealthState;
+use proto::host::backoff::Backoff;
 use proto::host::chain;
 use proto::registration::PluginInfo;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -27,6 +27,8 @@ use super::table::{AnnouncementState, Registration, Registrations};
 
 /// How often the directories are looked at, whatever the kernel tells of them.
 const RESCAN: Duration = Duration::from_secs(30);
+/// The delays between questions to a socket that does not answer yet.
+const DELAYS: Backoff = Backoff::new(Duration::from_millis(200), RESCAN);
 /// The time between two looks at least, so that nobody keeps csi-edge busy with files.
 const PAUSE: Duration = Duration::from_millis(100);
 /// Room for the kernel's events; what they say is not read.
@@ -37,7 +39,7 @@ struct Asked {
     version: (u64, i64, i64),
     /// When it is asked next; none if it has said all.
     due: Option<Instant>,
-    delays: ExponentialBackoff,
+    delays: Backoff,
 }
 
 /// Finds drivers.
@@ -186,9 +188,9 @@ impl Discovery {
         };
         self.show(&path, &answer.unwrap_or_default(), &outcome);
         let known = self.asked.remove(&path).filter(|asked| asked.version == version);
-        let mut asked = known.unwrap_or_else(|| Asked { version, due: None, delays: delays() });
+        let mut asked = known.unwrap_or(Asked { version, due: None, delays: DELAYS });
         asked.due = match &outcome {
-            Err(Unused::NotYet(_)) => Some(Instant::now() + asked.delays.next().unwrap_or(RESCAN)),
+            Err(Unused::NotYet(_)) => Some(Instant::now() + asked.delays.delay()),
             // The other one may have gone by then.
             Err(Unused::TwoSockets(_)) => Some(Instant::now() + RESCAN),
             Ok(()) | Err(_) => None,
@@ -307,14 +309,6 @@ async fn notify(socket: PathBuf, outcome: Result<(), Unused>) {
         let error = chain(error.as_ref());
         debug!(socket = %socket.display(), error, "a registrar cannot be told");
     }
-}
-
-fn delays() -> ExponentialBackoff {
-    ExponentialBuilder::new()
-        .with_min_delay(Duration::from_millis(200))
-        .with_max_delay(RESCAN)
-        .without_max_times()
-        .build()
 }
 
 /// What the kernel tells of the directories.

@@ -1,13 +1,14 @@
 //! Joins a cloud with a token: asks for this node's certificate, and keeps it.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use std::vec;
 
 use anyhow::{Context, bail};
-use backon::{BackoffBuilder, ExponentialBuilder};
 use proto::control::certificate::Certificate;
 use proto::control::hello::Refused;
 use proto::control::join::{Answer, Join, Token};
+use proto::host::backoff::Backoff;
 use proto::host::chain;
 use proto::link::endpoint::Endpoint;
 use proto::link::tls::{Files, Pin};
@@ -20,6 +21,9 @@ use tracing::{info, warn};
 use super::directory::Directory;
 use super::request::Issued;
 
+/// The delays between attempts, before their jitter.
+const FIRST_DELAY: Duration = Duration::from_secs(1);
+const LONGEST_DELAY: Duration = Duration::from_secs(60);
 /// The largest token, in bytes. One of a ServiceAccount has about 1 KiB.
 const MAX_TOKEN: u64 = 16 * 1024;
 /// The most endpoints of a leader that are asked.
@@ -120,12 +124,7 @@ impl Automatic {
     /// Tries to join until it is done, at each cloud in turn: csi-cloud may not be up yet, or the
     /// token not there.
     pub async fn persist(&self, directory: &Directory, connect: &Connect) -> NodeName {
-        let delays = ExponentialBuilder::new()
-            .with_min_delay(std::time::Duration::from_secs(1))
-            .with_max_delay(std::time::Duration::from_secs(60))
-            .with_jitter()
-            .without_max_times();
-        let mut delays = delays.build();
+        let mut delays = Backoff::new(FIRST_DELAY, LONGEST_DELAY);
         for cloud in self.clouds.iter().cycle() {
             let error = match self.once(cloud, directory, connect).await {
                 Ok(node) => {
@@ -134,7 +133,7 @@ impl Automatic {
                 }
                 Err(error) => error,
             };
-            let delay = delays.next().unwrap_or_default();
+            let delay = delays.jittered(rand::random());
             let reason = chain(error.as_ref());
             warn!(cloud = %cloud.endpoint, %reason, ?delay, "cannot join; trying again");
             tokio::time::sleep(delay).await;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
+use proto::host::backoff::Backoff;
 use proto::names::certificate::Validity;
 
 /// The interval at which the clock is read: it may be set, and it runs while a machine sleeps.
@@ -15,13 +15,12 @@ pub fn renew_at(validity: &Validity, dice: f64) -> SystemTime {
     validity.not_before + validity.life().mul_f64(share)
 }
 
-/// The delays after failed attempts: 5 min, doubling to 1 h. A certificate with a short life has
+/// The delays after failed attempts, without jitter: 5 min, doubling to 1 h. A certificate with a short life has
 /// shorter ones, so that many attempts come before its end.
-pub fn delays(life: Duration) -> ExponentialBackoff {
+pub fn delays(life: Duration) -> Backoff {
     let first = (life / 60).clamp(Duration::from_secs(1), Duration::from_secs(300));
     let last = (life / 12).clamp(Duration::from_secs(2), Duration::from_secs(3600));
-    let builder = ExponentialBuilder::new().with_min_delay(first).with_max_delay(last);
-    builder.with_jitter().without_max_times().build()
+    Backoff::new(first, last)
 }
 
 /// Waits until the clock shows this time.
@@ -54,7 +53,8 @@ mod tests {
     #[test]
     fn delays_fit_into_what_is_left_of_a_life() {
         for (life, first, last) in [(30 * 86_400, 300, 3600), (120, 2, 10), (6, 1, 2)] {
-            let all: Vec<_> = delays(Duration::from_secs(life)).take(20).collect();
+            let mut delays = delays(Duration::from_secs(life));
+            let all: Vec<_> = (0..20).map(|_| delays.jittered(rand::random())).collect();
             let [begin, end] = [first, last].map(Duration::from_secs);
             assert!(all[0] >= begin && all[0] <= 2 * begin, "{life}: {all:?}");
             // Jitter adds to the delay as much again at most.

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
+use proto::host::backoff;
 use rand::RngExt;
 use rand::rngs::StdRng;
 use tokio::time::{Instant, sleep_until};
@@ -42,31 +42,27 @@ impl Cap {
 /// The delays of one endpoint.
 pub struct Backoff {
     /// The longest next delays, before the cloud's cap.
-    delays: ExponentialBackoff,
+    delays: backoff::Backoff,
     not_before: Instant,
     dice: StdRng,
-}
-
-fn delays() -> ExponentialBackoff {
-    ExponentialBuilder::new().with_min_delay(FIRST).with_max_delay(LAST).without_max_times().build()
 }
 
 impl Backoff {
     /// No failure yet: the first dial is at once. Delays are drawn with `dice`, which differ from
     /// edge to edge.
     pub fn new(dice: StdRng) -> Self {
-        Self { delays: delays(), not_before: Instant::now(), dice }
+        Self { delays: backoff::Backoff::new(FIRST, LAST), not_before: Instant::now(), dice }
     }
 
     /// Forgets the failures: the next dial is at once.
     pub fn forget(&mut self) {
-        self.delays = delays();
+        self.delays.reset();
         self.not_before = Instant::now();
     }
 
     /// Notes that no link came up, and returns the delay.
     pub fn failed(&mut self, cap: Cap) -> Duration {
-        let longest = self.delays.next().unwrap_or(LAST).min(cap.0);
+        let longest = self.delays.delay().min(cap.0);
         self.leave_alone(longest)
     }
 
@@ -77,7 +73,7 @@ impl Backoff {
 
     /// Forgets the failures, but keeps a short delay.
     pub fn reset(&mut self) -> Duration {
-        self.delays = delays();
+        self.delays.reset();
         self.leave_alone(FIRST)
     }
 

@@ -3,9 +3,9 @@
 
 use std::time::{Duration, SystemTime};
 
-use backon::ExponentialBackoff;
 use proto::control::certificate::{Certificate, Renew};
 use proto::control::hello::Message;
+use proto::host::backoff::Backoff;
 use proto::host::chain;
 use proto::host::tasks::Tasks;
 use proto::link::{Event, Link, LinkError};
@@ -31,7 +31,7 @@ pub(super) struct Renewal {
     identity: NodeIdentity,
     /// The random position of the renewal within its window, from 0 to 1.
     dice: f64,
-    delays: ExponentialBackoff,
+    delays: Backoff,
     /// No attempt before this, whatever the certificate says.
     not_before: Instant,
     /// The cloud asks for a renewal, however old the certificate is.
@@ -81,7 +81,7 @@ impl Renewal {
 
     /// The next attempt.
     fn attempt(&mut self) -> anyhow::Result<Message> {
-        let delay = self.delays.next().unwrap_or(ANSWER);
+        let delay = self.delays.jittered(rand::random());
         self.not_before = Instant::now() + delay;
         if self.pending.take().is_some() {
             warn!("csi-cloud did not answer the request of a new certificate; asking again");

@@ -1,13 +1,15 @@
 //! The process and its machine: tracked tasks, unix sockets, files that appear whole, text that is
-//! safe to show, start and end.
+//! safe to show, start and end; limits and delays.
 //!
 //! Every task has a name and an owner, and every wait for one ends. May use: no other room.
 
 pub mod accept;
+pub mod backoff;
 pub mod chain;
 pub mod clock;
 pub mod door;
 pub mod files;
+pub mod limit;
 pub mod mountinfo;
 pub mod plain;
 pub mod private;

@@ -5,7 +5,6 @@
 //! `accept.rs`, `join.rs` and `udp_buffer.rs`. A new one is a file here, its lines in
 //! `endpoint.rs`, and its arms in `transport.rs` and `accept.rs`. May use: names, host, control.
 
-pub mod budget;
 pub mod check;
 pub mod end;
 pub mod endpoint;
@@ -18,7 +17,6 @@ pub mod tls;
 pub mod transport;
 pub mod ws;
 
-pub use budget::{Budget, MessageRate};
 pub use end::{ByteStream, Connect, End, Event, Io, Opening, StreamKind};
 pub use error::{ASKING, GREETING, HANDSHAKE, LinkError, WRITE};
 pub use keep_alive::KeepAlive;

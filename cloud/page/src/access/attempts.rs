@@ -5,12 +5,11 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
+use proto::host::limit::{Window, host_network};
 use tokio::time::Instant;
-
-use proto::host::door::Source;
 
 /// The time for which failures count.
 const WINDOW: Duration = Duration::from_secs(60);
@@ -27,15 +26,8 @@ pub(crate) struct Attempts(Mutex<Failures>);
 
 #[derive(Default)]
 struct Failures {
-    all: Count,
-    each: HashMap<Option<Source>, Count>,
-}
-
-/// The failures since a moment.
-#[derive(Clone, Copy, Default)]
-struct Count {
-    since: Option<Instant>,
-    failed: usize,
+    all: Window,
+    each: HashMap<Option<IpAddr>, Window>,
 }
 
 /// Too many logins failed.
@@ -58,46 +50,28 @@ impl Attempts {
         if checked.is_some() {
             return Ok(checked);
         }
-        let source = from.and_then(|from| Source::all_of(from).first().copied());
-        let mut failures = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let source = from.map(host_network);
+        let mut failures = self.0.lock();
         let each = failures.each.get(&source).copied().unwrap_or_default();
-        let wait = failures.all.wait(ALL).into_iter().chain(each.wait(EACH)).max();
+        let now = Instant::now();
+        let wait = failures.all.wait(ALL, WINDOW, now).max(each.wait(EACH, WINDOW, now));
         if let Some(wait) = wait {
             return Err(TooMany { wait });
         }
-        failures.note(source);
+        failures.note(source, now);
         Ok(None)
     }
 }
 
 impl Failures {
-    fn note(&mut self, source: Option<Source>) {
-        self.all.note();
+    fn note(&mut self, source: Option<IpAddr>, now: Instant) {
+        self.all.add(WINDOW, now);
         if self.each.len() >= SOURCES {
-            self.each.retain(|_, count| count.counts());
+            self.each.retain(|_, count| count.is_current(WINDOW, now));
         }
         if self.each.len() < SOURCES || self.each.contains_key(&source) {
-            self.each.entry(source).or_default().note();
+            self.each.entry(source).or_default().add(WINDOW, now);
         }
-    }
-}
-
-impl Count {
-    fn counts(&self) -> bool {
-        self.since.is_some_and(|since| since.elapsed() < WINDOW)
-    }
-
-    fn note(&mut self) {
-        if !self.counts() {
-            *self = Self { since: Some(Instant::now()), failed: 0 };
-        }
-        self.failed += 1;
-    }
-
-    /// How long is to be waited, if there were as many as may be.
-    fn wait(&self, most: usize) -> Option<Duration> {
-        let since = self.since.filter(|_| self.counts() && self.failed >= most)?;
-        Some(WINDOW.saturating_sub(since.elapsed()))
     }
 }
 
@@ -136,7 +110,7 @@ mod tests {
         let mut failures = Failures::default();
         for address in 0..2 * u32::try_from(SOURCES).unwrap() {
             let address = IpAddr::from(address.to_be_bytes());
-            failures.note(Source::all_of(address).first().copied());
+            failures.note(Some(host_network(address)), Instant::now());
         }
         assert_eq!(failures.each.len(), SOURCES);
     }

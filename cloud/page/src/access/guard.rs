@@ -2,7 +2,8 @@
 
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use parking_lot::Mutex;
 
 use http::HeaderMap;
 use http::header::{AUTHORIZATION, COOKIE};
@@ -58,7 +59,7 @@ impl Guard {
         let Some(file) = &self.file else { return Ok(()) };
         let tokens = Arc::new(Tokens::read(file)?);
         self.sessions.keep(|token| tokens.has(token));
-        let mut current = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut current = self.tokens.lock();
         if *current != tokens {
             info!("the tokens of the page have changed");
         }
@@ -127,7 +128,7 @@ impl Guard {
     }
 
     fn tokens(&self) -> Arc<Tokens> {
-        self.tokens.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.tokens.lock().clone()
     }
 
     fn check(&self, from: Option<IpAddr>, shown: &str) -> Result<Option<Hash>, TooMany> {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use backon::BackoffBuilder;
+use proto::host::backoff::Backoff;
 use proto::host::chain;
 use tokio::net::UnixStream;
 use tokio::time::Instant;
@@ -14,11 +14,14 @@ use super::session;
 
 /// A connection that lasted so long was stable: the next attempt is soon.
 const STABLE: Duration = Duration::from_secs(10);
+/// The delays between attempts.
+const FIRST_DELAY: Duration = Duration::from_millis(100);
+const LONGEST_DELAY: Duration = Duration::from_secs(10);
 
 impl Plugin {
     /// Keeps a connection to the socket for ever.
     pub async fn keep(&self, socket: PathBuf) {
-        let mut delays = delays();
+        let mut delays = Backoff::new(FIRST_DELAY, LONGEST_DELAY);
         loop {
             let begun = Instant::now();
             let Err(error) = match UnixStream::connect(&socket).await {
@@ -29,22 +32,12 @@ impl Plugin {
                 Err(error) => Err(format!("cannot connect: {error}; is NRI enabled there?")),
             };
             if begun.elapsed() >= STABLE {
-                delays = self::delays();
+                delays.reset();
             }
-            let delay = delays.next().unwrap_or(Duration::from_secs(10));
+            let delay = delays.delay();
             let socket = socket.display();
             warn!(%socket, error, ?delay, "containers are made unasked; trying again");
             tokio::time::sleep(delay).await;
         }
     }
-}
-
-fn delays() -> backon::ExponentialBackoff {
-    let first = Duration::from_millis(100);
-    let last = Duration::from_secs(10);
-    backon::ExponentialBuilder::new()
-        .with_min_delay(first)
-        .with_max_delay(last)
-        .without_max_times()
-        .build()
 }

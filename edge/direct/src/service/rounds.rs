@@ -11,6 +11,7 @@ use proto::control::lease::MAX_ID;
 use proto::control::not_taken::{NotTaken, NotTakenVolume};
 use proto::csi::Method;
 use proto::csi::status::ToStatus;
+use proto::host::backoff::Backoff;
 use proto::host::chain;
 use proto::names::DriverName;
 use tokio::time::Instant;
@@ -53,7 +54,7 @@ pub(super) fn settle_all(service: &Service) {
 /// Makes a round at each new link and every few seconds, until told to stop.
 pub(super) async fn keep(service: Arc<Service>) {
     let mut restatements = service.leases.client().restatements();
-    let mut wait = RETRY_FIRST;
+    let mut retries = Backoff::new(RETRY_FIRST, RETRY_LAST);
     let mut orphans = Orphans::new();
     let mut not_taken = BTreeSet::new();
     loop {
@@ -62,14 +63,16 @@ pub(super) async fn keep(service: Arc<Service>) {
         let all = report_all(&service).await;
         // Later, so that a node that has just linked reports first.
         take_back_all_orphans(&service, &mut orphans);
-        if all {
-            wait = RETRY_FIRST;
-        }
+        let wait = if all {
+            retries.reset();
+            ROUND
+        } else {
+            retries.delay()
+        };
         tokio::select! {
             biased;
-            _ = restatements.changed() => wait = RETRY_FIRST,
-            () = tokio::time::sleep(ROUND), if all => {}
-            () = tokio::time::sleep(wait), if !all => wait = (wait * 2).min(RETRY_LAST),
+            _ = restatements.changed() => retries.reset(),
+            () = tokio::time::sleep(wait) => {}
         }
     }
 }

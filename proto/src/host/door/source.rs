@@ -7,6 +7,8 @@
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
 
+use proto::host::limit::ipv6_network;
+
 /// The sources that are remembered; about 100 bytes each.
 const REMEMBERED: usize = 32_768;
 /// A /48 of IPv6 has the limit of this many addresses.
@@ -29,9 +31,7 @@ impl Source {
     }
 
     fn of_prefix(address: Ipv6Addr, prefix: u32) -> Self {
-        let rest = 128 - prefix;
-        let network = Ipv6Addr::from_bits(address.to_bits() >> rest << rest).into();
-        Self { network, prefix }
+        Self { network: ipv6_network(address, prefix).into(), prefix }
     }
 
     /// Its limit, as a number of addresses.

@@ -18,8 +18,8 @@ use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::{Error as WsError, Message as Frame};
 
 use super::stream::{Ws, explain};
+use crate::host::limit::{Bucket, Rate};
 use crate::host::plain::{plain, start};
-use crate::link::budget::{Budget, MessageRate};
 use crate::link::error::{LinkError, Reason, WRITE};
 use crate::link::keep_alive::KeepAlive;
 
@@ -28,6 +28,8 @@ const MAX_CHUNK: usize = 64 * 1024;
 /// A close frame holds 125 bytes, two of them its code.
 const MAX_REASON: usize = 123;
 
+/// The allowed rate of signs of life.
+const SIGNS: Rate = Rate { per_second: 20, at_once: 200 };
 const TOO_MANY_SIGNS: &str = "it sent more signs of life than it may: 20 a second, 200 at once";
 
 /// A frame that the owner of the link sends beside the stream.
@@ -50,7 +52,7 @@ pub(super) struct Socket {
     keep_alive: KeepAlive,
     last_received: Instant,
     /// The signs of life that the peer may still send.
-    signs: Budget,
+    signs: Bucket,
     reason: Reason,
 }
 
@@ -84,7 +86,7 @@ impl Socket {
                 ping,
                 keep_alive,
                 last_received,
-                signs: Budget::default(),
+                signs: Bucket::default(),
                 reason,
             },
             control,
@@ -135,7 +137,7 @@ impl Socket {
                     self.reason.set(format!("the other side closed it: {reason}"));
                 }
                 // Pings, pongs, and messages without bytes.
-                Some(Ok(_)) if self.signs.take(MessageRate::default()) => {}
+                Some(Ok(_)) if self.signs.try_take(SIGNS, Instant::now()) => {}
                 Some(Ok(_)) => return Poll::Ready(Err(self.broke_off(cx, TOO_MANY_SIGNS))),
                 Some(Err(WsError::ConnectionClosed | WsError::AlreadyClosed)) | None => {
                     return Poll::Ready(Ok(Bytes::new()));
