@@ -1,9 +1,9 @@
 //! The fleet, once for all who watch: read from csi-cloud while somebody looks at the page.
 
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use parking_lot::Mutex;
 use std::time::Duration;
 
 use proto::admin::view::{FleetMessage, GROUPS, GroupValues, GroupsOf, Snapshot};

@@ -1,10 +1,10 @@
 //! The page's certificate, and the CA whose certificates let a browser in. Both are read again when
 //! their files change.
 
+use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use parking_lot::Mutex;
 
 use anyhow::Context;
 use proto::admin::view::key_hash;

@@ -1,9 +1,9 @@
 //! Access to the page: by token, by a session that began with a token, or by client certificate.
 
+use parking_lot::Mutex;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use parking_lot::Mutex;
 
 use http::HeaderMap;
 use http::header::{AUTHORIZATION, COOKIE};

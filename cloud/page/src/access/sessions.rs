@@ -2,8 +2,8 @@
 //!
 //! A session ends after some hours, with its token, or when newer ones need its place.
 
-use std::collections::HashMap;
 use parking_lot::{Mutex, MutexGuard};
+use std::collections::HashMap;
 use std::time::Duration;
 
 use base64::Engine;

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
 
-use proto::host::limit::ipv6_network;
+use crate::host::limit::ipv6_network;
 
 /// The sources that are remembered; about 100 bytes each.
 const REMEMBERED: usize = 32_768;
