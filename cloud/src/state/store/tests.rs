@@ -33,6 +33,8 @@ use crate::state::txn::Txn;
 mod contract;
 pub(crate) mod etcd_server;
 mod file;
+mod old_codec;
+mod records;
 mod shared;
 mod size;
 mod transfer;
