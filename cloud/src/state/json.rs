@@ -1,44 +1,68 @@
-//! Ids and bytes as JSON, for the lines of an export.
+//! Ids and bytes as JSON, for the lines of an export: `#[serde(with = "json")]`.
 //!
 //! The format never changes, because other programs read and write it. Bytes are base64.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
 use proto::csi::{Id, Method};
-use serde::{Deserialize, Serialize};
+use serde::de::{DeserializeOwned, Error};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// A type with a JSON of its own in an export.
+pub(super) trait Json: Sized {
+    /// The JSON.
+    type Written: Serialize + DeserializeOwned;
+
+    /// Returns the JSON.
+    fn write(&self) -> Self::Written;
+
+    /// Reads the JSON.
+    ///
+    /// # Errors
+    /// It is not such a value.
+    fn read(written: Self::Written) -> Result<Self, String>;
+}
+
+pub(super) fn serialize<T: Json, S: Serializer>(value: &T, to: S) -> Result<S::Ok, S::Error> {
+    value.write().serialize(to)
+}
+
+pub(super) fn deserialize<'de, T: Json, D: Deserializer<'de>>(from: D) -> Result<T, D::Error> {
+    T::read(T::Written::deserialize(from)?).map_err(D::Error::custom)
+}
 
 /// An id as JSON, for example `{"volume":"vol-1"}` or `{"name":["CreateVolume","pvc-1"]}`.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Written {
+pub(super) enum WrittenId {
     Volume(String),
     Snapshot(String),
     Group(String),
     Name(String, String),
 }
 
-impl From<&Id> for Written {
-    fn from(id: &Id) -> Self {
-        match id {
-            Id::Volume(text) => Self::Volume(text.clone()),
-            Id::Snapshot(text) => Self::Snapshot(text.clone()),
-            Id::Group(text) => Self::Group(text.clone()),
-            Id::Name(method, text) => Self::Name(method.name().into(), text.clone()),
+impl Json for Id {
+    type Written = WrittenId;
+
+    fn write(&self) -> WrittenId {
+        match self {
+            Self::Volume(text) => WrittenId::Volume(text.clone()),
+            Self::Snapshot(text) => WrittenId::Snapshot(text.clone()),
+            Self::Group(text) => WrittenId::Group(text.clone()),
+            Self::Name(method, text) => WrittenId::Name(method.name().into(), text.clone()),
         }
     }
-}
 
-impl TryFrom<Written> for Id {
-    type Error = String;
-
-    fn try_from(written: Written) -> Result<Self, String> {
+    fn read(written: WrittenId) -> Result<Self, String> {
         Ok(match written {
-            Written::Volume(text) => Self::Volume(text),
-            Written::Snapshot(text) => Self::Snapshot(text),
-            Written::Group(text) => Self::Group(text),
-            Written::Name(method, text) => {
+            WrittenId::Volume(text) => Self::Volume(text),
+            WrittenId::Snapshot(text) => Self::Snapshot(text),
+            WrittenId::Group(text) => Self::Group(text),
+            WrittenId::Name(method, text) => {
                 let known = Method::of_name(&method);
                 Self::Name(known.ok_or_else(|| format!("there is no RPC {method:?}"))?, text)
             }
@@ -46,122 +70,68 @@ impl TryFrom<Written> for Id {
     }
 }
 
-/// An id.
-pub(super) mod id {
-    use serde::de::Error;
-    use serde::{Deserializer, Serializer};
+impl Json for Bytes {
+    type Written = String;
 
-    use super::*;
-
-    pub(crate) fn serialize<S: Serializer>(id: &Id, to: S) -> Result<S::Ok, S::Error> {
-        Written::from(id).serialize(to)
+    fn write(&self) -> String {
+        BASE64_STANDARD.encode(self)
     }
 
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Id, D::Error> {
-        Written::deserialize(from)?.try_into().map_err(D::Error::custom)
+    fn read(written: String) -> Result<Self, String> {
+        BASE64_STANDARD.decode(written).map(Into::into).map_err(|error| error.to_string())
     }
 }
 
-/// An optional id.
-pub(super) mod source {
-    use serde::de::Error;
-    use serde::{Deserializer, Serializer};
+/// A key or hash.
+impl Json for [u8; 32] {
+    type Written = String;
 
-    use super::*;
-
-    #[expect(clippy::ref_option, reason = "serde gives the field")]
-    pub(crate) fn serialize<S: Serializer>(id: &Option<Box<Id>>, to: S) -> Result<S::Ok, S::Error> {
-        id.as_deref().map(Written::from).serialize(to)
+    fn write(&self) -> String {
+        BASE64_STANDARD.encode(self)
     }
 
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
-        from: D,
-    ) -> Result<Option<Box<Id>>, D::Error> {
-        let written = Option::<Written>::deserialize(from)?;
-        let id = written.map(Id::try_from).transpose().map_err(D::Error::custom)?;
-        Ok(id.map(Box::new))
-    }
-}
-
-/// Bytes.
-pub(super) mod base64 {
-    use ::base64::Engine;
-    use ::base64::prelude::BASE64_STANDARD;
-    use serde::de::Error;
-    use serde::{Deserializer, Serializer};
-
-    use super::*;
-
-    pub(crate) fn serialize<S: Serializer>(bytes: &Bytes, to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_str(&BASE64_STANDARD.encode(bytes))
-    }
-
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Bytes, D::Error> {
-        let text = std::borrow::Cow::<'_, str>::deserialize(from)?;
-        BASE64_STANDARD.decode(&*text).map(Into::into).map_err(D::Error::custom)
-    }
-}
-
-/// A key or hash of 32 bytes.
-pub(super) mod digest {
-    use ::base64::Engine;
-    use ::base64::prelude::BASE64_STANDARD;
-    use serde::de::Error;
-    use serde::{Deserializer, Serializer};
-
-    use super::*;
-
-    pub(crate) fn serialize<S: Serializer>(bytes: &[u8; 32], to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_str(&BASE64_STANDARD.encode(bytes))
-    }
-
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<[u8; 32], D::Error> {
-        let text = std::borrow::Cow::<'_, str>::deserialize(from)?;
+    fn read(written: String) -> Result<Self, String> {
         // The text may be a secret, so an error does not show it.
-        let decoded = BASE64_STANDARD.decode(&*text).ok();
-        let bytes = decoded.and_then(|decoded| decoded.try_into().ok());
-        bytes.ok_or_else(|| D::Error::custom("a key or hash is 32 bytes in base64"))
+        let bytes = BASE64_STANDARD.decode(written).ok().and_then(|bytes| bytes.try_into().ok());
+        bytes.ok_or_else(|| "a key or hash is 32 bytes in base64".into())
     }
 }
 
-#[derive(Serialize, Deserialize)]
-struct Base64(#[serde(with = "base64")] Bytes);
+impl<T: Json> Json for Option<T> {
+    type Written = Option<T::Written>;
 
-/// Optional bytes.
-pub(super) mod answer {
-    use serde::{Deserializer, Serializer};
-
-    use super::*;
-
-    #[expect(clippy::ref_option, reason = "serde gives the field")]
-    pub(crate) fn serialize<S: Serializer>(
-        bytes: &Option<Bytes>,
-        to: S,
-    ) -> Result<S::Ok, S::Error> {
-        bytes.clone().map(Base64).serialize(to)
+    fn write(&self) -> Self::Written {
+        self.as_ref().map(T::write)
     }
 
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
-        from: D,
-    ) -> Result<Option<Bytes>, D::Error> {
-        Ok(Option::<Base64>::deserialize(from)?.map(|bytes| bytes.0))
+    fn read(written: Self::Written) -> Result<Self, String> {
+        written.map(T::read).transpose()
     }
 }
 
-/// Bytes by name.
-pub(super) mod answers {
-    use serde::{Deserializer, Serializer};
+impl<T: Json> Json for Box<T> {
+    type Written = T::Written;
 
-    use super::*;
-
-    type Answers = Arc<BTreeMap<String, Bytes>>;
-
-    pub(crate) fn serialize<S: Serializer>(answers: &Answers, to: S) -> Result<S::Ok, S::Error> {
-        to.collect_map(answers.iter().map(|(name, bytes)| (name, Base64(bytes.clone()))))
+    fn write(&self) -> Self::Written {
+        T::write(self)
     }
 
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Answers, D::Error> {
-        let answers = BTreeMap::<String, Base64>::deserialize(from)?;
-        Ok(Arc::new(answers.into_iter().map(|(name, bytes)| (name, bytes.0)).collect()))
+    fn read(written: Self::Written) -> Result<Self, String> {
+        T::read(written).map(Self::new)
+    }
+}
+
+/// Answers by RPC method.
+impl Json for Arc<BTreeMap<String, Bytes>> {
+    type Written = BTreeMap<String, String>;
+
+    fn write(&self) -> Self::Written {
+        self.iter().map(|(method, answer)| (method.clone(), answer.write())).collect()
+    }
+
+    fn read(written: Self::Written) -> Result<Self, String> {
+        let answers =
+            written.into_iter().map(|(method, answer)| Ok((method, Bytes::read(answer)?)));
+        Ok(Self::new(answers.collect::<Result<_, String>>()?))
     }
 }

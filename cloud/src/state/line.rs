@@ -44,14 +44,14 @@ pub(super) enum Line {
     /// A home.
     Home {
         driver: DriverName,
-        #[serde(with = "json::id")]
+        #[serde(with = "json")]
         id: Id,
         home: Home,
     },
     /// An intent.
     Intent {
         driver: DriverName,
-        #[serde(with = "json::id")]
+        #[serde(with = "json")]
         id: Id,
         intent: Intent,
     },
@@ -59,7 +59,7 @@ pub(super) enum Line {
     #[serde(rename = "owner")]
     Lease {
         driver: DriverName,
-        #[serde(with = "json::id")]
+        #[serde(with = "json")]
         id: Id,
         #[serde(rename = "own")]
         record: LeaseRecord,

@@ -9,116 +9,124 @@ use bytes::Bytes;
 use proto::control::leader::LeaderEpoch;
 use proto::csi::{Capabilities, Id, Local, Method, Segments, topology};
 use proto::names::{DriverName, NodeName};
-use serde::{Deserialize, Serialize};
 
 use crate::state::election::HOLD;
+use crate::state::field::record;
 use crate::state::json;
 use crate::state::trust::TrustChange;
 
 /// The largest number of nodes noted as claiming another node's home.
 const MAX_CONFLICTS: usize = 8;
 
-/// The home node of a volume, snapshot or group snapshot, and its last known state.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Home {
-    /// The home node.
-    pub node: NodeName,
-    /// The name it was created under; none if csi-cloud did not create it.
-    pub name: Option<Box<str>>,
-    /// Its list entry as protobuf: `ListVolumesResponse.Entry`, `ListSnapshotsResponse.Entry` or
-    /// `CreateVolumeGroupSnapshotResponse`. Empty if it was never seen.
-    #[serde(with = "json::base64")]
-    pub entry: Bytes,
-    /// The claim in Kubernetes, if the provisioner named it.
-    pub claim: Option<Box<Claim>>,
-    /// The parameters of its class for csi-cloud (`edge-csi.io/…`).
-    pub parameters: Option<Box<BTreeMap<String, String>>>,
-    /// The source of its content.
-    #[serde(with = "json::source")]
-    pub source: Option<Box<Id>>,
-    /// The time of its discovery, in ms since 1970.
-    pub since: u64,
-    /// True if the last complete list of its node lacked it; lists then do not show it.
-    pub absent: bool,
-    /// True if an operator removed its node.
-    pub lost: bool,
-    /// Other nodes that claim it. The first node keeps it; an operator has to look.
-    #[serde(rename = "rivals")]
-    pub conflicts: Vec<NodeName>,
+record! {
+    /// The home node of a volume, snapshot or group snapshot, and its last known state.
+    #[serde(deny_unknown_fields)]
+    pub struct Home {
+        /// The home node.
+        pub node: NodeName = 1 (string),
+        /// The name it was created under; none if csi-cloud did not create it.
+        pub name: Option<Box<str>> = 2 (string, optional),
+        /// Its list entry as protobuf: `ListVolumesResponse.Entry`, `ListSnapshotsResponse.Entry`
+        /// or `CreateVolumeGroupSnapshotResponse`. Empty if it was never seen.
+        #[serde(with = "json")]
+        pub entry: Bytes = 3 (bytes = "bytes"),
+        /// The claim in Kubernetes, if the provisioner named it.
+        pub claim: Option<Box<Claim>> = 4 (message, optional),
+        /// The parameters of its class for csi-cloud (`edge-csi.io/…`).
+        pub parameters: Option<Box<BTreeMap<String, String>>> = 5 (message, optional),
+        /// The source of its content.
+        #[serde(with = "json")]
+        pub source: Option<Box<Id>> = 6 (message, optional),
+        /// The time of its discovery, in ms since 1970.
+        pub since: u64 = 7 (uint64),
+        /// True if the last complete list of its node lacked it; lists then do not show it.
+        pub absent: bool = 8 (bool),
+        /// True if an operator removed its node.
+        pub lost: bool = 9 (bool),
+        /// Other nodes that claim it. The first node keeps it; an operator has to look.
+        #[serde(rename = "rivals")]
+        pub conflicts: Vec<NodeName> = 10 (string, repeated),
+    }
 }
 
-/// A PersistentVolumeClaim, as named by external-provisioner with `--extra-create-metadata`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Claim {
-    /// Its namespace.
-    pub namespace: Box<str>,
-    /// Its name.
-    pub name: Box<str>,
-    /// The PersistentVolume's name.
-    pub volume: Box<str>,
+record! {
+    /// A PersistentVolumeClaim, as named by external-provisioner with `--extra-create-metadata`.
+    #[derive(Default)]
+    #[serde(deny_unknown_fields)]
+    pub struct Claim {
+        /// Its namespace.
+        pub namespace: Box<str> = 1 (string),
+        /// Its name.
+        pub name: Box<str> = 2 (string),
+        /// The PersistentVolume's name.
+        pub volume: Box<str> = 3 (string),
+    }
 }
 
-/// A create that was sent to a node, kept until its result is deleted or known not to exist.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Intent {
-    /// The node.
-    pub node: NodeName,
-    /// The time of the first attempt, in ms since 1970.
-    pub since: u64,
-    /// The last moment at which a sent call may begin at the node, in ms since 1970.
-    pub until: u64,
-    /// The id of the result, which has a home; none while the outcome is unknown.
-    pub made: Option<Box<str>>,
-    /// The claim in Kubernetes, if the provisioner named it.
-    pub claim: Option<Box<Claim>>,
-    /// The attempts that the driver may have got. None of an older csi-cloud, which did not count
-    /// them: then the driver may have got the create for as long as the intent lives.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub attempts: Option<u32>,
-    /// Whether the volume is made as a direct one, if its class left that to the RuntimeClass of
-    /// its pods. Every attempt is made by the same decision.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub direct: Option<bool>,
+record! {
+    /// A create that was sent to a node, kept until its result is deleted or known not to exist.
+    #[serde(deny_unknown_fields)]
+    pub struct Intent {
+        /// The node.
+        pub node: NodeName = 1 (string),
+        /// The time of the first attempt, in ms since 1970.
+        pub since: u64 = 2 (uint64),
+        /// The last moment at which a sent call may begin at the node, in ms since 1970.
+        pub until: u64 = 3 (uint64),
+        /// The id of the result, which has a home; none while the outcome is unknown.
+        pub made: Option<Box<str>> = 4 (string, optional),
+        /// The claim in Kubernetes, if the provisioner named it.
+        pub claim: Option<Box<Claim>> = 5 (message, optional),
+        /// The attempts that the driver may have got. None of an older csi-cloud, which did not
+        /// count them: then the driver may have got the create for as long as the intent lives.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub attempts: Option<u32> = 6 (uint32, optional),
+        /// Whether the volume is made as a direct one, if its class left that to the RuntimeClass
+        /// of its pods. Every attempt is made by the same decision.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub direct: Option<bool> = 7 (bool, optional),
+    }
 }
 
 /// A topology segment; all nodes in it share one copy.
 pub type Segment = Arc<(String, String)>;
 
-/// A driver at a node.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct NodeDriver {
-    /// Its unframed answers by RPC method; nodes with equal answers share one copy.
-    #[serde(rename = "alike", with = "json::answers")]
-    pub answers: Arc<BTreeMap<String, Bytes>>,
-    /// Its answer to NodeGetInfo, which differs on every node.
-    #[serde(with = "json::answer")]
-    pub info: Option<Bytes>,
-    /// Its topology segments: its own and ours.
-    #[serde(rename = "place")]
-    pub segments: Box<[Segment]>,
-    /// The time of its first complete list of volumes, in ms since 1970; zero if none.
-    pub listed: u64,
-    /// Since when its node no longer names it, in ms since 1970. Its answers stay valid, because it
-    /// may come back.
-    #[serde(default)]
-    pub gone: Option<u64>,
+record! {
+    /// A driver at a node.
+    #[derive(Default)]
+    #[serde(deny_unknown_fields)]
+    pub struct NodeDriver {
+        /// Its unframed answers by RPC method; nodes with equal answers share one copy.
+        #[serde(rename = "alike", with = "json")]
+        pub answers: Arc<BTreeMap<String, Bytes>> = 1 (btree_map = "string, bytes"),
+        /// Its answer to NodeGetInfo, which differs on every node.
+        #[serde(with = "json")]
+        pub info: Option<Bytes> = 2 (bytes = "bytes", optional),
+        /// Its topology segments: its own and ours.
+        #[serde(rename = "place")]
+        pub segments: Box<[Segment]> = 3 (message, repeated),
+        /// The time of its first complete list of volumes, in ms since 1970; zero if none.
+        pub listed: u64 = 4 (uint64),
+        /// Since when its node no longer names it, in ms since 1970. Its answers stay valid,
+        /// because it may come back.
+        #[serde(default)]
+        pub gone: Option<u64> = 5 (uint64, optional),
+    }
 }
 
-/// The capabilities that a driver's front reports, whatever single nodes report later.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Profile {
-    /// The unframed answers by RPC method.
-    #[serde(with = "json::answers")]
-    pub answers: Arc<BTreeMap<String, Bytes>>,
-    /// Since when it holds, in ms since 1970.
-    pub since: u64,
-    /// Up to three of the nodes that agreed, or the one that an operator chose.
-    pub from: Vec<NodeName>,
+record! {
+    /// The capabilities that a driver's front reports, whatever single nodes report later.
+    #[derive(Default)]
+    #[serde(deny_unknown_fields)]
+    pub struct Profile {
+        /// The unframed answers by RPC method.
+        #[serde(with = "json")]
+        pub answers: Arc<BTreeMap<String, Bytes>> = 1 (btree_map = "string, bytes"),
+        /// Since when it holds, in ms since 1970.
+        pub since: u64 = 2 (uint64),
+        /// Up to three of the nodes that agreed, or the one that an operator chose.
+        pub from: Vec<NodeName> = 3 (string, repeated),
+    }
 }
 
 impl Profile {
@@ -128,31 +136,34 @@ impl Profile {
     }
 }
 
-/// A node that ever linked.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Node {
-    /// The time of its first link, in ms since 1970.
-    pub since: u64,
-    /// The time at which an operator removed it, in ms since 1970.
-    pub removed: Option<u64>,
+record! {
+    /// A node that ever linked.
+    #[derive(Default)]
+    #[serde(deny_unknown_fields)]
+    pub struct Node {
+        /// The time of its first link, in ms since 1970.
+        pub since: u64 = 1 (uint64),
+        /// The time at which an operator removed it, in ms since 1970.
+        pub removed: Option<u64> = 2 (uint64, optional),
+    }
 }
 
-/// The holder of a direct volume: a pod of that node uses it, or may use it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Holder {
-    /// The node.
-    pub node: NodeName,
-    /// Grows with each lease that is granted to anybody.
-    pub epoch: u64,
-    /// The UID of the pod that it is published to; empty if unknown.
-    pub pod: Box<str>,
-    /// Since when that pod has it, in ms since 1970.
-    pub since: u64,
-    /// True if the node has it by its own word, which no MAC proved.
-    #[serde(default, skip_serializing_if = "is_false")]
-    pub unproven: bool,
+record! {
+    /// The holder of a direct volume: a pod of that node uses it, or may use it.
+    #[serde(deny_unknown_fields)]
+    pub struct Holder {
+        /// The node.
+        pub node: NodeName = 1 (string),
+        /// Grows with each lease that is granted to anybody.
+        pub epoch: u64 = 2 (uint64),
+        /// The UID of the pod that it is published to; empty if unknown.
+        pub pod: Box<str> = 3 (string),
+        /// Since when that pod has it, in ms since 1970.
+        pub since: u64 = 4 (uint64),
+        /// True if the node has it by its own word, which no MAC proved.
+        #[serde(default, skip_serializing_if = "is_false")]
+        pub unproven: bool = 5 (bool),
+    }
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
@@ -160,58 +171,63 @@ fn is_false(value: &bool) -> bool {
     !value
 }
 
-/// A node's word that it holds a volume, which no MAC proved and which contradicts the record or
-/// another node's word.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct LeaseClaim {
-    /// The node.
-    pub node: NodeName,
-    /// The epoch that it states.
-    pub epoch: u64,
-    /// Since when it says so, in ms since 1970.
-    pub since: u64,
+record! {
+    /// A node's word that it holds a volume, which no MAC proved and which contradicts the record
+    /// or another node's word.
+    #[serde(deny_unknown_fields)]
+    pub struct LeaseClaim {
+        /// The node.
+        pub node: NodeName = 1 (string),
+        /// The epoch that it states.
+        pub epoch: u64 = 2 (uint64),
+        /// Since when it says so, in ms since 1970.
+        pub since: u64 = 3 (uint64),
+    }
 }
 
-/// The attachment of a direct volume, done or attempted (ControllerPublishVolume).
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Attached {
-    /// The node.
-    pub node: NodeName,
-    /// The node's id at the driver at that time. It is detached by this id, even if the driver
-    /// renames the node.
-    pub id: Box<str>,
-    /// The time of the attachment, in ms since 1970.
-    pub since: u64,
+record! {
+    /// The attachment of a direct volume, done or attempted (ControllerPublishVolume).
+    #[serde(deny_unknown_fields)]
+    pub struct Attached {
+        /// The node.
+        pub node: NodeName = 1 (string),
+        /// The node's id at the driver at that time. It is detached by this id, even if the driver
+        /// renames the node.
+        pub id: Box<str> = 2 (string),
+        /// The time of the attachment, in ms since 1970.
+        pub since: u64 = 3 (uint64),
+    }
 }
 
-/// A lease that an operator revoked, until the node is granted the volume again.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Broken {
-    /// The node.
-    pub node: NodeName,
-    /// The epoch of the revocation: all earlier epochs of the node are void.
-    pub epoch: u64,
+record! {
+    /// A lease that an operator revoked, until the node is granted the volume again.
+    #[serde(deny_unknown_fields)]
+    pub struct Broken {
+        /// The node.
+        pub node: NodeName = 1 (string),
+        /// The epoch of the revocation: all earlier epochs of the node are void.
+        pub epoch: u64 = 2 (uint64),
+    }
 }
 
-/// The lease of a direct volume. A record without content is not kept.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct LeaseRecord {
-    /// The current holder.
-    #[serde(rename = "owner")]
-    pub holder: Option<Holder>,
-    /// The attachment. It differs from the holder's node only in a store restored from an older
-    /// copy.
-    pub attached: Option<Attached>,
-    /// The revoked leases, the latest last; each node once.
-    pub broken: Vec<Broken>,
-    /// The unproven words of nodes, each node once. While there is no holder, they keep the volume
-    /// from everybody.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub claims: Vec<LeaseClaim>,
+record! {
+    /// The lease of a direct volume. A record without content is not kept.
+    #[derive(Default)]
+    #[serde(deny_unknown_fields)]
+    pub struct LeaseRecord {
+        /// The current holder.
+        #[serde(rename = "owner")]
+        pub holder: Option<Holder> = 1 (message, optional),
+        /// The attachment. It differs from the holder's node only in a store restored from an older
+        /// copy.
+        pub attached: Option<Attached> = 2 (message, optional),
+        /// The revoked leases, the latest last; each node once.
+        pub broken: Vec<Broken> = 3 (message, repeated),
+        /// The unproven words of nodes, each node once. While there is no holder, they keep the
+        /// volume from everybody.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        pub claims: Vec<LeaseClaim> = 4 (message, repeated),
+    }
 }
 
 impl LeaseRecord {
@@ -222,22 +238,24 @@ impl LeaseRecord {
     }
 }
 
-/// The node that carries out the calls of a shared driver.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Elected {
-    /// The node.
-    pub node: NodeName,
-    /// The nodes elected before it, where calls may still begin.
-    pub before: Vec<Earlier>,
+record! {
+    /// The node that carries out the calls of a shared driver.
+    pub struct Elected {
+        /// The node.
+        pub node: NodeName = 1 (string),
+        /// The nodes elected before it, where calls may still begin.
+        pub before: Vec<Earlier> = 2 (message, repeated),
+    }
 }
 
-/// A node that was elected before another one.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Earlier {
-    /// The node.
-    pub node: NodeName,
-    /// The end of the time in which calls may begin there, in ms since 1970.
-    pub until: u64,
+record! {
+    /// A node that was elected before another one.
+    pub struct Earlier {
+        /// The node.
+        pub node: NodeName = 1 (string),
+        /// The end of the time in which calls may begin there, in ms since 1970.
+        pub until: u64 = 2 (uint64),
+    }
 }
 
 impl Elected {

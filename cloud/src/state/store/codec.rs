@@ -1,31 +1,32 @@
 //! Changes as bytes: a table, a key and a value. All backends store the same bytes.
 //!
-//! A value is a protobuf message: fields may be added, and a number is never used again. An
-//! undecodable record is an error, and is never skipped.
+//! A value is the protobuf message that `record!` makes of a record. An undecodable record is an
+//! error, and is never skipped.
 
-use std::collections::HashMap;
-use std::hash::Hash;
-use std::str::FromStr;
 use std::sync::Arc;
 
 use prost::Message;
 use proto::control::leader::LeaderEpoch;
-use proto::names::{DriverName, IdentityError, NodeName};
+use proto::csi::Id;
+use proto::names::DriverName;
+use proto::names::certificate::Subject;
 
-use crate::state::record::{
-    Attached, Broken, Change, Earlier, Elected, Holder, Home, Intent, LeaseClaim, LeaseRecord,
-    Node, Profile,
-};
+use crate::state::field::{Field, Names, RecordError};
+use crate::state::key;
+use crate::state::key::KeyError;
+use crate::state::record::Change;
 use crate::state::store::backend::StoreError;
-use crate::state::store::key;
-use crate::state::store::key::KeyError;
 use crate::state::store::table::Table;
-use crate::state::store::trust_codec;
-use crate::state::store::trust_codec::TrustCodecError;
-use crate::state::store::value::{
-    AttachedValue, BrokenValue, EarlierValue, ElectedValue, EpochValue, HolderValue, HomeValue,
-    IntentValue, LeaseClaimValue, LeaseValue, NodeDriverValue, NodeValue, ProfileValue,
-};
+use crate::state::trust::{TokenId, TrustChange};
+
+/// The keys of the epochs: the last one of leases, and that of the last leader.
+const LAST: &[u8] = b"last";
+const LEADER: &[u8] = b"leader";
+/// The only key of the table of secrets.
+const OWN: &[u8] = b"own";
+/// The kinds of names in the keys of revocations.
+const NODE: &str = "node";
+const FRONT: &str = "front";
 
 /// A change as bytes; without a value the record is removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,73 +36,45 @@ pub(super) struct Row {
     pub(super) value: Option<Vec<u8>>,
 }
 
-/// The reason why bytes are no record.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum CodecError {
-    #[error(transparent)]
-    Key(#[from] KeyError),
-    #[error("it holds a name that is none")]
-    Name(#[from] IdentityError),
-    #[error("its value is not the protobuf message that it should be")]
-    Value(#[from] prost::DecodeError),
-    #[error(transparent)]
-    Trust(#[from] TrustCodecError),
+#[derive(Message)]
+struct StoredEpoch {
+    #[prost(uint64, tag = "1")]
+    last: u64,
 }
 
 /// Encodes a change.
 pub(super) fn encode(change: &Change) -> Row {
     let (key, value) = match change {
-        Change::Home(driver, id, home) => (
-            key::of_id(driver, id),
-            home.as_ref().map(|home| HomeValue::from(home).encode_to_vec()),
-        ),
-        Change::Intent(driver, id, intent) => (
-            key::of_id(driver, id),
-            intent.as_ref().map(|intent| IntentValue::from(intent).encode_to_vec()),
-        ),
-        Change::NodeDriver(driver, node, at) => (
-            key::of_node(driver, node),
-            at.as_ref().map(|at| NodeDriverValue::from(at).encode_to_vec()),
-        ),
-        Change::Node(name, node) => {
-            let value =
-                node.as_ref().map(|node| NodeValue { since: node.since, removed: node.removed });
-            (name.as_str().into(), value.map(|value| value.encode_to_vec()))
-        }
-        Change::Elected(driver, elected) => {
-            let value = elected.as_ref().map(|elected| ElectedValue::from(elected).encode_to_vec());
-            (driver.as_str().into(), value)
-        }
-        Change::Profile(driver, profile) => (
-            driver.as_str().into(),
-            profile.as_ref().map(|profile| ProfileValue::from(profile).encode_to_vec()),
-        ),
-        Change::Lease(driver, id, lease) => (
-            key::of_id(driver, id),
-            lease.as_ref().map(|lease| LeaseValue::from(lease).encode_to_vec()),
-        ),
-        Change::Epoch(last) => (LAST.into(), Some(EpochValue { last: *last }.encode_to_vec())),
+        Change::Home(driver, id, home) => (key::of_id(driver, id), bytes(home.as_ref())),
+        Change::Intent(driver, id, intent) => (key::of_id(driver, id), bytes(intent.as_ref())),
+        Change::Lease(driver, id, lease) => (key::of_id(driver, id), bytes(lease.as_ref())),
+        Change::NodeDriver(driver, node, at) => (key::of_node(driver, node), bytes(at.as_ref())),
+        Change::Node(name, node) => (name.as_str().into(), bytes(node.as_ref())),
+        Change::Elected(driver, elected) => (driver.as_str().into(), bytes(elected.as_ref())),
+        Change::Profile(driver, profile) => (driver.as_str().into(), bytes(profile.as_ref())),
+        Change::Epoch(last) => (LAST.into(), Some(StoredEpoch { last: *last }.encode_to_vec())),
         Change::LeaderEpoch(LeaderEpoch(last)) => {
-            (LEADER.into(), Some(EpochValue { last: *last }.encode_to_vec()))
+            (LEADER.into(), Some(StoredEpoch { last: *last }.encode_to_vec()))
         }
-        Change::Trust(change) => trust_codec::encode(change),
+        Change::Trust(TrustChange::Secrets(secrets)) => (OWN.into(), bytes(Some(secrets))),
+        Change::Trust(TrustChange::Token(id, token)) => (id.as_str().into(), bytes(token.as_ref())),
+        Change::Trust(TrustChange::Revocation(subject, revocation)) => {
+            (of_subject(subject), bytes(revocation.as_ref()))
+        }
     };
     Row { table: Table::of(change), key, value }
 }
 
-/// The keys of the epochs: the last one of leases, and that of the last leader.
-const LAST: &[u8] = b"last";
-const LEADER: &[u8] = b"leader";
-
-/// Decodes changes. Equal names share one copy: a million homes are at thousands of nodes.
-#[derive(Default)]
-pub(super) struct Decoder {
-    drivers: HashMap<Box<str>, DriverName>,
-    nodes: HashMap<Box<str>, NodeName>,
+fn bytes<R: Field<Stored: Message>>(record: Option<&R>) -> Option<Vec<u8>> {
+    record.map(|record| record.store().encode_to_vec())
 }
 
+/// Decodes changes. Equal names share one copy.
+#[derive(Default)]
+pub(super) struct Decoder(Names);
+
 impl Decoder {
-    /// The change that sets this record.
+    /// Returns the change that sets this record.
     ///
     /// # Errors
     /// [`StoreError::Record`] if the key or the value is none of this table.
@@ -111,10 +84,10 @@ impl Decoder {
         key: &[u8],
         value: &[u8],
     ) -> Result<Change, StoreError> {
-        self.change(table, key, value).map_err(|source| unreadable(table, key, source))
+        self.change(table, key, Some(value)).map_err(|source| unreadable(table, key, source))
     }
 
-    /// The change that removes this record; none of one that is never removed.
+    /// Returns the change that removes this record, or `None` for one that is never removed.
     ///
     /// # Errors
     /// [`StoreError::Record`] if the key is none of this table.
@@ -123,174 +96,101 @@ impl Decoder {
         table: Table,
         key: &[u8],
     ) -> Result<Option<Change>, StoreError> {
-        self.removed(table, key).map_err(|source| unreadable(table, key, source))
-    }
-
-    fn elected(&mut self, value: ElectedValue) -> Result<Elected, CodecError> {
-        let mut before = Vec::with_capacity(value.before.len());
-        for EarlierValue { node, until } in value.before {
-            before.push(Earlier { node: self.node(&node)?, until });
+        match self.change(table, key, None) {
+            Ok(change) => Ok(Some(change)),
+            Err(RecordError::Removed) => Ok(None),
+            Err(source) => Err(unreadable(table, key, source)),
         }
-        Ok(Elected { node: self.node(&value.node)?, before })
     }
 
-    fn removed(&mut self, table: Table, key: &[u8]) -> Result<Option<Change>, CodecError> {
-        Ok(Some(match table {
-            Table::Homes => {
-                let (driver, rest) = self.driver(key)?;
-                Change::Home(driver, key::id(rest)?, None)
-            }
-            Table::Intents => {
-                let (driver, rest) = self.driver(key)?;
-                Change::Intent(driver, key::id(rest)?, None)
-            }
-            Table::NodeDrivers => {
-                let (driver, rest) = self.driver(key)?;
-                Change::NodeDriver(driver, self.node(key::text(rest)?)?, None)
-            }
-            Table::Nodes => Change::Node(self.node(key::text(key)?)?, None),
-            Table::Elected => Change::Elected(named(&mut self.drivers, key::text(key)?)?, None),
-            Table::Profiles => Change::Profile(named(&mut self.drivers, key::text(key)?)?, None),
-            Table::Leases => {
-                let (driver, rest) = self.driver(key)?;
-                Change::Lease(driver, key::id(rest)?, None)
-            }
-            Table::Tokens => Change::Trust(trust_codec::removed_token(key)?),
-            Table::Revocations => Change::Trust(trust_codec::removed_revocation(key)?),
-            Table::Epochs | Table::Secrets => return Ok(None),
-        }))
-    }
-
-    fn change(&mut self, table: Table, key: &[u8], value: &[u8]) -> Result<Change, CodecError> {
+    fn change(
+        &mut self,
+        table: Table,
+        key: &[u8],
+        value: Option<&[u8]>,
+    ) -> Result<Change, RecordError> {
         Ok(match table {
             Table::Homes => {
-                let (driver, rest) = self.driver(key)?;
-                Change::Home(driver, key::id(rest)?, Some(self.home(HomeValue::decode(value)?)?))
+                let (driver, id) = self.driver_and_id(key)?;
+                Change::Home(driver, id, self.record(value)?)
             }
             Table::Intents => {
-                let (driver, rest) = self.driver(key)?;
-                Change::Intent(
-                    driver,
-                    key::id(rest)?,
-                    Some(self.intent(IntentValue::decode(value)?)?),
-                )
-            }
-            Table::NodeDrivers => {
-                let (driver, rest) = self.driver(key)?;
-                let node = self.node(key::text(rest)?)?;
-                Change::NodeDriver(driver, node, Some(NodeDriverValue::decode(value)?.into()))
-            }
-            Table::Nodes => {
-                let NodeValue { since, removed } = NodeValue::decode(value)?;
-                Change::Node(self.node(key::text(key)?)?, Some(Node { since, removed }))
-            }
-            Table::Elected => {
-                let driver = named(&mut self.drivers, key::text(key)?)?;
-                Change::Elected(driver, Some(self.elected(ElectedValue::decode(value)?)?))
-            }
-            Table::Profiles => {
-                let driver = named(&mut self.drivers, key::text(key)?)?;
-                Change::Profile(driver, Some(self.profile(ProfileValue::decode(value)?)?))
+                let (driver, id) = self.driver_and_id(key)?;
+                Change::Intent(driver, id, self.record(value)?)
             }
             Table::Leases => {
-                let (driver, rest) = self.driver(key)?;
-                Change::Lease(driver, key::id(rest)?, Some(self.lease(LeaseValue::decode(value)?)?))
+                let (driver, id) = self.driver_and_id(key)?;
+                Change::Lease(driver, id, self.record(value)?)
             }
-            Table::Epochs if key == LAST => Change::Epoch(EpochValue::decode(value)?.last),
-            Table::Epochs if key == LEADER => {
-                Change::LeaderEpoch(LeaderEpoch(EpochValue::decode(value)?.last))
+            Table::NodeDrivers => {
+                let (driver, node) = key::split(key)?;
+                let node = self.0.node(key::text(node)?)?;
+                Change::NodeDriver(self.0.driver(driver)?, node, self.record(value)?)
             }
-            Table::Secrets => Change::Trust(trust_codec::secrets(key, value)?),
-            Table::Tokens => Change::Trust(trust_codec::token(key, value)?),
-            Table::Revocations => Change::Trust(trust_codec::revocation(key, value)?),
-            Table::Epochs => return Err(KeyError::Key.into()),
+            Table::Nodes => Change::Node(self.0.node(key::text(key)?)?, self.record(value)?),
+            Table::Elected => Change::Elected(self.0.driver(key::text(key)?)?, self.record(value)?),
+            Table::Profiles => {
+                Change::Profile(self.0.driver(key::text(key)?)?, self.record(value)?)
+            }
+            Table::Epochs => {
+                let StoredEpoch { last } = StoredEpoch::decode(value.ok_or(RecordError::Removed)?)?;
+                match key {
+                    LAST => Change::Epoch(last),
+                    LEADER => Change::LeaderEpoch(LeaderEpoch(last)),
+                    _ => return Err(KeyError::Key.into()),
+                }
+            }
+            Table::Secrets => {
+                let secrets = self.record(value)?.ok_or(RecordError::Removed)?;
+                if key != OWN {
+                    return Err(KeyError::Key.into());
+                }
+                Change::Trust(TrustChange::Secrets(secrets))
+            }
+            Table::Tokens => {
+                let id =
+                    TokenId::try_from(key::text(key)?.to_owned()).map_err(|_| KeyError::Key)?;
+                Change::Trust(TrustChange::Token(id, self.record(value)?))
+            }
+            Table::Revocations => {
+                Change::Trust(TrustChange::Revocation(subject(key)?, self.record(value)?))
+            }
         })
     }
 
-    fn driver<'a>(&mut self, key: &'a [u8]) -> Result<(DriverName, &'a [u8]), CodecError> {
-        let (driver, rest) = key::split(key)?;
-        Ok((named(&mut self.drivers, driver)?, rest))
+    fn driver_and_id(&mut self, key: &[u8]) -> Result<(DriverName, Id), RecordError> {
+        let (driver, id) = key::split(key)?;
+        Ok((self.0.driver(driver)?, key::id(id)?))
     }
 
-    fn node(&mut self, name: &str) -> Result<NodeName, CodecError> {
-        Ok(named(&mut self.nodes, name)?)
-    }
-
-    fn home(&mut self, value: HomeValue) -> Result<Home, CodecError> {
-        let source = value
-            .source
-            .map(|source| key::id_of(source.kind, &source.method, source.text))
-            .transpose()?;
-        Ok(Home {
-            node: self.node(&value.node)?,
-            name: value.name.map(Into::into),
-            entry: value.entry,
-            claim: value.claim.map(|claim| Box::new(claim.into())),
-            parameters: value.parameters.map(|parameters| Box::new(parameters.ours)),
-            source: source.map(Box::new),
-            since: value.since,
-            absent: value.absent,
-            lost: value.lost,
-            conflicts: value
-                .conflicts
-                .iter()
-                .map(|node| self.node(node))
-                .collect::<Result<_, _>>()?,
-        })
-    }
-
-    fn lease(&mut self, value: LeaseValue) -> Result<LeaseRecord, CodecError> {
-        let mut lease = LeaseRecord::default();
-        if let Some(HolderValue { node, epoch, pod, since, unproven }) = value.holder {
-            let node = self.node(&node)?;
-            lease.holder = Some(Holder { node, epoch, pod: pod.into(), since, unproven });
-        }
-        if let Some(AttachedValue { node, id, since }) = value.attached {
-            lease.attached = Some(Attached { node: self.node(&node)?, id: id.into(), since });
-        }
-        for BrokenValue { node, epoch } in value.broken {
-            lease.broken.push(Broken { node: self.node(&node)?, epoch });
-        }
-        for LeaseClaimValue { node, epoch, since } in value.claims {
-            lease.claims.push(LeaseClaim { node: self.node(&node)?, epoch, since });
-        }
-        Ok(lease)
-    }
-
-    fn profile(&mut self, value: ProfileValue) -> Result<Profile, CodecError> {
-        Ok(Profile {
-            answers: Arc::new(value.answers),
-            since: value.since,
-            from: value.from.iter().map(|node| self.node(node)).collect::<Result<_, _>>()?,
-        })
-    }
-
-    fn intent(&mut self, value: IntentValue) -> Result<Intent, CodecError> {
-        Ok(Intent {
-            node: self.node(&value.node)?,
-            since: value.since,
-            until: value.until,
-            made: value.made.map(Into::into),
-            claim: value.claim.map(|claim| Box::new(claim.into())),
-            attempts: value.attempts,
-            direct: value.direct,
-        })
+    fn record<R>(&mut self, value: Option<&[u8]>) -> Result<Option<R>, RecordError>
+    where
+        R: Field<Stored: Message + Default>,
+    {
+        value.map(|value| R::load(R::Stored::decode(value)?, &mut self.0)).transpose()
     }
 }
 
-fn unreadable(table: Table, key: &[u8], source: CodecError) -> StoreError {
+/// The key of a revocation: the kind of its name, NUL, and the name.
+fn of_subject(subject: &Subject) -> Vec<u8> {
+    let (kind, name) = match subject {
+        Subject::Node(node) => (NODE, node.as_str()),
+        Subject::Front(front) => (FRONT, front.as_str()),
+    };
+    [kind, "\0", name].concat().into()
+}
+
+fn subject(key: &[u8]) -> Result<Subject, RecordError> {
+    let (kind, name) = key::split(key)?;
+    let name = key::text(name)?;
+    match kind {
+        NODE => Ok(Subject::Node(name.parse()?)),
+        FRONT => Ok(Subject::Front(name.parse()?)),
+        _ => Err(KeyError::Key.into()),
+    }
+}
+
+fn unreadable(table: Table, key: &[u8], source: RecordError) -> StoreError {
     let key = key.escape_ascii().to_string();
     StoreError::Record { table: table.name(), key, source: Arc::new(source) }
-}
-
-fn named<N>(known: &mut HashMap<Box<str>, N>, name: &str) -> Result<N, IdentityError>
-where
-    N: Clone + Hash + Eq + FromStr<Err = IdentityError>,
-{
-    if let Some(known) = known.get(name) {
-        return Ok(known.clone());
-    }
-    let new: N = name.parse()?;
-    known.insert(name.into(), new.clone());
-    Ok(new)
 }

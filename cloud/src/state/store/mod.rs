@@ -10,7 +10,6 @@ pub(crate) mod examine;
 mod existing;
 pub mod file;
 mod format;
-mod key;
 pub mod leadership;
 pub mod measured;
 pub mod memory;
@@ -18,9 +17,7 @@ pub mod replica;
 pub mod replicated;
 mod table;
 pub mod transfer;
-mod trust_codec;
 pub mod url;
-mod value;
 mod write_loop;
 pub mod writer;
 

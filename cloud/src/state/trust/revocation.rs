@@ -3,19 +3,22 @@
 //! They are told apart by serial, not by time: clocks differ, and certificates begin in the past.
 
 use proto::names::certificate::Serial;
-use serde::{Deserialize, Serialize};
+
+use crate::state::field::record;
 
 /// The serials that are kept of one name. Each renewal adds one, and the last ones count.
 const ALLOWED: usize = 16;
 
-/// The revocation of a name: of a node, or of a socket relay.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Revocation {
-    /// The time at which the name was revoked, in ms since 1970.
-    pub since: u64,
-    /// The serials that count all the same, the last one issued last.
-    pub allowed: Vec<Serial>,
+record! {
+    /// The revocation of a name: of a node, or of a socket relay.
+    #[derive(Default)]
+    #[serde(deny_unknown_fields)]
+    pub struct Revocation {
+        /// The time at which the name was revoked, in ms since 1970.
+        pub since: u64 = 1 (uint64),
+        /// The serials that count all the same, the last one issued last.
+        pub allowed: Vec<Serial> = 2 (string, repeated),
+    }
 }
 
 impl Revocation {

@@ -5,25 +5,28 @@
 
 use std::fmt;
 
+use bytes::Bytes;
 use ring::rand::{SecureRandom, SystemRandom};
 use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
+use crate::state::field::{Field, Names, RecordError, record, sized};
 use crate::state::json;
 
 /// A secret key of 32 bytes. Its `Debug` does not show it. It is overwritten when it is dropped.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct SecretKey(#[serde(with = "json::digest")] [u8; 32]);
+pub struct SecretKey(#[serde(with = "json")] [u8; 32]);
 
-/// The secret keys of csi-cloud.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Secrets {
-    /// For QUIC's stateless resets and address tokens.
-    pub resets: SecretKey,
-    /// For the MACs of leases of direct volumes.
-    pub leases: SecretKey,
+record! {
+    /// The secret keys of csi-cloud.
+    #[serde(deny_unknown_fields)]
+    pub struct Secrets {
+        /// For QUIC's stateless resets and address tokens.
+        pub resets: SecretKey = 1 (bytes = "bytes"),
+        /// For the MACs of leases of direct volumes.
+        pub leases: SecretKey = 2 (bytes = "bytes"),
+    }
 }
 
 /// The system has no random numbers.
@@ -57,6 +60,18 @@ impl SecretKey {
     /// The secret bytes. Never log them.
     pub fn expose(&self) -> &[u8; 32] {
         &self.0
+    }
+}
+
+impl Field for SecretKey {
+    type Stored = Bytes;
+
+    fn store(&self) -> Bytes {
+        Bytes::copy_from_slice(&self.0)
+    }
+
+    fn load(stored: Bytes, _: &mut Names) -> Result<Self, RecordError> {
+        sized("secret key", &stored).map(Self)
     }
 }
 

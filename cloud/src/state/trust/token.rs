@@ -8,6 +8,7 @@ use std::str::FromStr;
 
 use base64::Engine;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use bytes::Bytes;
 use proto::names::NodeName;
 use proto::names::certificate::Serial;
 use ring::digest::{SHA256, digest};
@@ -15,6 +16,7 @@ use ring::rand::{SecureRandom, SystemRandom};
 use serde::{Deserialize, Serialize};
 use subtle::ConstantTimeEq;
 
+use crate::state::field::{Field, Names, RecordError, record, sized};
 use crate::state::json;
 use crate::state::trust::secrets::NoRandomness;
 
@@ -26,7 +28,7 @@ const SECRET_LENGTH: usize = 43;
 /// A SHA-256.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Hash(#[serde(with = "json::digest")] pub [u8; 32]);
+pub struct Hash(#[serde(with = "json")] pub [u8; 32]);
 
 impl Hash {
     /// The hash of these bytes.
@@ -34,6 +36,18 @@ impl Hash {
         let mut hash = [0; 32];
         hash.copy_from_slice(digest(&SHA256, bytes).as_ref());
         Self(hash)
+    }
+}
+
+impl Field for Hash {
+    type Stored = Bytes;
+
+    fn store(&self) -> Bytes {
+        Bytes::copy_from_slice(&self.0)
+    }
+
+    fn load(stored: Bytes, _: &mut Names) -> Result<Self, RecordError> {
+        sized("hash", &stored).map(Self)
     }
 }
 
@@ -84,32 +98,34 @@ impl TokenId {
     }
 }
 
-/// The record of a token.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Token {
-    /// The node that may join with it.
-    pub node: NodeName,
-    /// The SHA-256 of its secret.
-    pub secret: Hash,
-    /// The time at which it was made, in ms since 1970.
-    pub created: u64,
-    /// The time at which it ends, in ms since 1970.
-    pub expires: u64,
-    /// Its use; none before.
-    pub used: Option<TokenUse>,
+record! {
+    /// The record of a token.
+    #[serde(deny_unknown_fields)]
+    pub struct Token {
+        /// The node that may join with it.
+        pub node: NodeName = 1 (string),
+        /// The SHA-256 of its secret.
+        pub secret: Hash = 2 (bytes = "bytes"),
+        /// The time at which it was made, in ms since 1970.
+        pub created: u64 = 3 (uint64),
+        /// The time at which it ends, in ms since 1970.
+        pub expires: u64 = 4 (uint64),
+        /// Its use; none before.
+        pub used: Option<TokenUse> = 5 (message, optional),
+    }
 }
 
-/// The use of a token.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct TokenUse {
-    /// The SHA-256 of the public key that got a certificate.
-    pub key: Hash,
-    /// The time of the first certificate, in ms since 1970.
-    pub at: u64,
-    /// The serial of the last certificate.
-    pub serial: Serial,
+record! {
+    /// The use of a token.
+    #[serde(deny_unknown_fields)]
+    pub struct TokenUse {
+        /// The SHA-256 of the public key that got a certificate.
+        pub key: Hash = 1 (bytes = "bytes"),
+        /// The time of the first certificate, in ms since 1970.
+        pub at: u64 = 2 (uint64),
+        /// The serial of the last certificate.
+        pub serial: Serial = 3 (string),
+    }
 }
 
 /// A token as an edge shows it. It cannot be printed.

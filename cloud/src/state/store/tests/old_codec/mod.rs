@@ -15,8 +15,8 @@ use prost::Message;
 use proto::control::leader::LeaderEpoch;
 use proto::names::{DriverName, IdentityError, NodeName};
 
-use crate::state::store::key;
-use crate::state::store::key::KeyError;
+use crate::state::key;
+use crate::state::key::KeyError;
 use crate::state::record::{
     Attached, Broken, Change, Earlier, Elected, Holder, Home, Intent, LeaseClaim, LeaseRecord,
     Node, Profile,

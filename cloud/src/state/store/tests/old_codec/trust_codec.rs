@@ -5,8 +5,8 @@ use prost::Message;
 use proto::names::IdentityError;
 use proto::names::certificate::{Serial, Subject};
 
-use crate::state::store::key;
-use crate::state::store::key::KeyError;
+use crate::state::key;
+use crate::state::key::KeyError;
 use crate::state::trust::{
     Hash, Revocation, SecretKey, Secrets, Token, TokenId, TokenUse, TrustChange,
 };

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use prost::Message;
 use proto::csi::Id;
 
-use crate::state::store::key::parts;
+use crate::state::key::parts;
 use crate::state::record::{
     Claim, Earlier, Elected, Home, Intent, LeaseRecord, NodeDriver, Profile, Segment,
 };
