@@ -6,9 +6,9 @@ use proto::csi::{Id, direct};
 use tracing::info;
 
 use super::request::IncomingCall;
+use crate::csi::create_journal::decided_otherwise;
 use crate::error::Error;
 use crate::nodes::node_call::Sender;
-use crate::state::create_journal::decided_otherwise;
 use crate::state::store::writer::Store;
 
 /// The decision, which the call then carries; none if the class leaves nothing open.

@@ -5,6 +5,7 @@
 
 pub mod capacity;
 pub mod create;
+pub mod create_journal;
 mod decide_direct;
 pub mod dispatch;
 mod failure_log;

@@ -1,7 +1,7 @@
 //! Knowledge about volumes, nodes and drivers, and pure decisions made from it.
 //!
 //! The store makes each change durable before anybody sees it. Its backends do the only I/O; all
-//! other files map records to decisions. May use: error, etcd, telemetry.
+//! other files map records to decisions. May use: etcd, telemetry.
 
 pub mod affinity;
 pub mod authority;
@@ -11,7 +11,6 @@ pub mod claims;
 pub mod colocated;
 pub mod condition;
 mod contest;
-pub mod create_journal;
 pub mod default_name;
 pub mod driver_info;
 pub mod driver_state;
