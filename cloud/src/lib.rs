@@ -39,11 +39,12 @@ use crate::relay::listen::RelayListener;
 use crate::state::listed;
 use crate::state::policy::Policy;
 use crate::state::store::leadership::{Leadership, Role};
-use crate::state::store::measured::Measured;
+use crate::state::store::measured::{CommitMetrics, Measured};
 use crate::state::store::replicated::Joining;
 use crate::state::store::url::Opened;
 use crate::state::store::writer::Store;
 use crate::telemetry::calls::Calls;
+use crate::telemetry::metrics::Commits;
 
 pub mod admin;
 pub mod cli;
@@ -365,6 +366,12 @@ async fn publish(
     Ok(state)
 }
 
+impl CommitMetrics for Commits {
+    fn ended(&self, changes: usize, took: Duration, is_durable: bool) {
+        self.count(changes, took, is_durable);
+    }
+}
+
 /// Opens the store. A large one takes seconds, during which `/livez` answers.
 async fn open(
     config: &Config,
@@ -372,7 +379,7 @@ async fn open(
     health: &Health,
     tasks: &Tasks,
 ) -> anyhow::Result<Store> {
-    let commits = calls.metrics.commits();
+    let commits = Box::new(calls.metrics.commits());
     let not_opened = "the store was not opened";
     let at = config.store.clone();
     match tokio::task::spawn_blocking(move || at.open()).await.context(not_opened)?? {

@@ -198,7 +198,7 @@ mod tests {
         let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let at: EtcdAt = format!("etcd://{nobody}/edge-csi").parse().unwrap();
         let replica = Replica { name: "a".into(), endpoints: Vec::new() };
-        let commits = Metrics::default().commits();
+        let commits = Box::new(Metrics::default().commits());
         let cluster = Joining::new(&at, replica, commits).unwrap().cluster();
         let health = Health::default();
         health.joins(cluster.clone());

@@ -1,7 +1,7 @@
 //! Knowledge about volumes, nodes and drivers, and pure decisions made from it.
 //!
 //! The store makes each change durable before anybody sees it. Its backends do the only I/O; all
-//! other files map records to decisions. May use: etcd, telemetry.
+//! other files map records to decisions. May use: etcd.
 
 pub mod affinity;
 pub mod authority;

@@ -414,7 +414,7 @@ pub struct Commits {
 
 impl Commits {
     /// Records a commit with this number of changes.
-    pub fn ended(&self, changes: usize, took: Duration, is_durable: bool) {
+    pub fn count(&self, changes: usize, took: Duration, is_durable: bool) {
         self.commits.inc();
         self.failures.inc_by(u64::from(!is_durable));
         self.seconds.observe(took.as_secs_f64());

@@ -15,7 +15,7 @@ use crate::telemetry::metrics::Metrics;
 async fn join(server: &EtcdServer, name: &str, tasks: &Tasks) -> AdminState {
     let endpoints = vec!["wss://a:1".parse().unwrap()];
     let replica = Replica { name: name.into(), endpoints };
-    let commits = Metrics::default().commits();
+    let commits = Box::new(Metrics::default().commits());
     let joining = Joining::new(&server.at("edge-csi"), replica, commits).unwrap();
     admin_state_over(Store::join(joining.cluster(), tasks).await.unwrap(), tasks)
 }

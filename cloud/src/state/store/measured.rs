@@ -1,20 +1,27 @@
 //! A backend that counts and times the commits of another.
 
+use std::time::Duration;
+
 use tokio::time::Instant;
 
 use super::backend::{Backend, StoreError};
 use crate::state::record::Change;
-use crate::telemetry::metrics::Commits;
+
+/// The metrics that commits report to.
+pub trait CommitMetrics: Send + Sync {
+    /// Records a commit with this number of changes.
+    fn ended(&self, changes: usize, took: Duration, is_durable: bool);
+}
 
 /// A backend with measured commits.
 pub struct Measured {
     backend: Box<dyn Backend>,
-    commits: Commits,
+    commits: Box<dyn CommitMetrics>,
 }
 
 impl Measured {
     /// Measures the commits of this backend.
-    pub fn new(backend: Box<dyn Backend>, commits: Commits) -> Self {
+    pub fn new(backend: Box<dyn Backend>, commits: Box<dyn CommitMetrics>) -> Self {
         Self { backend, commits }
     }
 }
@@ -57,7 +64,7 @@ mod tests {
     #[test]
     fn commits_and_failures_are_counted() {
         let metrics = Metrics::default();
-        let mut store = Measured::new(Box::new(Full), metrics.commits());
+        let mut store = Measured::new(Box::new(Full), Box::new(metrics.commits()));
         let change = Change::Node("n1".parse().unwrap(), None);
         store.commit(std::slice::from_ref(&change)).unwrap();
         let full = store.commit(&[change.clone(), change]);

@@ -45,8 +45,8 @@ fn all_is_written_with_its_labels() {
     metrics.slow(&driver);
     metrics.slow(&driver);
     metrics.api_request("CSIDriver apply", "conflict", Duration::from_millis(3));
-    metrics.commits().ended(1, Duration::from_millis(3), true);
-    metrics.commits().ended(2, Duration::from_millis(3), false);
+    metrics.commits().count(1, Duration::from_millis(3), true);
+    metrics.commits().count(2, Duration::from_millis(3), false);
     let text = metrics.text(&now());
     for line in [
         "edge_csi_records_bytes 10",

@@ -79,7 +79,7 @@ impl Replicas {
                 name: format!("c{at}"),
                 endpoints: vec![format!("wss://{address}").parse()?],
             },
-            commits: Metrics::default().commits(),
+            commits: Box::new(Metrics::default().commits()),
         };
         let store = Store::join(joining.cluster(), &process.tasks).await?;
         let run = CloudRun::start(&self.shape, store.clone(), process.clone())?;

@@ -24,7 +24,7 @@ use crate::etcd::request;
 use crate::etcd::request::ranges;
 use crate::state::store::backend::StoreError;
 use crate::state::store::leadership::Leadership;
-use crate::telemetry::metrics::Commits;
+use crate::state::store::measured::CommitMetrics;
 
 /// The lifetime of an order to promote a replica, in seconds.
 const PROMOTE: i64 = 60;
@@ -43,7 +43,7 @@ pub struct Cluster {
     /// The number of the last commit in the state here.
     pub(super) commit: watch::Sender<u64>,
     /// The metrics of commits; none for a command.
-    pub(super) commits: Option<Commits>,
+    pub(super) commits: Option<Box<dyn CommitMetrics>>,
     read_backs: AtomicU64,
     troubles: Mutex<BTreeMap<Work, Trouble>>,
 }
@@ -95,7 +95,7 @@ impl Cluster {
         (client, keys, url): (Client, Keys, String),
         me: Member,
         leadership: Leadership,
-        commits: Option<Commits>,
+        commits: Option<Box<dyn CommitMetrics>>,
     ) -> Self {
         let commit = watch::Sender::new(0);
         let read_backs = AtomicU64::new(0);

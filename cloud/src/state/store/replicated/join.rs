@@ -19,10 +19,10 @@ use crate::state::known::State;
 use crate::state::store::backend::StoreError;
 use crate::state::store::etcd_at::EtcdAt;
 use crate::state::store::leadership::Leadership;
+use crate::state::store::measured::CommitMetrics;
 use crate::state::store::replica::Replica;
 use crate::state::store::write_loop::Job;
 use crate::state::store::writer::Store;
-use crate::telemetry::metrics::Commits;
 
 /// The wait before etcd is tried again.
 const AGAIN: Duration = Duration::from_millis(500);
@@ -38,7 +38,7 @@ pub struct Joining {
     /// This replica.
     pub replica: Replica,
     /// The metrics of commits.
-    pub commits: Commits,
+    pub commits: Box<dyn CommitMetrics>,
 }
 
 impl Joining {
@@ -56,7 +56,11 @@ impl Joining {
     ///
     /// # Errors
     /// A file or an address cannot be used.
-    pub fn new(at: &EtcdAt, replica: Replica, commits: Commits) -> Result<Self, StoreError> {
+    pub fn new(
+        at: &EtcdAt,
+        replica: Replica,
+        commits: Box<dyn CommitMetrics>,
+    ) -> Result<Self, StoreError> {
         let client = at.client()?;
         Ok(Self { client, prefix: at.prefix.clone(), url: at.to_string(), replica, commits })
     }

@@ -52,7 +52,7 @@ impl Running {
             name: name.into(),
             endpoints: vec![format!("wss://{name}:1").parse().unwrap()],
         };
-        let commits = Metrics::default().commits();
+        let commits = Box::new(Metrics::default().commits());
         let joining = Joining::new(&server.at("edge-csi"), replica, commits).unwrap();
         let store = Store::join(joining.cluster(), &tasks).await.unwrap();
         Self { store, tasks }
