@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::circles::Graph;
 use crate::imports::{Import, To};
 use crate::manifest::Package;
-use crate::modules::{self, FileId, House};
+use crate::modules::{self, FileId, House, SourceFile};
 use crate::order::{DOCUMENT, Order};
 use crate::tree::Tree;
 
@@ -25,8 +25,41 @@ pub(crate) fn all(tree: &Tree, order: &Order, house: &House, imports: &[Import])
     }
     faults.extend(unreached(tree, order, house));
     faults.extend(upwards(order, house, imports).into_iter().map(|(_, text)| text));
+    faults.extend(parts(order, house, imports));
     faults.extend(circles(order, house, imports));
     faults
+}
+
+/// Files of a folder with parts that are in none of them, and imports against the order of parts.
+fn parts(order: &Order, house: &House, imports: &[Import]) -> BTreeSet<String> {
+    let mut faults = BTreeSet::new();
+    for folder in order.parts.iter().map(|part| &part.folder).collect::<BTreeSet<_>>() {
+        let below = format!("{folder}/");
+        for SourceFile { path, .. } in &house.files {
+            if path.starts_with(&below) && !path.ends_with("mod.rs") && part(order, path).is_none()
+            {
+                faults.insert(format!("{path}: {DOCUMENT} names it in no part of {folder}"));
+            }
+        }
+    }
+    for import in imports {
+        let To::File(to) = import.to else { continue };
+        let [from, to] = [import.from, to].map(|file| house.files[file].path.as_str());
+        let (Some(low), Some(high)) = (part(order, from), part(order, to)) else { continue };
+        let [low_part, high_part] = [low, high].map(|part| &order.parts[part]);
+        if low < high && low_part.folder == high_part.folder {
+            let (line, low, high) = (import.line, &low_part.name, &high_part.name);
+            faults.insert(format!("{from}:{line}: imports {to}, but {high} is above {low}"));
+        }
+    }
+    faults
+}
+
+/// The place of a file's part, by the longest path that names it.
+fn part(order: &Order, file: &str) -> Option<usize> {
+    let parts = order.parts.iter().enumerate();
+    let depths = parts.filter_map(|(place, part)| Some((part.depth(file)?, place)));
+    depths.max().map(|(_, place)| place)
 }
 
 /// Crates without a line, and lines without a crate.
@@ -77,10 +110,9 @@ fn root(package: &Package) -> &str {
 
 /// Reads the door plate of a module that is a room.
 fn plate(house: &House, package: usize, module: &[String], path: &str) -> Option<String> {
-    let opens = |file: &&modules::SourceFile| {
-        file.package == package && house.modules[file.module].path == module
-    };
-    let is_library = |file: &&modules::SourceFile| !module.is_empty() || file.path == path;
+    let opens =
+        |file: &&SourceFile| file.package == package && house.modules[file.module].path == module;
+    let is_library = |file: &&SourceFile| !module.is_empty() || file.path == path;
     let Some(file) = house.files.iter().filter(opens).find(is_library) else {
         return Some(format!("{path}: the room has no file with a `//!` door plate"));
     };

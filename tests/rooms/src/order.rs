@@ -1,7 +1,8 @@
 //! The order of crates and rooms, read from the one block in the architecture document.
 //!
 //! The block is fenced with the info string `rooms`. Each line is `crate: room room …` from the
-//! ground up, `crate: -` for a crate without rooms, or `crates: a < b < c ; a < d`.
+//! ground up, `crate: -` for a crate without rooms, or `crates: a < b < c ; a < d`. A large room
+//! has parts: `part FOLDER: name = file folder …`, a line for each part, from the ground up.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,6 +20,30 @@ pub(crate) struct Order {
     pub(crate) crates: BTreeMap<String, Option<Vec<String>>>,
     /// Each pair of a lower crate and one above it.
     below: BTreeSet<(String, String)>,
+    /// The parts of folders, those of one folder from the ground up.
+    pub(crate) parts: Vec<Part>,
+}
+
+/// A part of a folder, which may become a folder of its own.
+#[derive(Debug)]
+pub(crate) struct Part {
+    /// The folder, such as `cloud/src/state`.
+    pub(crate) folder: String,
+    pub(crate) name: String,
+    /// The paths of its files and folders below `folder`, without `.rs`.
+    paths: Vec<String>,
+}
+
+impl Part {
+    /// The length of the longest of its paths that `file` is at or below, or `None`.
+    pub(crate) fn depth(&self, file: &str) -> Option<usize> {
+        let file = file.strip_prefix(self.folder.as_str())?.strip_prefix('/')?;
+        let has = |path: &&String| {
+            file.strip_prefix(path.as_str())
+                .is_some_and(|rest| rest == ".rs" || rest.starts_with('/'))
+        };
+        self.paths.iter().filter(has).map(String::len).max()
+    }
 }
 
 impl Order {
@@ -50,6 +75,9 @@ impl Order {
         if key == "crates" {
             return value.split(';').try_for_each(|chain| self.chain(chain));
         }
+        if let Some(folder) = key.strip_prefix("part ") {
+            return self.part(folder.trim(), value);
+        }
         let rooms: Vec<_> = value.split_whitespace().map(str::to_owned).collect();
         ensure!(!rooms.is_empty(), "{key} has no rooms; write `-` for a crate without rooms");
         let distinct: BTreeSet<_> = rooms.iter().collect();
@@ -61,6 +89,21 @@ impl Order {
         }
         let before = self.crates.insert(key.to_owned(), rooms);
         ensure!(before.is_none(), "{key} has two lines");
+        Ok(())
+    }
+
+    fn part(&mut self, folder: &str, value: &str) -> anyhow::Result<()> {
+        let (name, paths) =
+            value.split_once('=').context("expected `part FOLDER: name = file …`")?;
+        let (folder, name) = (folder.to_owned(), name.trim().to_owned());
+        let paths: Vec<_> = paths.split_whitespace().map(str::to_owned).collect();
+        let known: Vec<_> = self.parts.iter().filter(|part| part.folder == folder).collect();
+        for part in known {
+            ensure!(part.name != name, "{folder} has two parts {name}");
+            let twice = paths.iter().find(|path| part.paths.contains(path));
+            ensure!(twice.is_none(), "{twice:?} is in the parts {name} and {}", part.name);
+        }
+        self.parts.push(Part { folder, name, paths });
         Ok(())
     }
 
@@ -149,6 +192,9 @@ mod tests {
             ("low: a\ncrates: low", "lower < upper"),
             ("low: a\ntop: b\ncrates: low < top ; top < low", "below itself"),
             ("low: a\ncrates: low < top", "top has no line"),
+            ("part low/src/a: b", "name = file"),
+            ("part low/src/a: b = x\npart low/src/a: b = y", "two parts"),
+            ("part low/src/a: b = x\npart low/src/a: c = x", "is in the parts"),
         ] {
             let error = format!("{:#}", read(block).unwrap_err());
             assert!(error.contains(why), "{block}: {error}");

@@ -308,3 +308,19 @@ fn the_table_counts_with_an_order_and_without() {
     let without = Table::of(&tree(&[upwards, back, (DOCUMENT, "# Title")])).unwrap();
     assert!(without.text().lines().nth(1).unwrap().contains("n/a"));
 }
+
+#[test]
+fn parts_of_a_room_have_an_order_and_all_files() {
+    let checked = |parts: &str, code: &str| {
+        let order = format!("```rooms\nlow: a b c\n{parts}top: -\ncrates: low < top\n```\n");
+        faults(&[(DOCUMENT, &order), ("low/src/b/one.rs", code)])
+    };
+    let good = "part low/src/b: lower = two\npart low/src/b: upper = one\n";
+    let bad = "part low/src/b: lower = one\npart low/src/b: upper = two\n";
+    let code = "use super::two::Two;\npub struct One;";
+    assert_eq!(checked(good, code), NONE);
+    let found = checked(bad, code);
+    assert!(found.iter().any(|fault| fault.contains("upper is above lower")), "{found:#?}");
+    let found = checked("part low/src/b: lower = two\n", code);
+    assert!(found.iter().any(|fault| fault.contains("in no part of low/src/b")), "{found:#?}");
+}
