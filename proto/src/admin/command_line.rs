@@ -120,6 +120,10 @@ impl<L: CommandList> FromArgMatches for Parsed<L> {
             found =
                 L::entries().find(|entry| entry.name == words).map(|entry| (entry, at)).or(found);
         }
+        if let Some((gone, instead)) = L::GONE.iter().find(|(gone, _)| *gone == words) {
+            let text = format!("the command `{gone}` is gone: use `{instead}`\n");
+            return Err(clap::Error::raw(ErrorKind::InvalidSubcommand, text));
+        }
         let (entry, matches) =
             found.ok_or_else(|| clap::Error::new(ErrorKind::MissingSubcommand))?;
         Ok(Self { run: (entry.parse)(matches)?, list: PhantomData })
