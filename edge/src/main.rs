@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
-use edge::cli::{Cli, Command};
+use edge::commands::{Cli, Command};
 use edge::config::Config;
 use proto::host::program;
 
@@ -31,10 +31,7 @@ fn main() -> ExitCode {
                 runtime.shutdown_timeout(END);
                 served
             }
-            Command::Ask(command) => {
-                let mut out = std::io::stdout();
-                program::runtime(1)?.block_on(edge::commands::run(command, &mut out))
-            }
+            Command::Ask(command) => command.run(),
             Command::Join(command) => {
                 let mut out = std::io::stdout();
                 program::runtime(1)?.block_on(edge::cli::join::run(command, &mut out))

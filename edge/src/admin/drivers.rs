@@ -1,16 +1,33 @@
 //! `csi-edge drivers`: the drivers of this node, and announcements that are not used.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use clap::Args;
 use edge_calls::drivers::{Driver, FoundBy};
+use proto::admin::cells::{age, optional};
+use proto::admin::command::{Command, Refusal, Row};
 use proto::control::health::HealthState;
 use serde::{Deserialize, Serialize};
 
 use super::state::AdminState;
 use crate::discovery::table::{AnnouncementState, Registration};
 
-/// The path of the command.
-pub const PATH: &str = "/drivers";
+/// Show the drivers of this node: their sockets, their health, and how they were found. What was
+/// announced and is not used is shown too.
+#[derive(Debug, Default, Args, Serialize, Deserialize)]
+pub struct ListDrivers {}
+
+impl Command<AdminState> for ListDrivers {
+    const NAME: &'static str = "drivers";
+    const PATH: &'static str = "/drivers";
+    const READS: bool = true;
+    type Answer = Vec<DriverView>;
+
+    async fn carry_out(self, state: &AdminState) -> Result<Vec<DriverView>, Refusal> {
+        Ok(state.drivers())
+    }
+}
 
 /// A driver, or an announcement of one.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,6 +50,26 @@ pub struct DriverView {
     pub announcement: Option<AnnouncementState>,
     /// Whether the node's operator lets it be used.
     pub allowed: bool,
+}
+
+impl Row for DriverView {
+    const HEADERS: &'static [&'static str] =
+        &["NAME", "HEALTH", "SINCE", "SOCKET", "CONTROLLER", "FOUND BY", "ALLOWED", "WHY"];
+
+    fn row(&self) -> Vec<String> {
+        let standing = self.announcement.map(standing_name).unwrap_or("-");
+        let health = self.health.map(health_name).unwrap_or(standing);
+        vec![
+            self.name.clone(),
+            health.into(),
+            optional(self.health_s.map(seconds_text)),
+            path_text(&self.socket),
+            optional(self.controller_socket.as_deref().map(path_text)),
+            self.found_by.clone(),
+            if self.allowed { "yes" } else { "no" }.into(),
+            self.why.clone(),
+        ]
+    }
 }
 
 impl AdminState {
@@ -88,4 +125,32 @@ fn unused(registration: &Registration) -> DriverView {
         announcement: Some(standing),
         allowed: standing != AnnouncementState::NotAllowed,
     }
+}
+
+fn health_name(state: HealthState) -> &'static str {
+    match state {
+        HealthState::Up => "up",
+        HealthState::Starting => "starting",
+        HealthState::Gone => "gone",
+        HealthState::Failing => "failing",
+    }
+}
+
+pub(super) fn standing_name(standing: AnnouncementState) -> &'static str {
+    match standing {
+        AnnouncementState::Used => "used",
+        AnnouncementState::Gone => "registrar gone",
+        AnnouncementState::Ignored => "ignored",
+        AnnouncementState::NotAllowed => "not allowed",
+        AnnouncementState::Refused => "refused",
+        AnnouncementState::Waiting => "waiting",
+    }
+}
+
+pub(super) fn path_text(path: &Path) -> String {
+    path.display().to_string()
+}
+
+pub(super) fn seconds_text(seconds: u64) -> String {
+    age(Duration::from_secs(seconds))
 }

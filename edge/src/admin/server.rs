@@ -4,18 +4,22 @@
 
 use std::sync::Arc;
 
-use http::{Method, Request, StatusCode};
+use http::{Method, Request};
 use hyper::body::Incoming;
-use proto::admin::client::ErrorBody;
+use proto::admin::command;
+use proto::admin::command::Served;
 use proto::admin::http1;
 use proto::admin::http1::{Answer, Listener};
-use proto::host::chain;
 use proto::host::socket::Socket;
 use proto::host::tasks::Tasks;
 use tokio::net::TcpListener;
 
+use super::calls::CallsQuery;
+use super::drivers::ListDrivers;
+use super::ended_calls::EndedQuery;
 use super::state::AdminState;
-use super::{calls, drivers, ended_calls, status, volumes};
+use super::status::StatusQuery;
+use super::volumes::ListVolumes;
 
 /// Connections at a time; more wait.
 const CONNECTIONS: usize = 16;
@@ -51,25 +55,18 @@ pub(super) fn monitored(state: &AdminState, method: &Method, path: &str) -> Opti
     http1::monitored(method, path, ready, || Ok(state.metrics()))
 }
 
-/// The commands by path: a new command is one line here.
-pub(super) async fn command(state: &AdminState, path: &str) -> Answer {
-    let answered = match path {
-        status::PATH => http1::json(StatusCode::OK, &state.status()),
-        drivers::PATH => http1::json(StatusCode::OK, &state.drivers()),
-        calls::PATH => http1::json(StatusCode::OK, &state.calls()),
-        ended_calls::PATH => http1::json(StatusCode::OK, &state.ended_calls()),
-        volumes::PATH => match state.volumes().await {
-            Ok(volumes) => http1::json(StatusCode::OK, &volumes),
-            Err(error) => Ok(refusal(StatusCode::INTERNAL_SERVER_ERROR, chain(error.as_ref()))),
-        },
-        _ => {
-            let error = format!("{path} is no command of this csi-edge; are both of one version?");
-            Ok(refusal(StatusCode::NOT_FOUND, error))
-        }
-    };
-    answered.unwrap_or_else(|error| refusal(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))
-}
+/// The commands that a running csi-edge answers. The command line is made from them too: a new one
+/// is one line here.
+pub(crate) static COMMANDS: [Served<AdminState>; 5] = [
+    Served::of::<StatusQuery>(),
+    Served::of::<ListDrivers>(),
+    Served::of::<ListVolumes>(),
+    Served::of::<CallsQuery>(),
+    Served::of::<EndedQuery>(),
+];
 
-fn refusal(status: StatusCode, error: String) -> Answer {
-    http1::json(status, &ErrorBody { error }).unwrap_or_default()
+/// Carries out the command with this path. None has parameters.
+pub(super) async fn command(state: &AdminState, path: &str) -> Answer {
+    let answered = command::answer(&COMMANDS, state, path, b"").await;
+    answered.unwrap_or_else(|refused| refused.answer())
 }

@@ -8,6 +8,8 @@ use edge_calls::drivers::Drivers;
 use edge_calls::executor::Executor;
 use edge_calls::metadata::Metadata;
 use edge_direct::runtimes::Roots;
+use proto::admin::command::Program;
+use proto::config::places::{Places, SocketPlace};
 use proto::control::not_taken::NotTaken;
 use proto::link::tls::Credentials;
 use tokio::sync::watch;
@@ -45,6 +47,15 @@ pub struct AdminState {
     pub began: Instant,
     /// The stop signal came.
     pub stopping: AtomicBool,
+}
+
+impl Program for AdminState {
+    const NAME: &'static str = "csi-edge";
+
+    fn socket(admin: Option<PathBuf>, config: Option<PathBuf>) -> (PathBuf, Vec<PathBuf>) {
+        let SocketPlace { path, tried } = Places::edge().socket(admin, config);
+        (path, tried)
+    }
 }
 
 impl AdminState {

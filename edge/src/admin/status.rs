@@ -1,13 +1,31 @@
 //! `csi-edge status`: this node at a glance.
 
+use clap::Args;
+use proto::admin::command::{Answer, Command, Refusal};
+use proto::admin::command_line::Printer;
+use proto::admin::output::Output;
+use proto::host::plain;
 use proto::names::NodeName;
 use serde::{Deserialize, Serialize};
 
+use super::drivers::{path_text, seconds_text, standing_name};
 use super::state::AdminState;
 use crate::discovery::table::Registration;
 
-/// The path of the command.
-pub const PATH: &str = "/status";
+/// Show this node at a glance: its link, its drivers, and what has announced itself.
+#[derive(Debug, Default, Args, Serialize, Deserialize)]
+pub struct StatusQuery {}
+
+impl Command<AdminState> for StatusQuery {
+    const NAME: &'static str = "status";
+    const PATH: &'static str = "/status";
+    const READS: bool = true;
+    type Answer = StatusView;
+
+    async fn carry_out(self, state: &AdminState) -> Result<StatusView, Refusal> {
+        Ok(state.status())
+    }
+}
 
 /// How csi-edge is.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,6 +50,40 @@ pub struct StatusView {
     pub calls: usize,
     /// All that has announced itself.
     pub announcements: Vec<Registration>,
+}
+
+impl Answer for StatusView {
+    fn print(&self, to: &mut Printer<'_>) -> anyhow::Result<()> {
+        if to.output == Output::Json {
+            return to.json(self);
+        }
+        let Self { node, version, runs_s, not_ready, drivers, drivers_up, calls, .. } = self;
+        writeln!(to.out, "node {node}, csi-edge {version}, running for {}", seconds_text(*runs_s))?;
+        match (&self.cloud, self.linked_s) {
+            (Some(cloud), since) => {
+                let since = seconds_text(since.unwrap_or_default());
+                writeln!(to.out, "linked to {} for {since}", plain(cloud))?;
+            }
+            (None, _) => writeln!(to.out, "not linked to csi-cloud")?,
+        }
+        match not_ready.as_str() {
+            "" => writeln!(to.out, "ready")?,
+            why => writeln!(to.out, "not ready: {}", plain(why))?,
+        }
+        writeln!(to.out, "drivers: {drivers}, {drivers_up} up; calls in flight: {calls}")?;
+        for of in &self.announcements {
+            let named = plain(if of.driver.is_empty() { "-" } else { &of.driver });
+            let why =
+                if of.why.is_empty() { String::new() } else { format!(": {}", plain(&of.why)) };
+            let registrar = plain(&path_text(&of.socket));
+            writeln!(
+                to.out,
+                "announced: {named} by {registrar}, {}{why}",
+                standing_name(of.standing)
+            )?;
+        }
+        Ok(())
+    }
 }
 
 impl AdminState {

@@ -5,18 +5,35 @@
 
 use std::path::{Path, PathBuf};
 
+use clap::Args;
 use edge_calls::node_volumes::NodeVolume;
 use edge_direct::admin::volumes;
 use edge_direct::admin::volumes::{DirectVolume, pod_in};
 use edge_direct::runtimes::{PATIENCE, Runtimes};
+use proto::admin::cells::{optional, short};
+use proto::admin::command::{Command, Refusal, Row};
 use serde::{Deserialize, Serialize};
 
+use super::drivers::path_text;
 use super::ordinary;
 use super::ordinary::{Note, OrdinaryVolume};
 use super::state::AdminState;
 
-/// The path of the command.
-pub const PATH: &str = "/volumes";
+/// Show what this node knows of its volumes.
+#[derive(Debug, Default, Args, Serialize, Deserialize)]
+pub struct ListVolumes {}
+
+impl Command<AdminState> for ListVolumes {
+    const NAME: &'static str = "volumes";
+    const PATH: &'static str = "/volumes";
+    const READS: bool = true;
+    const IS_SLOW: bool = true;
+    type Answer = Vec<VolumeView>;
+
+    async fn carry_out(self, state: &AdminState) -> Result<Vec<VolumeView>, Refusal> {
+        state.volumes().await.map_err(|error| Refusal::because(error.as_ref()))
+    }
+}
 
 /// A volume.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -49,6 +66,32 @@ pub struct VolumeView {
     /// Whether its pod was here and is gone from Kubernetes: it is left over.
     #[serde(default)]
     pub left_over: bool,
+}
+
+impl Row for VolumeView {
+    const HEADERS: &'static [&'static str] = &[
+        "KIND", "VOLUME", "DRIVER", "STANDING", "POD", "CLAIM", "DEVICE", "SANDBOX", "TARGET",
+        "WHY",
+    ];
+
+    fn row(&self) -> Vec<String> {
+        vec![
+            self.kind.clone(),
+            short(&self.volume),
+            self.driver.clone(),
+            if self.left_over {
+                format!("{}, left over", self.standing)
+            } else {
+                self.standing.clone()
+            },
+            optional(self.pod.as_ref()),
+            optional(self.claim.as_ref()),
+            path_text(&self.device),
+            optional(self.sandbox.as_ref()),
+            path_text(&self.target),
+            self.why.clone(),
+        ]
+    }
 }
 
 impl AdminState {

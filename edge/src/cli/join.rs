@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::Args;
+use proto::admin::input;
 use proto::control::join::Token;
 use proto::link::endpoint::{Endpoint, EndpointError};
 use proto::link::proxy::ProxyText;
@@ -28,7 +29,7 @@ pub struct Join {
     #[arg(long, value_name = "TOKEN", required_unless_present = "token_file",
           conflicts_with = "token_file", value_parser = token)]
     pub token: Option<Token>,
-    /// A file that holds the token; other users of this machine cannot see it there
+    /// A file that holds the token, - for stdin; other users of this machine cannot see it there
     #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
     /// The HTTP proxy to ask through, in place of the environment's; none for no proxy
@@ -77,6 +78,9 @@ pub async fn run(command: Join, out: &mut impl Write) -> anyhow::Result<()> {
     }
     let token = match (command.token, &command.token_file) {
         (Some(token), _) => token,
+        (None, Some(file)) if file.as_os_str() == "-" => {
+            token(&input::read(file)?).map_err(anyhow::Error::msg)?
+        }
         (None, Some(file)) => join::token(file)?,
         (None, None) => anyhow::bail!("--token or --token-file is missing"),
     };

@@ -1,5 +1,5 @@
 use super::*;
-use crate::cli::{Cli, Command};
+use crate::commands::{Cli, Command};
 use clap::Parser;
 use proto::host::publish::{Existing, publish};
 use proto::link::KeepAlive;

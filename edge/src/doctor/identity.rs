@@ -116,7 +116,7 @@ mod tests {
     use proto::host::publish::{Existing, publish};
     use proto::link::tls::Pem;
 
-    use crate::cli::{Cli, Command};
+    use crate::commands::{Cli, Command};
     use crate::identity::directory::Directory;
     use crate::identity::test_ca::Ca;
 

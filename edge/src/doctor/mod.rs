@@ -96,7 +96,7 @@ mod tests {
     use clap::Parser;
     use proto::admin::doctor::Verdict;
 
-    use crate::cli::{Cli, Command};
+    use crate::commands::{Cli, Command};
 
     fn flags(args: &[&str]) -> Serve {
         let args = ["csi-edge", "doctor"].iter().chain(args);

@@ -4,14 +4,15 @@ use std::path::Path;
 
 use proto::admin::cells::age;
 use proto::admin::client::Client;
+use proto::admin::command::Command;
 use proto::admin::doctor::Finding;
 use proto::host::chain;
-use serde_json::{Map, Value};
 use std::time::Duration;
 use tokio::time::timeout;
 
 use super::bound::PATIENCE;
-use crate::admin::status::{PATH, StatusView};
+use crate::admin::state::AdminState;
+use crate::admin::status::{StatusQuery, StatusView};
 
 const CHECK: &str = "csi-edge";
 
@@ -33,7 +34,8 @@ pub(super) async fn look(admin: Option<&Path>) -> Finding {
 async fn status(admin: &Path) -> Result<StatusView, String> {
     let client = Client::connect("csi-edge", admin).await;
     let mut client = client.map_err(|error| chain(&error))?;
-    client.ask(PATH, &Value::Object(Map::new())).await.map_err(|error| chain(&error))
+    let path = <StatusQuery as Command<AdminState>>::PATH;
+    client.ask(path, &StatusQuery {}).await.map_err(|error| chain(&error))
 }
 
 fn away(about: String, why: String) -> Finding {

@@ -7,7 +7,7 @@ use cloud::cli as cloud_arguments;
 use cloud::config::Config as CloudConfig;
 use cloud::state::store::transfer::{self, ExportedSecrets};
 use cloud::state::store::url::StoreAt;
-use edge::cli as edge_arguments;
+use edge::commands as edge_arguments;
 use edge::config::Config as EdgeConfig;
 use proto::host::publish::{Existing, publish};
 
