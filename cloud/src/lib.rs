@@ -129,13 +129,7 @@ async fn start(
     let view = bind_view(&config)?;
     let health = Arc::new(Health::default());
     serve_http(config.http, &health, &groups.watching).await?;
-    if config.calls.is_some() {
-        warn!(
-            "`calls` (--calls) has no effect: csi-cloud keeps the calls that ended in memory only. \
-             Remove it from the configuration, and delete its file and STORE.calls beside a store \
-             that is a file"
-        );
-    }
+    warn_of_calls(&config);
     let calls = Arc::new(Calls::default());
     let store = open(&config, &calls, &health, &groups.keeping).await?;
     let store = store.with_quotas(config.quotas).with_creates_held(!config.new_leases);
@@ -192,6 +186,17 @@ fn bind_view(config: &Config) -> anyhow::Result<Option<Socket>> {
 fn serve_view(socket: Option<Socket>, state: &Arc<AdminState>, tasks: &Tasks) {
     if let Some(socket) = socket {
         tasks.spawn("view", view::server::serve(state.clone(), socket, tasks.clone()));
+    }
+}
+
+/// Warns of a setting that has no effect since 0.3.0.
+fn warn_of_calls(config: &Config) {
+    if config.calls.is_some() {
+        warn!(
+            "`calls` (--calls) has no effect: csi-cloud keeps the calls that ended in memory only. \
+             Remove it from the configuration, and delete its file and STORE.calls beside a store \
+             that is a file"
+        );
     }
 }
 

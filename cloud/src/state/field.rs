@@ -39,6 +39,8 @@ macro_rules! record {
         const _: () = {
             use $crate::state::field::{Field, Names, RecordError};
 
+            // A trait's associated type is as public as the trait, wherever it stands.
+            #[allow(unreachable_pub, reason = "it stands in a block, so nobody can name it")]
             #[derive(prost::Message)]
             pub struct Stored {
                 $(#[prost($($kind)*, tag = $tag)] $field: <$type as Field>::Stored,)*

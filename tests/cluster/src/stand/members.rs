@@ -58,8 +58,9 @@ mod tests {
     #[test]
     fn the_pods_configuration_names_all_members() {
         let at = |port: &u16| format!("{}:{port}", stand_address());
-        let hosts = CLIENTS.iter().map(at).collect::<Vec<_>>().join(",");
-        let text = include_str!("manifests/deployed/ha/cloud.toml");
-        assert!(text.contains(&format!("store = \"etcd://{hosts}/edge-csi\"\n")), "{hosts}");
+        let hosts =
+            CLIENTS.iter().map(|port| format!("{:?}", at(port))).collect::<Vec<_>>().join(", ");
+        let text = include_str!("manifests/deployed/three.yaml");
+        assert!(text.contains(&format!("etcd: {{hosts: [{hosts}]}}\n")), "{hosts}");
     }
 }

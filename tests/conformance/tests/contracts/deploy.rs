@@ -121,7 +121,8 @@ fn every_configuration_can_be_read() {
     for manifests in RENDERED {
         let [cloud, edge] = ["cloud.toml", "edge.toml"].map(|file| {
             let path = dir.path().join(file);
-            std::fs::write(&path, configuration(&text(manifests), file)).unwrap();
+            let content = configuration(&text(manifests), file);
+            publish(&path, content.as_bytes(), 0o600, Existing::Replace).unwrap();
             path
         });
         cloud_config(&cloud);
@@ -132,7 +133,8 @@ fn every_configuration_can_be_read() {
 /// The text of a configuration in which no key is commented out, and the number of these keys.
 fn uncommented(file: &str) -> (String, usize) {
     let mut count = 0;
-    let lines = text(file).lines().map(|line| {
+    let whole = text(file);
+    let lines = whole.lines().map(|line| {
         let code = line.strip_prefix("# ").unwrap_or(line);
         let is_name = |c: char| c.is_ascii_lowercase() || c == '_';
         let is_key =

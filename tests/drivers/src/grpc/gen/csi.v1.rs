@@ -131,7 +131,10 @@ pub mod identity_client {
         pub async fn probe(
             &mut self,
             request: impl tonic::IntoRequest<::proto::csi::ProbeRequest>,
-        ) -> std::result::Result<tonic::Response<::proto::csi::ProbeResponse>, tonic::Status> {
+        ) -> std::result::Result<
+            tonic::Response<::proto::csi::ProbeResponse>,
+            tonic::Status,
+        > {
             self.inner
                 .ready()
                 .await
@@ -178,7 +181,10 @@ pub mod identity_server {
         async fn probe(
             &self,
             request: tonic::Request<::proto::csi::ProbeRequest>,
-        ) -> std::result::Result<tonic::Response<::proto::csi::ProbeResponse>, tonic::Status>;
+        ) -> std::result::Result<
+            tonic::Response<::proto::csi::ProbeResponse>,
+            tonic::Status,
+        >;
     }
     /// Who a plugin is and whether it is ready. Served on every CSI socket.
     #[derive(Debug)]
@@ -307,8 +313,9 @@ pub mod identity_server {
                     struct GetPluginCapabilitiesSvc<T: Identity>(pub Arc<T>);
                     impl<
                         T: Identity,
-                    > tonic::server::UnaryService<::proto::csi::GetPluginCapabilitiesRequest>
-                    for GetPluginCapabilitiesSvc<T> {
+                    > tonic::server::UnaryService<
+                        ::proto::csi::GetPluginCapabilitiesRequest,
+                    > for GetPluginCapabilitiesSvc<T> {
                         type Response = ::proto::csi::GetPluginCapabilitiesResponse;
                         type Future = BoxFuture<
                             tonic::Response<Self::Response>,
@@ -316,7 +323,9 @@ pub mod identity_server {
                         >;
                         fn call(
                             &mut self,
-                            request: tonic::Request<::proto::csi::GetPluginCapabilitiesRequest>,
+                            request: tonic::Request<
+                                ::proto::csi::GetPluginCapabilitiesRequest,
+                            >,
                         ) -> Self::Future {
                             let inner = Arc::clone(&self.0);
                             let fut = async move {
@@ -351,7 +360,9 @@ pub mod identity_server {
                 "/csi.v1.Identity/Probe" => {
                     #[allow(non_camel_case_types)]
                     struct ProbeSvc<T: Identity>(pub Arc<T>);
-                    impl<T: Identity> tonic::server::UnaryService<::proto::csi::ProbeRequest>
+                    impl<
+                        T: Identity,
+                    > tonic::server::UnaryService<::proto::csi::ProbeRequest>
                     for ProbeSvc<T> {
                         type Response = ::proto::csi::ProbeResponse;
                         type Future = BoxFuture<
@@ -562,7 +573,9 @@ pub mod controller_client {
         }
         pub async fn controller_publish_volume(
             &mut self,
-            request: impl tonic::IntoRequest<::proto::csi::ControllerPublishVolumeRequest>,
+            request: impl tonic::IntoRequest<
+                ::proto::csi::ControllerPublishVolumeRequest,
+            >,
         ) -> std::result::Result<
             tonic::Response<::proto::csi::ControllerPublishVolumeResponse>,
             tonic::Status,
@@ -586,7 +599,9 @@ pub mod controller_client {
         }
         pub async fn controller_unpublish_volume(
             &mut self,
-            request: impl tonic::IntoRequest<::proto::csi::ControllerUnpublishVolumeRequest>,
+            request: impl tonic::IntoRequest<
+                ::proto::csi::ControllerUnpublishVolumeRequest,
+            >,
         ) -> std::result::Result<
             tonic::Response<::proto::csi::ControllerUnpublishVolumeResponse>,
             tonic::Status,
@@ -612,7 +627,9 @@ pub mod controller_client {
         }
         pub async fn validate_volume_capabilities(
             &mut self,
-            request: impl tonic::IntoRequest<::proto::csi::ValidateVolumeCapabilitiesRequest>,
+            request: impl tonic::IntoRequest<
+                ::proto::csi::ValidateVolumeCapabilitiesRequest,
+            >,
         ) -> std::result::Result<
             tonic::Response<::proto::csi::ValidateVolumeCapabilitiesResponse>,
             tonic::Status,
@@ -662,7 +679,9 @@ pub mod controller_client {
         }
         pub async fn controller_list_volume_health(
             &mut self,
-            request: impl tonic::IntoRequest<::proto::csi::ControllerListVolumeHealthRequest>,
+            request: impl tonic::IntoRequest<
+                ::proto::csi::ControllerListVolumeHealthRequest,
+            >,
         ) -> std::result::Result<
             tonic::Response<::proto::csi::ControllerListVolumeHealthResponse>,
             tonic::Status,
@@ -688,7 +707,9 @@ pub mod controller_client {
         }
         pub async fn controller_get_volume_health(
             &mut self,
-            request: impl tonic::IntoRequest<::proto::csi::ControllerGetVolumeHealthRequest>,
+            request: impl tonic::IntoRequest<
+                ::proto::csi::ControllerGetVolumeHealthRequest,
+            >,
         ) -> std::result::Result<
             tonic::Response<::proto::csi::ControllerGetVolumeHealthResponse>,
             tonic::Status,
@@ -738,7 +759,9 @@ pub mod controller_client {
         }
         pub async fn controller_get_capabilities(
             &mut self,
-            request: impl tonic::IntoRequest<::proto::csi::ControllerGetCapabilitiesRequest>,
+            request: impl tonic::IntoRequest<
+                ::proto::csi::ControllerGetCapabilitiesRequest,
+            >,
         ) -> std::result::Result<
             tonic::Response<::proto::csi::ControllerGetCapabilitiesResponse>,
             tonic::Status,
@@ -1237,8 +1260,9 @@ pub mod controller_server {
                     struct ControllerPublishVolumeSvc<T: Controller>(pub Arc<T>);
                     impl<
                         T: Controller,
-                    > tonic::server::UnaryService<::proto::csi::ControllerPublishVolumeRequest>
-                    for ControllerPublishVolumeSvc<T> {
+                    > tonic::server::UnaryService<
+                        ::proto::csi::ControllerPublishVolumeRequest,
+                    > for ControllerPublishVolumeSvc<T> {
                         type Response = ::proto::csi::ControllerPublishVolumeResponse;
                         type Future = BoxFuture<
                             tonic::Response<Self::Response>,
@@ -1818,8 +1842,9 @@ pub mod controller_server {
                     struct ControllerExpandVolumeSvc<T: Controller>(pub Arc<T>);
                     impl<
                         T: Controller,
-                    > tonic::server::UnaryService<::proto::csi::ControllerExpandVolumeRequest>
-                    for ControllerExpandVolumeSvc<T> {
+                    > tonic::server::UnaryService<
+                        ::proto::csi::ControllerExpandVolumeRequest,
+                    > for ControllerExpandVolumeSvc<T> {
                         type Response = ::proto::csi::ControllerExpandVolumeResponse;
                         type Future = BoxFuture<
                             tonic::Response<Self::Response>,
@@ -1827,7 +1852,9 @@ pub mod controller_server {
                         >;
                         fn call(
                             &mut self,
-                            request: tonic::Request<::proto::csi::ControllerExpandVolumeRequest>,
+                            request: tonic::Request<
+                                ::proto::csi::ControllerExpandVolumeRequest,
+                            >,
                         ) -> Self::Future {
                             let inner = Arc::clone(&self.0);
                             let fut = async move {
@@ -1864,8 +1891,9 @@ pub mod controller_server {
                     struct ControllerGetVolumeSvc<T: Controller>(pub Arc<T>);
                     impl<
                         T: Controller,
-                    > tonic::server::UnaryService<::proto::csi::ControllerGetVolumeRequest>
-                    for ControllerGetVolumeSvc<T> {
+                    > tonic::server::UnaryService<
+                        ::proto::csi::ControllerGetVolumeRequest,
+                    > for ControllerGetVolumeSvc<T> {
                         type Response = ::proto::csi::ControllerGetVolumeResponse;
                         type Future = BoxFuture<
                             tonic::Response<Self::Response>,
@@ -1873,7 +1901,9 @@ pub mod controller_server {
                         >;
                         fn call(
                             &mut self,
-                            request: tonic::Request<::proto::csi::ControllerGetVolumeRequest>,
+                            request: tonic::Request<
+                                ::proto::csi::ControllerGetVolumeRequest,
+                            >,
                         ) -> Self::Future {
                             let inner = Arc::clone(&self.0);
                             let fut = async move {
@@ -1910,8 +1940,9 @@ pub mod controller_server {
                     struct ControllerModifyVolumeSvc<T: Controller>(pub Arc<T>);
                     impl<
                         T: Controller,
-                    > tonic::server::UnaryService<::proto::csi::ControllerModifyVolumeRequest>
-                    for ControllerModifyVolumeSvc<T> {
+                    > tonic::server::UnaryService<
+                        ::proto::csi::ControllerModifyVolumeRequest,
+                    > for ControllerModifyVolumeSvc<T> {
                         type Response = ::proto::csi::ControllerModifyVolumeResponse;
                         type Future = BoxFuture<
                             tonic::Response<Self::Response>,
@@ -1919,7 +1950,9 @@ pub mod controller_server {
                         >;
                         fn call(
                             &mut self,
-                            request: tonic::Request<::proto::csi::ControllerModifyVolumeRequest>,
+                            request: tonic::Request<
+                                ::proto::csi::ControllerModifyVolumeRequest,
+                            >,
                         ) -> Self::Future {
                             let inner = Arc::clone(&self.0);
                             let fut = async move {
@@ -2105,7 +2138,9 @@ pub mod group_controller_client {
         }
         pub async fn create_volume_group_snapshot(
             &mut self,
-            request: impl tonic::IntoRequest<::proto::csi::CreateVolumeGroupSnapshotRequest>,
+            request: impl tonic::IntoRequest<
+                ::proto::csi::CreateVolumeGroupSnapshotRequest,
+            >,
         ) -> std::result::Result<
             tonic::Response<::proto::csi::CreateVolumeGroupSnapshotResponse>,
             tonic::Status,
@@ -2134,7 +2169,9 @@ pub mod group_controller_client {
         }
         pub async fn delete_volume_group_snapshot(
             &mut self,
-            request: impl tonic::IntoRequest<::proto::csi::DeleteVolumeGroupSnapshotRequest>,
+            request: impl tonic::IntoRequest<
+                ::proto::csi::DeleteVolumeGroupSnapshotRequest,
+            >,
         ) -> std::result::Result<
             tonic::Response<::proto::csi::DeleteVolumeGroupSnapshotResponse>,
             tonic::Status,
@@ -2471,8 +2508,9 @@ pub mod group_controller_server {
                     struct GetVolumeGroupSnapshotSvc<T: GroupController>(pub Arc<T>);
                     impl<
                         T: GroupController,
-                    > tonic::server::UnaryService<::proto::csi::GetVolumeGroupSnapshotRequest>
-                    for GetVolumeGroupSnapshotSvc<T> {
+                    > tonic::server::UnaryService<
+                        ::proto::csi::GetVolumeGroupSnapshotRequest,
+                    > for GetVolumeGroupSnapshotSvc<T> {
                         type Response = ::proto::csi::GetVolumeGroupSnapshotResponse;
                         type Future = BoxFuture<
                             tonic::Response<Self::Response>,
@@ -2480,7 +2518,9 @@ pub mod group_controller_server {
                         >;
                         fn call(
                             &mut self,
-                            request: tonic::Request<::proto::csi::GetVolumeGroupSnapshotRequest>,
+                            request: tonic::Request<
+                                ::proto::csi::GetVolumeGroupSnapshotRequest,
+                            >,
                         ) -> Self::Future {
                             let inner = Arc::clone(&self.0);
                             let fut = async move {
@@ -2668,7 +2708,9 @@ pub mod snapshot_metadata_client {
             &mut self,
             request: impl tonic::IntoRequest<::proto::csi::GetMetadataDeltaRequest>,
         ) -> std::result::Result<
-            tonic::Response<tonic::codec::Streaming<::proto::csi::GetMetadataDeltaResponse>>,
+            tonic::Response<
+                tonic::codec::Streaming<::proto::csi::GetMetadataDeltaResponse>,
+            >,
             tonic::Status,
         > {
             self.inner
@@ -2829,7 +2871,9 @@ pub mod snapshot_metadata_server {
                         >;
                         fn call(
                             &mut self,
-                            request: tonic::Request<::proto::csi::GetMetadataAllocatedRequest>,
+                            request: tonic::Request<
+                                ::proto::csi::GetMetadataAllocatedRequest,
+                            >,
                         ) -> Self::Future {
                             let inner = Arc::clone(&self.0);
                             let fut = async move {
@@ -2880,7 +2924,9 @@ pub mod snapshot_metadata_server {
                         >;
                         fn call(
                             &mut self,
-                            request: tonic::Request<::proto::csi::GetMetadataDeltaRequest>,
+                            request: tonic::Request<
+                                ::proto::csi::GetMetadataDeltaRequest,
+                            >,
                         ) -> Self::Future {
                             let inner = Arc::clone(&self.0);
                             let fut = async move {
@@ -3492,7 +3538,9 @@ pub mod node_server {
                         >;
                         fn call(
                             &mut self,
-                            request: tonic::Request<::proto::csi::NodeUnstageVolumeRequest>,
+                            request: tonic::Request<
+                                ::proto::csi::NodeUnstageVolumeRequest,
+                            >,
                         ) -> Self::Future {
                             let inner = Arc::clone(&self.0);
                             let fut = async move {
@@ -3537,7 +3585,9 @@ pub mod node_server {
                         >;
                         fn call(
                             &mut self,
-                            request: tonic::Request<::proto::csi::NodePublishVolumeRequest>,
+                            request: tonic::Request<
+                                ::proto::csi::NodePublishVolumeRequest,
+                            >,
                         ) -> Self::Future {
                             let inner = Arc::clone(&self.0);
                             let fut = async move {
@@ -3573,8 +3623,9 @@ pub mod node_server {
                     struct NodeUnpublishVolumeSvc<T: Node>(pub Arc<T>);
                     impl<
                         T: Node,
-                    > tonic::server::UnaryService<::proto::csi::NodeUnpublishVolumeRequest>
-                    for NodeUnpublishVolumeSvc<T> {
+                    > tonic::server::UnaryService<
+                        ::proto::csi::NodeUnpublishVolumeRequest,
+                    > for NodeUnpublishVolumeSvc<T> {
                         type Response = ::proto::csi::NodeUnpublishVolumeResponse;
                         type Future = BoxFuture<
                             tonic::Response<Self::Response>,
@@ -3582,7 +3633,9 @@ pub mod node_server {
                         >;
                         fn call(
                             &mut self,
-                            request: tonic::Request<::proto::csi::NodeUnpublishVolumeRequest>,
+                            request: tonic::Request<
+                                ::proto::csi::NodeUnpublishVolumeRequest,
+                            >,
                         ) -> Self::Future {
                             let inner = Arc::clone(&self.0);
                             let fut = async move {
@@ -3618,8 +3671,9 @@ pub mod node_server {
                     struct NodeGetVolumeStatsSvc<T: Node>(pub Arc<T>);
                     impl<
                         T: Node,
-                    > tonic::server::UnaryService<::proto::csi::NodeGetVolumeStatsRequest>
-                    for NodeGetVolumeStatsSvc<T> {
+                    > tonic::server::UnaryService<
+                        ::proto::csi::NodeGetVolumeStatsRequest,
+                    > for NodeGetVolumeStatsSvc<T> {
                         type Response = ::proto::csi::NodeGetVolumeStatsResponse;
                         type Future = BoxFuture<
                             tonic::Response<Self::Response>,
@@ -3627,7 +3681,9 @@ pub mod node_server {
                         >;
                         fn call(
                             &mut self,
-                            request: tonic::Request<::proto::csi::NodeGetVolumeStatsRequest>,
+                            request: tonic::Request<
+                                ::proto::csi::NodeGetVolumeStatsRequest,
+                            >,
                         ) -> Self::Future {
                             let inner = Arc::clone(&self.0);
                             let fut = async move {
@@ -3663,8 +3719,9 @@ pub mod node_server {
                     struct NodeGetVolumeHealthSvc<T: Node>(pub Arc<T>);
                     impl<
                         T: Node,
-                    > tonic::server::UnaryService<::proto::csi::NodeGetVolumeHealthRequest>
-                    for NodeGetVolumeHealthSvc<T> {
+                    > tonic::server::UnaryService<
+                        ::proto::csi::NodeGetVolumeHealthRequest,
+                    > for NodeGetVolumeHealthSvc<T> {
                         type Response = ::proto::csi::NodeGetVolumeHealthResponse;
                         type Future = BoxFuture<
                             tonic::Response<Self::Response>,
@@ -3672,7 +3729,9 @@ pub mod node_server {
                         >;
                         fn call(
                             &mut self,
-                            request: tonic::Request<::proto::csi::NodeGetVolumeHealthRequest>,
+                            request: tonic::Request<
+                                ::proto::csi::NodeGetVolumeHealthRequest,
+                            >,
                         ) -> Self::Future {
                             let inner = Arc::clone(&self.0);
                             let fut = async move {
@@ -3708,8 +3767,9 @@ pub mod node_server {
                     struct NodeGetStorageHealthSvc<T: Node>(pub Arc<T>);
                     impl<
                         T: Node,
-                    > tonic::server::UnaryService<::proto::csi::NodeGetStorageHealthRequest>
-                    for NodeGetStorageHealthSvc<T> {
+                    > tonic::server::UnaryService<
+                        ::proto::csi::NodeGetStorageHealthRequest,
+                    > for NodeGetStorageHealthSvc<T> {
                         type Response = ::proto::csi::NodeGetStorageHealthResponse;
                         type Future = BoxFuture<
                             tonic::Response<Self::Response>,
@@ -3717,7 +3777,9 @@ pub mod node_server {
                         >;
                         fn call(
                             &mut self,
-                            request: tonic::Request<::proto::csi::NodeGetStorageHealthRequest>,
+                            request: tonic::Request<
+                                ::proto::csi::NodeGetStorageHealthRequest,
+                            >,
                         ) -> Self::Future {
                             let inner = Arc::clone(&self.0);
                             let fut = async move {
@@ -3762,7 +3824,9 @@ pub mod node_server {
                         >;
                         fn call(
                             &mut self,
-                            request: tonic::Request<::proto::csi::NodeExpandVolumeRequest>,
+                            request: tonic::Request<
+                                ::proto::csi::NodeExpandVolumeRequest,
+                            >,
                         ) -> Self::Future {
                             let inner = Arc::clone(&self.0);
                             let fut = async move {
@@ -3798,8 +3862,9 @@ pub mod node_server {
                     struct NodeGetCapabilitiesSvc<T: Node>(pub Arc<T>);
                     impl<
                         T: Node,
-                    > tonic::server::UnaryService<::proto::csi::NodeGetCapabilitiesRequest>
-                    for NodeGetCapabilitiesSvc<T> {
+                    > tonic::server::UnaryService<
+                        ::proto::csi::NodeGetCapabilitiesRequest,
+                    > for NodeGetCapabilitiesSvc<T> {
                         type Response = ::proto::csi::NodeGetCapabilitiesResponse;
                         type Future = BoxFuture<
                             tonic::Response<Self::Response>,
@@ -3807,7 +3872,9 @@ pub mod node_server {
                         >;
                         fn call(
                             &mut self,
-                            request: tonic::Request<::proto::csi::NodeGetCapabilitiesRequest>,
+                            request: tonic::Request<
+                                ::proto::csi::NodeGetCapabilitiesRequest,
+                            >,
                         ) -> Self::Future {
                             let inner = Arc::clone(&self.0);
                             let fut = async move {
@@ -3841,7 +3908,9 @@ pub mod node_server {
                 "/csi.v1.Node/NodeGetInfo" => {
                     #[allow(non_camel_case_types)]
                     struct NodeGetInfoSvc<T: Node>(pub Arc<T>);
-                    impl<T: Node> tonic::server::UnaryService<::proto::csi::NodeGetInfoRequest>
+                    impl<
+                        T: Node,
+                    > tonic::server::UnaryService<::proto::csi::NodeGetInfoRequest>
                     for NodeGetInfoSvc<T> {
                         type Response = ::proto::csi::NodeGetInfoResponse;
                         type Future = BoxFuture<

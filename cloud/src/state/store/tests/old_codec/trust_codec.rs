@@ -59,7 +59,7 @@ struct RevocationValue {
 
 /// The reason why bytes are no trust record.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum TrustCodecError {
+pub(in super::super) enum TrustCodecError {
     #[error(transparent)]
     Key(#[from] KeyError),
     #[error("its value is not the protobuf message that it should be")]

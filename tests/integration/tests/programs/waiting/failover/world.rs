@@ -2,7 +2,6 @@
 
 use std::path::Path;
 
-use anyhow::Context;
 use drivers::testdriver::{Running, TestDriver};
 use harness::etcd_server::{EtcdServer, is_installed};
 use harness::process::Process;
@@ -14,7 +13,6 @@ use harness::stand::Stand;
 use harness::wait::{START, until};
 use harness::world::{DRIVER, NODE, ready};
 use proto::csi::frame;
-use serde_json::Value;
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
 

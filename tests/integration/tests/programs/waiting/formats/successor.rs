@@ -232,7 +232,7 @@ impl Successor {
         // Its device went with the machine that it was made on.
         ensure!(listed[0]["lease"]["state"] == "held", "{listed:?}");
         ensure!(listed[0]["podUid"] == POD, "{listed:?}");
-        let leases = self.json(&["owners"]).await?;
+        let leases = self.json(&["leases"]).await?;
         let proven = leases.iter().find(|lease| lease["holder_pod"] == POD);
         let proven = proven.context("no lease of the pod")?;
         ensure!(proven["holder_node"] == NODE && proven["holder_unproven"] == false, "{proven}");
