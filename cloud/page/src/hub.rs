@@ -1,4 +1,5 @@
 //! The fleet, once for all who watch: read from csi-cloud while somebody looks at the page.
+//! Each change wakes the viewers, so an idle page costs nothing.
 
 use parking_lot::Mutex;
 use std::collections::BTreeMap;

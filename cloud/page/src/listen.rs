@@ -1,4 +1,5 @@
 //! Listens for browsers and proxies, and tells who they are.
+//! The door of each address is the one of the main port.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;

@@ -1,4 +1,5 @@
-//! All that requests share.
+//! All that requests share: the settings, the guard, the hub and the way to csi-cloud.
+//! It is made once at the start.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

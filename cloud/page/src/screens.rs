@@ -1,4 +1,5 @@
 //! Makes each page: asks csi-cloud for what it shows, and hands that to its view.
+//! Nothing here writes HTML.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
 //! The addresses of the page. Without a pass there is only the login.
+//! Every answer has the headers that keep a browser from running anything foreign.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

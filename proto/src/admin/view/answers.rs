@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{DriverHealth, NodeState, Target};
+use super::fleet::{DriverHealth, Target};
+use super::node_state::NodeState;
 use crate::names::{DriverName, NodeName};
 
 /// Asks about a node.

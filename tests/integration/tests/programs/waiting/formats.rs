@@ -24,8 +24,6 @@ mod things;
 mod wire;
 mod write;
 
-/// The oldest version whose store and state directory are read. It is no peer any more.
-const OLDEST: &str = "0.1.0";
 /// The versions whose formats are committed: the release before this one, and a commit after it.
 const VERSIONS: [&str; 2] = ["0.2.0", "db421f83"];
 

@@ -92,7 +92,7 @@ fn message(answer: &RawAnswer) -> anyhow::Result<bytes::Bytes> {
     answer.message().with_context(|| answer.status().to_string())
 }
 
-/// The oldest version whose store and state directory are read.
+/// The oldest version whose store and state directory are read. It does not link any more.
 pub(super) const OLDEST: &str = "0.1.0";
 
 /// A file that this version wrote.
