@@ -43,7 +43,7 @@ step rooms
 cargo run --quiet --locked -p rooms -- check
 cargo run --quiet --locked -p rooms -- methods
 # Since 0.3.0 was cut down; a shallow clone does not have that commit. Before it, 33 new types got another one's name.
-base=941a6616
+base=80318521
 if git rev-parse --quiet --verify "$base^{commit}" >/dev/null 2>&1; then
     cargo run --quiet --locked -p rooms -- ratchet --base "$base"
 else

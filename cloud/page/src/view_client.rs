@@ -1,4 +1,5 @@
-//! The page's end of csi-cloud's socket `view`: one question a connection, and the stream.
+//! The page's end of csi-cloud's socket `view`: one question a connection, and the stream of the
+//! fleet. It reads only, since the socket serves nothing else.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

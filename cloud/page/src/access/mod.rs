@@ -1,4 +1,5 @@
-//! Who may see the page: tokens, sessions that begin with one, and certificates.
+//! Who may see the page: whoever has a token, a session that began with one, or a certificate that
+//! the configured CA signed. No browser gets anything before this room has let it in.
 
 use ring::digest::{SHA256, digest};
 

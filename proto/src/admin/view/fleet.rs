@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::NodeState;
+use super::node_state::NodeState;
 use crate::names::{DriverName, NodeName};
 
 /// The fleet at one moment.
