@@ -1,6 +1,6 @@
 //! Serves the admin socket: HTTP/1 with JSON, on a unix socket that only its owner may use.
 //!
-//! A request is a POST of the command's parameters to its path. [`COMMANDS`] is the list of all
+//! A request is a POST of the command's parameters to its path. `COMMANDS` is the list of all
 //! commands that a running csi-cloud answers: the command line is made from it too.
 
 use std::sync::Arc;
