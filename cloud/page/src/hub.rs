@@ -151,7 +151,7 @@ impl Hub {
         let Err(error) = ended else { return };
         if !std::mem::replace(is_away, true) {
             let view = self.view.path().display();
-            warn!(error = format!("{error:#}"), %view, "csi-cloud does not answer at its socket view");
+            warn!(error = format!("{error:#}"), %view, "csi-cloud does not answer at its view");
         }
         sleep(PAUSE).await;
     }

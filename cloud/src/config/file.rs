@@ -178,8 +178,9 @@ fn refuse_page(file: &mut Reader) {
     });
     if section.is_some() {
         file.problem(
-            "[page] is not a section of csi-cloud any more: csi-page serves the page; write view = \
-             \"PATH\" here, and start csi-page with --view PATH, --listen, --tokens and --client-ca",
+            "[page] is not a section of csi-cloud any more: csi-page serves the page; write \
+             view = \"PATH\" here, and start csi-page with --view PATH, --listen, --tokens and \
+             --client-ca",
         );
     }
 }

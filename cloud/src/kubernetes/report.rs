@@ -1,7 +1,7 @@
-//! Publishes Events. They are about claims that wait, calls that wait for a driver or a node, volumes
-//! that are lost or claimed twice, and volumes that were colocated with their source. Pods get one
-//! for direct volumes that no runtime took. Nodes get one when they are set apart, a driver is down
-//! there, or their certificate is no good.
+//! Publishes Events. They are about claims that wait, calls that wait for a driver or a node,
+//! volumes that are lost or claimed twice, and volumes that were colocated with their source. Pods
+//! get one for direct volumes that no runtime took. Nodes get one when they are set apart, a driver
+//! is down there, or their certificate is no good.
 
 use std::time::Duration;
 

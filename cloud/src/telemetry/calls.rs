@@ -89,8 +89,8 @@ pub struct Running {
 pub struct Progress {
     /// The first 256 characters of the call's id or name; empty if it has none.
     pub subject: String,
-    /// The volume of which a snapshot is made; of a group's, the first one. `None` for an id that is
-    /// longer than 256 bytes, which CSI forbids.
+    /// The volume of which a snapshot is made; of a group's, the first one. `None` for an id that
+    /// is longer than 256 bytes, which CSI forbids.
     pub source: Option<String>,
     /// The claim that a volume is created for, as namespace and name, if the provisioner named it.
     pub claim: Option<String>,

@@ -15,8 +15,8 @@ pub fn renew_at(validity: &Validity, dice: f64) -> SystemTime {
     validity.not_before + validity.life().mul_f64(share)
 }
 
-/// The delays after failed attempts, without jitter: 5 min, doubling to 1 h. A certificate with a short life has
-/// shorter ones, so that many attempts come before its end.
+/// The delays after failed attempts, without jitter: 5 min, doubling to 1 h. A certificate with a
+/// short life has shorter ones, so that many attempts come before its end.
 pub fn delays(life: Duration) -> Backoff {
     let first = (life / 60).clamp(Duration::from_secs(1), Duration::from_secs(300));
     let last = (life / 12).clamp(Duration::from_secs(2), Duration::from_secs(3600));

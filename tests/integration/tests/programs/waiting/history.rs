@@ -1,4 +1,5 @@
-//! The calls that ended: shown to operators, found in both logs by their ids, forgotten at a restart.
+//! The calls that ended: shown to operators, found in both logs by their ids, and forgotten at a
+//! restart.
 
 use anyhow::Context;
 use bytes::Bytes;
