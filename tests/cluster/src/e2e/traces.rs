@@ -121,9 +121,9 @@ impl Traces {
 }
 
 fn mounted(node: &Node, about: impl Fn(&str) -> bool) -> anyhow::Result<Vec<String>> {
-    let path = format!("/proc/{}/mountinfo", node.worker.space.pid());
-    let table = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
-    Ok(table.lines().filter(|line| about(line)).map(str::to_owned).collect())
+    let mut mounts = node.worker.mounts()?;
+    mounts.retain(|line| about(line));
+    Ok(mounts)
 }
 
 /// The lines of a node's mount table that are about volumes of drivers.

@@ -1,6 +1,7 @@
 //! A node without what is ours: containerd and the kubelet, in namespaces of the node's own. A
 //! kubelet is not started before what it must find.
 
+use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -45,6 +46,8 @@ pub struct Worker {
     pub(super) dir: PathBuf,
     /// The control group below which its containers are.
     pub(super) cgroup: String,
+    /// The ids of the mounts that the machine had before, which are none of the node's.
+    mounted_before: BTreeSet<String>,
 }
 
 impl Worker {
@@ -67,12 +70,35 @@ impl Worker {
             Network::Apart => Some(apart(&at, address).await?),
         };
         let space = Arc::new(Space::new(apart).await?);
+        let before = mount_table(&space)?;
+        let mounted_before = before.lines().filter_map(mount_id).map(str::to_owned).collect();
         let containerd = containerd(&at, &space, machine.image).await?;
         let [port] = ports()?;
         let kubelet = kubelet(&at, &space, access, port)?;
         let dir = at.ground.dir().join(plan.name);
         let cgroup = format!("{}-{}", at.ground.name(), plan.name);
-        Ok(Self { name: plan.name, space, containerd, kubelet, address, port, dir, cgroup })
+        Ok(Self {
+            name: plan.name,
+            space,
+            containerd,
+            kubelet,
+            address,
+            port,
+            dir,
+            cgroup,
+            mounted_before,
+        })
+    }
+
+    /// The lines of the node's mount table, without mounts that the machine had before.
+    ///
+    /// # Errors
+    /// The kernel does not say.
+    pub fn mounts(&self) -> anyhow::Result<Vec<String>> {
+        let table = mount_table(&self.space)?;
+        let is_own =
+            |line: &&str| mount_id(line).is_none_or(|id| !self.mounted_before.contains(id));
+        Ok(table.lines().filter(is_own).map(str::to_owned).collect())
     }
 
     /// The kubelet's summary of its pods and their volumes. The kubelet renews it every few
@@ -102,6 +128,16 @@ impl Worker {
         let socket = self.dir.join("containerd.sock");
         import(&socket.display().to_string(), &self.space, image).await
     }
+}
+
+fn mount_table(space: &Space) -> anyhow::Result<String> {
+    let path = format!("/proc/{}/mountinfo", space.pid());
+    std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))
+}
+
+/// The id of a mount, which is not used again while the mount is there.
+fn mount_id(line: &str) -> Option<&str> {
+    line.split(' ').next()
 }
 
 /// The directories and the wire of a node that is apart.
