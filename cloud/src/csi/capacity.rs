@@ -26,7 +26,7 @@ use tokio::time::Instant;
 use tonic::Code;
 use tracing::debug;
 
-use super::request::IncomingCall;
+use super::request::CallRequest;
 use super::single_flight::{Pending, SingleFlight, wait, wait_end};
 use crate::error::Error;
 use crate::nodes::query::NodeQueries;
@@ -98,7 +98,7 @@ impl Capacities {
     pub(crate) async fn sum(
         &self,
         nodes: Vec<NodeName>,
-        call: &IncomingCall,
+        call: &CallRequest,
     ) -> Result<Response<Body>, Error> {
         let request = self.hasher.hash_one(meaning(&call.message));
         let end = wait_end(call.deadline);
@@ -171,7 +171,7 @@ impl Capacities {
         &self,
         node: &NodeName,
         request: u64,
-        call: &IncomingCall,
+        call: &CallRequest,
     ) -> Result<Option<Pending<NodeAnswer>>, Malformed> {
         if self.away(node).is_some() {
             return Ok(None);
@@ -182,10 +182,9 @@ impl Capacities {
         let queries = self.queries.clone();
         let last = self.last.clone();
         let method = call.method;
-        let mut call = call.clone();
-        call.set_request(&for_node);
+        let outbound = call.outbound(&for_node);
         Ok(Some(self.in_flight.run(key.clone(), move || async move {
-            let answer = query_node(&queries, &key.0, method, call.call).await;
+            let answer = query_node(&queries, &key.0, method, outbound).await;
             match &answer {
                 Ok(answer) => {
                     if let Some(capacity) = read(answer) {

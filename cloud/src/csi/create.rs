@@ -1,6 +1,8 @@
 //! A create, in five steps. The intent is durable before the driver is called, and the home before
 //! the caller is answered. A decision that the class leaves open comes before them.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 use http::Response;
 use proto::csi::frame;
@@ -12,7 +14,7 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::decide_direct::decide;
-use super::request::IncomingCall;
+use super::request::CallRequest;
 use super::source_text::{source_text, topology_text};
 use crate::csi::create_journal::{Attempt, CreateFacts, CreateJournal, Target};
 use crate::error::Error;
@@ -45,11 +47,15 @@ impl Creates<'_> {
         &self,
         name: &Id,
         target: Target,
-        call: &mut IncomingCall,
+        call: &CallRequest,
     ) -> Result<Response<Body>, Error> {
         let is_shared = self.sender.in_doubt.is_some();
-        let direct = decide(self.sender, self.store, name, call)?;
-        let facts = facts(call, direct);
+        let decided = decide(self.sender, self.store, name, call)?;
+        let (parameters, for_driver) = match &decided {
+            Some(decided) => (&decided.parameters, &decided.for_driver),
+            None => (&call.extracted.parameters, &call.for_driver),
+        };
+        let facts = facts(call, parameters, decided.as_ref().map(|decided| decided.is_direct));
         // 1. Intend: the node is durable before anything is sent to it.
         self.check_linked(&target)?;
         let create = self.journal.begin(name);
@@ -59,7 +65,7 @@ impl Creates<'_> {
         // 2. Send. A shared driver's topology is not rewritten.
         let at = self.node_driver(&node).filter(|_| !is_shared);
         let rewrite = call.method.rewrite();
-        let sent = self.send(&attempt, at.as_ref(), call).await;
+        let sent = self.send(&attempt, at.as_ref(), for_driver, call).await;
         if !sent.maybe_dispatched {
             create.not_dispatched(attempt).await;
             return sent.answer.map(Answer::response);
@@ -97,7 +103,6 @@ impl Creates<'_> {
         // 5. Show: the answer gets our topology and the parameters of a direct volume.
         let mut shown = message::into_answer(rewrite, &message, &node, at.as_ref())
             .map_err(|_| self.bad_answer(&node, method, UNREADABLE))?;
-        let parameters = &call.extracted.parameters;
         if parameters.contains_key(direct::KEY) {
             shown = direct::into_created_volume(&shown, parameters).into();
         }
@@ -119,15 +124,15 @@ impl Creates<'_> {
         &self,
         attempt: &Attempt,
         at: Option<&NodeDriver>,
-        call: &mut IncomingCall,
+        for_driver: &Bytes,
+        call: &CallRequest,
     ) -> Ended {
-        match message::for_node(call.method.rewrite(), &call.for_driver, at) {
-            Ok(request) => call.set_request(&request),
-            Err(error) => {
-                return Ended { answer: Err(call.malformed(error)), maybe_dispatched: false };
+        match message::for_node(call.method.rewrite(), for_driver, at) {
+            Ok(message) => {
+                call.at(&attempt.node, self.sender).tracked(&mut call.outbound(&message)).await
             }
+            Err(error) => Ended { answer: Err(call.malformed(error)), maybe_dispatched: false },
         }
-        call.at(&attempt.node, self.sender).tracked(&mut call.call).await
     }
 
     /// The colocation of a new volume whose source is outside the requested topology.
@@ -136,7 +141,7 @@ impl Creates<'_> {
         name: &Id,
         node: &NodeName,
         at: &NodeDriver,
-        call: &IncomingCall,
+        call: &CallRequest,
     ) -> Option<Colocated> {
         let Key::Create { source: Some(source), topology, required, .. } = &call.key else {
             return None;
@@ -170,7 +175,7 @@ impl Creates<'_> {
         })
     }
 
-    fn warn_of_other_size(&self, node: &NodeName, call: &IncomingCall, answer: &Bytes) {
+    fn warn_of_other_size(&self, node: &NodeName, call: &CallRequest, answer: &Bytes) {
         let Some(range) = call.range else { return };
         let Some(size) = created::other_size(range, answer) else { return };
         warn!(
@@ -206,9 +211,12 @@ fn note_full(error: &Error, running: &Running) {
 }
 
 /// The parts of the request that the journal keeps.
-fn facts(call: &IncomingCall, direct: Option<bool>) -> CreateFacts {
+fn facts(
+    call: &CallRequest,
+    parameters: &BTreeMap<String, String>,
+    direct: Option<bool>,
+) -> CreateFacts {
     let left = call.deadline.map_or(HOLD, |end| end.saturating_duration_since(Instant::now()));
-    let parameters = &call.extracted.parameters;
     CreateFacts {
         call: Some(call.running.id),
         direct,

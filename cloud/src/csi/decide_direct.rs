@@ -2,16 +2,29 @@
 //!
 //! An attempt that may have reached the driver has decided for all later ones: its intent says so.
 
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
 use proto::csi::{Id, direct};
 use tracing::info;
 
-use super::request::IncomingCall;
+use super::request::CallRequest;
 use crate::csi::create_journal::decided_otherwise;
 use crate::error::Error;
 use crate::nodes::node_call::Sender;
+use crate::rewrite::direct::{check_create, out_of};
 use crate::state::store::writer::Store;
 
-/// The decision, which the call then carries; none if the class leaves nothing open.
+/// A create whose class left open whether its volume is direct, with the decision.
+pub(super) struct Decided {
+    pub(super) is_direct: bool,
+    /// Our parameters, as of a class that says so itself.
+    pub(super) parameters: BTreeMap<String, String>,
+    /// The unframed request for the driver, equal for all nodes.
+    pub(super) for_driver: Bytes,
+}
+
+/// Decides. `None` if the class leaves nothing open.
 ///
 /// # Errors
 /// There is no decision yet, or the request is impossible for a direct volume.
@@ -19,8 +32,8 @@ pub(super) fn decide(
     sender: Sender<'_>,
     store: &Store,
     name: &Id,
-    call: &mut IncomingCall,
-) -> Result<Option<bool>, Error> {
+    call: &CallRequest,
+) -> Result<Option<Decided>, Error> {
     if !direct::is_auto(&call.extracted.parameters) {
         return Ok(None);
     }
@@ -29,12 +42,15 @@ pub(super) fn decide(
         Some(intent.direct.ok_or_else(|| decided_otherwise(sender.driver, name, &intent.node)))
     });
     let is_direct = before.unwrap_or_else(|| ask_pods(sender, name, call))?;
-    call.decide(is_direct)?;
-    Ok(Some(is_direct))
+    let parameters = direct::decided(&call.extracted.parameters, is_direct);
+    check_create(&call.message, &parameters)?;
+    let edited = out_of(call.method, call.for_driver.clone(), &parameters);
+    let for_driver = edited.map_err(|error| call.malformed(error))?;
+    Ok(Some(Decided { is_direct, parameters, for_driver }))
 }
 
 /// Decides by the RuntimeClass of the pods that use the claim.
-fn ask_pods(sender: Sender<'_>, name: &Id, call: &IncomingCall) -> Result<bool, Error> {
+fn ask_pods(sender: Sender<'_>, name: &Id, call: &CallRequest) -> Result<bool, Error> {
     let driver = sender.driver;
     let claim = call.extracted.claim.as_deref();
     let decided = sender.links.metadata().decide(claim, name.text());

@@ -19,17 +19,21 @@ use super::capacity::Capacities;
 use super::create::Creates;
 use super::identity::FrontIdentity;
 use super::lists::merged::Lists;
-use super::request::IncomingCall;
-use super::route::{Plan, RoutingFacts, route};
+use super::request::CallRequest;
+use super::route::{Nodes, Plan, RoutingFacts, route};
 use super::volume_call::VolumeCalls;
 use crate::csi::create_journal::{CreateJournal, Target};
 use crate::error::Error;
 use crate::lease::attach;
 use crate::nodes::discover::Discovery;
+use crate::nodes::driver_health::DriverStatus;
 use crate::nodes::in_doubt::{Elsewhere, InDoubt, Settled};
+use crate::nodes::links::Links;
 use crate::nodes::node_call::Sender;
+use crate::nodes::node_status::NodeStatus;
 use crate::nodes::query::NodeQueries;
 use crate::state::clock::now;
+use crate::state::driver_state::DriverState;
 use crate::state::election::{Availability, elect};
 use crate::state::known::State;
 use crate::state::policy::{Policy, Scope};
@@ -59,8 +63,6 @@ pub(crate) struct Dispatcher {
 enum Discovered {
     /// All ids have a home now.
     All,
-    /// No id needed a home, or no node claims the one that is to be deleted.
-    Nowhere,
     /// The answer is a list without entries.
     EmptyList,
 }
@@ -70,7 +72,7 @@ impl Dispatcher {
     ///
     /// # Errors
     /// It was not carried out, or its outcome is unknown.
-    pub(crate) async fn dispatch(&self, call: &mut IncomingCall) -> Result<Response<Body>, Error> {
+    pub(crate) async fn dispatch(&self, call: &CallRequest) -> Result<Response<Body>, Error> {
         // A shared driver reports a missing field itself.
         if let Some(field) = call.key.missing().filter(|_| self.scope() == Scope::Node) {
             return Err(Error::Missing(call.method.name(), field));
@@ -96,7 +98,7 @@ impl Dispatcher {
             Plan::Stream(node) => {
                 let _permit = self.admit()?;
                 let _running = settled(sender, call, &node)?;
-                call.at(&node, sender).stream(&mut call.call).await
+                call.at(&node, sender).stream(&mut call.outbound(&call.for_driver)).await
             }
             Plan::Create(name, nodes) => {
                 let _permit = self.admit()?;
@@ -130,7 +132,7 @@ impl Dispatcher {
     fn look_again(
         &self,
         node: &NodeName,
-        call: &IncomingCall,
+        call: &CallRequest,
         answered: &Result<Response<Body>, Error>,
     ) {
         let Key::Home(id) = &call.key else { return };
@@ -140,57 +142,40 @@ impl Dispatcher {
     }
 
     /// The plan, after the nodes were asked for the ids that it needs. None for an empty list.
-    async fn plan_with_homes(&self, call: &IncomingCall) -> Result<Option<Plan>, Error> {
+    async fn plan_with_homes(&self, call: &CallRequest) -> Result<Option<Plan>, Error> {
         let plan = self.plan(call).await?;
-        let discovered = match &plan {
-            Plan::Discover(ids) => self.discover(ids, call).await?,
-            Plan::Everywhere(id) => {
-                let _permit = self.admit()?;
-                let is_found = self.discovery(call).discover_deleted(id).await?;
-                if is_found { Discovered::All } else { Discovered::Nowhere }
-            }
-            Plan::Local
-            | Plan::Node(_)
-            | Plan::Stream(_)
-            | Plan::Create(..)
-            | Plan::CreateAgain(..)
-            | Plan::All
-            | Plan::Capacity(_)
-            | Plan::Done
-            | Plan::NodeOnly => Discovered::Nowhere,
-        };
-        match discovered {
-            Discovered::All => self.plan(call).await.map(Some),
-            Discovered::Nowhere => Ok(Some(plan)),
-            Discovered::EmptyList => Ok(None),
+        if let Plan::Discover(ids) = &plan {
+            return match self.discover(ids, call).await? {
+                Discovered::All => self.plan(call).await.map(Some),
+                Discovered::EmptyList => Ok(None),
+            };
         }
+        if let Plan::Everywhere(id) = &plan {
+            let _permit = self.admit()?;
+            if self.discovery(call).discover_deleted(id).await? {
+                return self.plan(call).await.map(Some);
+            }
+        }
+        Ok(Some(plan))
     }
 
     /// The plan for a call.
     ///
     /// # Errors
     /// No node is certain, or an election is not durable.
-    async fn plan(&self, call: &IncomingCall) -> Result<Plan, Error> {
+    async fn plan(&self, call: &CallRequest) -> Result<Plan, Error> {
         let scope = self.scope();
         let is_elected = scope == Scope::Shared && self.only.is_none();
         if is_elected && call.key.is_routed() {
             self.elect().await?;
         }
-        let links = self.queries.links();
         let decided = self.store.read(|state| {
             let facts = RoutingFacts {
                 driver: state.driver(self.driver()),
-                linked: &|node| links.now(node).is_some(),
-                up: &|node| links.is_up(node, self.driver()),
-                down: &|node| self.down(node).is_some_and(|down| down >= self.policy.grace),
-                just_left: &|node| links.away(node).is_some_and(|away| away < self.policy.grace),
-                removed: &|node| state.is_removed(node),
-                apart: &|node| why_apart(state, node, self.driver()),
+                nodes: &self.nodes_now(state),
                 only: self.only.as_ref(),
                 scope,
                 policy: &self.policy,
-                awaits: &|| state.awaited(self.driver()).next().is_some(),
-                uncounted: &|| state.why_uncounted(self.driver()),
                 now: now(),
             };
             route(call.method, &call.key, &facts)
@@ -224,38 +209,36 @@ impl Dispatcher {
     /// The elected node, if there is one, and the node to elect in its place.
     fn candidate(&self, state: &State) -> Option<(Option<NodeName>, NodeName)> {
         let driver = state.driver(self.driver())?;
-        let standing =
-            |node: &NodeName| Availability { away: self.away(state, node), down: self.down(node) };
+        let standing = |node: &NodeName| self.availability(state, driver, node);
         let members = || driver.members().map(|(node, _)| node);
         let former = driver.elected();
         let next = elect(former, members, standing, self.policy.grace)?;
         Some((former.cloned(), next.clone()))
     }
 
-    /// The time for which the driver at a node has been down; zero if it is only not up.
-    fn down(&self, node: &NodeName) -> Option<Duration> {
-        let health = self.queries.links().driver_health(node, self.driver())?;
-        (!health.is_up()).then(|| health.down().unwrap_or_default())
-    }
-
-    /// The time for which a node has had no link or has been set apart; for ever if it does not
-    /// count.
-    fn away(&self, state: &State, node: &NodeName) -> Option<Duration> {
-        let driver = state.driver(self.driver())?;
+    /// How a node is, for an election. One that does not count has been away for the longest time.
+    fn availability(&self, state: &State, driver: &DriverState, node: &NodeName) -> Availability {
+        let status = self.nodes_now(state).status(node);
+        let down = match status.driver {
+            DriverStatus::Down(lasts) => Some(lasts),
+            DriverStatus::Up | DriverStatus::Unknown => None,
+        };
         if !driver.is_member(node) || !self.policy.may_elect(node) {
-            return Some(Duration::MAX);
+            return Availability { away: Some(Duration::MAX), down };
         }
-        let apart = state.apart().why(node, self.driver());
-        let apart = apart.map(|apart| Duration::from_millis(now().saturating_sub(apart.since)));
-        self.queries.links().away(node).max(apart)
+        Availability { away: status.away.max(status.apart.map(|(_, lasts)| lasts)), down }
     }
 
-    fn discovery<'a>(&'a self, call: &IncomingCall) -> Discovery<'a> {
+    fn nodes_now<'a>(&'a self, state: &'a State) -> NodesNow<'a> {
+        NodesNow { state, links: self.queries.links(), driver: self.driver() }
+    }
+
+    fn discovery<'a>(&'a self, call: &CallRequest) -> Discovery<'a> {
         Discovery { queries: &self.queries, store: &self.store, deadline: call.deadline }
     }
 
     /// Asks the nodes for ids without a home, and records the homes.
-    async fn discover(&self, ids: &[Id], call: &IncomingCall) -> Result<Discovered, Error> {
+    async fn discover(&self, ids: &[Id], call: &CallRequest) -> Result<Discovered, Error> {
         let discovery = self.discovery(call);
         let _permit = self.admit()?;
         for id in ids {
@@ -319,7 +302,7 @@ impl Dispatcher {
     }
 
     /// Refuses to delete a volume while a guest holds its lease.
-    fn check_delete(&self, call: &IncomingCall) -> Result<(), Error> {
+    fn check_delete(&self, call: &CallRequest) -> Result<(), Error> {
         if call.method.direct() != Some(DirectCall::Delete) {
             return Ok(());
         }
@@ -328,15 +311,12 @@ impl Dispatcher {
     }
 
     /// Lists all nodes. The driver's only node answers directly, byte for byte.
-    async fn list(
-        &self,
-        sender: Sender<'_>,
-        call: &mut IncomingCall,
-    ) -> Result<Response<Body>, Error> {
+    async fn list(&self, sender: Sender<'_>, call: &CallRequest) -> Result<Response<Body>, Error> {
         let Some(single) = self.lists.single_node(call) else {
             return self.lists.list(call).await;
         };
-        let answer = call.at(&single.node, sender).unary(&mut call.call).await?;
+        let answer =
+            call.at(&single.node, sender).unary(&mut call.outbound(&call.for_driver)).await?;
         if let Some(message) = answer.message() {
             self.lists.record(single, &message).await;
         }
@@ -348,7 +328,7 @@ impl Dispatcher {
 /// elsewhere. Until the result is dropped, calls about the same go to this node only.
 fn settled<'a>(
     sender: Sender<'a>,
-    call: &IncomingCall,
+    call: &CallRequest,
     node: &NodeName,
 ) -> Result<Option<Settled<'a>>, Error> {
     let Some(in_doubt) = sender.in_doubt else { return Ok(None) };
@@ -370,6 +350,23 @@ fn empty() -> Response<Body> {
     Answer::of(frame::frame(&[])).response()
 }
 
-fn why_apart(state: &State, node: &NodeName, driver: &DriverName) -> Option<String> {
-    state.apart().why(node, driver).map(|apart| apart.reason.to_string())
+/// The nodes of a driver, as the store and the links have them at the moment.
+struct NodesNow<'a> {
+    state: &'a State,
+    links: &'a Links,
+    driver: &'a DriverName,
+}
+
+impl Nodes for NodesNow<'_> {
+    fn status(&self, node: &NodeName) -> NodeStatus {
+        NodeStatus::new(self.state, self.links, node, self.driver)
+    }
+
+    fn awaits(&self) -> bool {
+        self.state.awaited(self.driver).next().is_some()
+    }
+
+    fn why_uncounted(&self) -> Option<&'static str> {
+        self.state.why_uncounted(self.driver)
+    }
 }

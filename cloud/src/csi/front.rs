@@ -1,6 +1,5 @@
 //! The front of one driver in the cloud: the CSI socket that its sidecars call.
 
-use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,8 +7,8 @@ use std::time::Duration;
 use http::request::Parts;
 use http::{Request, Response};
 use hyper::body::Incoming;
+use proto::csi::Method;
 use proto::csi::frame;
-use proto::csi::{Id, Method};
 use proto::host::socket::Socket;
 use proto::host::tasks::Tasks;
 use proto::http2::body::Body;
@@ -24,7 +23,7 @@ use super::capacity::Capacities;
 use super::dispatch::{Dispatcher, MAX_FRONT_CALLS};
 use super::failure_log::log;
 use super::lists::merged::Lists;
-use super::request::{IncomingCall, RawRequest, bad_request, prepare};
+use super::request::{CallRequest, RawRequest, SubjectFacts, bad_request, enrich, parse};
 use crate::csi::create_journal::CreateJournal;
 use crate::error::Error;
 use crate::nodes::in_doubt::InDoubt;
@@ -226,15 +225,15 @@ impl Front {
         let answered = async {
             let body = frame::collect(body).await;
             let body = body.map_err(|error| bad_request(method, error.into()))?;
-            let raw = RawRequest { method, parts, body, deadline, running };
-            let parameters_of = |id: &_| self.parameters(id);
-            let was_sent = |name: &_| self.was_sent(name);
-            let driver = &self.dispatcher.queries.driver;
-            let mut call = prepare(driver, raw, parameters_of, was_sent)?;
+            let request = parse(RawRequest { method, parts, body, deadline, running })?;
+            let Dispatcher { queries, store, .. } = &self.dispatcher;
+            let driver = &queries.driver;
+            let facts = store.read(|state| SubjectFacts::new(state.driver(driver), &request));
+            let request = enrich(driver, request, facts)?;
             match origin {
-                Origin::Socket => self.dispatcher.dispatch(&mut call).await,
+                Origin::Socket => self.dispatcher.dispatch(&request).await,
                 // Boxed to keep the future of other calls small.
-                Origin::Relay => Box::pin(self.dispatch_awaiting_links(&call)).await,
+                Origin::Relay => Box::pin(self.dispatch_awaiting_links(&request)).await,
             }
         };
         let result = forward::until(deadline, std::pin::pin!(answered)).await;
@@ -243,11 +242,14 @@ impl Front {
     }
 
     /// Carries out a call. Until edges had time to reconnect, it is retried after each new link.
-    async fn dispatch_awaiting_links(&self, call: &IncomingCall) -> Result<Response<Body>, Error> {
+    async fn dispatch_awaiting_links(
+        &self,
+        request: &CallRequest,
+    ) -> Result<Response<Body>, Error> {
         let mut linking = self.links().linking();
         while let Some(left) = RECONNECT.checked_sub(self.links().leading().age()) {
             linking.mark_unchanged();
-            let error = match self.dispatcher.dispatch(&mut call.clone()).await {
+            let error = match self.dispatcher.dispatch(request).await {
                 Err(error) if error.awaits_link() => error,
                 other => return other,
             };
@@ -256,20 +258,6 @@ impl Front {
             }
             tokio::time::sleep(RETRY_PAUSE).await;
         }
-        self.dispatcher.dispatch(&mut call.clone()).await
-    }
-
-    /// True if a create of this name was sent, by this version or an older one.
-    fn was_sent(&self, name: &Id) -> bool {
-        let Dispatcher { queries, store, .. } = &self.dispatcher;
-        store.read(|state| state.driver(&queries.driver)?.intent(name).map(drop)).is_some()
-    }
-
-    /// Our parameters of a volume. Empty if csi-cloud did not create it.
-    fn parameters(&self, id: &Id) -> BTreeMap<String, String> {
-        let Dispatcher { queries, store, .. } = &self.dispatcher;
-        let parameters =
-            store.read(|state| state.driver(&queries.driver)?.home(id)?.parameters.clone());
-        parameters.map(|parameters| *parameters).unwrap_or_default()
+        self.dispatcher.dispatch(request).await
     }
 }

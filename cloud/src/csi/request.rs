@@ -1,16 +1,19 @@
-//! Parses a request once and keeps everything that later steps need.
+//! A sidecar's request: parsed once, then completed with the stored facts about its subject.
+//! Nothing changes it afterwards; each attempt at a node gets an [`Outbound`] of its own.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use http::HeaderMap;
 use http::request::Parts;
+use http::uri::PathAndQuery;
 use proto::csi::frame;
 use proto::csi::status::BadRequest;
 use proto::csi::wire::Malformed;
 use proto::csi::{DirectCall, Id, Key, Learn, Method};
 use proto::host::chain;
-use proto::http2::forward::Call;
+use proto::http2::forward::Call as Outbound;
 use proto::names::{DriverName, NodeName};
 use tokio::time::Instant;
 
@@ -18,17 +21,17 @@ use crate::error::Error;
 use crate::nodes::node_call::{NodeCall, Sender};
 use crate::rewrite::message::{self, Extracted};
 use crate::rewrite::{class, created, direct};
+use crate::state::driver_state::DriverState;
 use crate::telemetry::calls::Running;
 
-/// A parsed call.
-#[derive(Clone)]
-pub(crate) struct IncomingCall {
+/// A parsed request.
+pub(crate) struct CallRequest {
     pub(crate) method: Method,
     /// The subject of the call.
     pub(crate) key: Key,
     /// The unframed request, as the caller sent it.
     pub(crate) message: Bytes,
-    /// The unframed request without our parameters, before a node is chosen.
+    /// The unframed request for the driver: without our parameters, and equal for all nodes.
     pub(crate) for_driver: Bytes,
     /// The parts of the request that are not for the driver.
     pub(crate) extracted: Extracted,
@@ -36,10 +39,12 @@ pub(crate) struct IncomingCall {
     pub(crate) range: Option<created::Range>,
     /// The CSI node id of an attach or detach; empty for all nodes.
     pub(crate) node_id: Option<String>,
-    /// True if the volume is direct.
+    /// True if the call is about an existing direct volume.
     pub(crate) is_direct: bool,
-    /// The outbound call: the caller's headers and the framed request for the driver.
-    pub(crate) call: Call,
+    headers: HeaderMap,
+    path: PathAndQuery,
+    /// The framed request, as the caller sent it.
+    body: Bytes,
     /// The caller's deadline.
     pub(crate) deadline: Option<Instant>,
     /// Shows the progress of the call.
@@ -55,54 +60,43 @@ pub(crate) struct RawRequest {
     pub(crate) running: Arc<Running>,
 }
 
-/// Parses a request. `parameters_of` gives the `edge-csi.io/` parameters of an existing volume.
-/// `was_sent` is true if a create of the name was sent before.
+/// The stored facts about the subject of a request.
+#[derive(Default)]
+pub(crate) struct SubjectFacts {
+    /// The `edge-csi.io/` parameters of the volume. Empty if csi-cloud did not create it.
+    parameters: BTreeMap<String, String>,
+    /// True if a create of this name was sent before, by this version or an older one.
+    was_sent: bool,
+}
+
+/// Parses a request.
 ///
 /// # Errors
-/// The request is malformed, a class has an unknown `edge-csi.io/` parameter, or the request is
-/// impossible for a direct volume.
-pub(crate) fn prepare(
-    driver: &DriverName,
-    raw: RawRequest,
-    parameters_of: impl FnOnce(&Id) -> BTreeMap<String, String>,
-    was_sent: impl Fn(&Id) -> bool,
-) -> Result<IncomingCall, Error> {
+/// The request is malformed.
+pub(crate) fn parse(raw: RawRequest) -> Result<CallRequest, Error> {
     let RawRequest { method, parts, body, deadline, running } = raw;
     let message = frame::message(&body).map_err(|error| bad_request(method, error.into()))?;
     let key = method.key(&message).map_err(|error| bad_request(method, error.into()))?;
     running.is_about(&key);
-    let (mut for_driver, extracted) =
+    let (for_driver, extracted) =
         message::extract(method, &message).map_err(|error| malformed(method, error))?;
     if let Some(claim) = &extracted.claim {
         running.is_for(&claim.namespace, &claim.name);
     }
-    // An older version may have sent it, so a final code could lose a volume.
-    let is_sent = || method.subjects(&key).iter().any(&was_sent);
-    class::check(method, &message).or_else(|error| is_sent().then_some(()).ok_or(error))?;
-    let mut is_direct = false;
-    let mut range = None;
-    if method.direct() == Some(DirectCall::Create) {
-        direct::check_class(&extracted.parameters)
-            .and_then(|()| direct::check_create(&message, &extracted.parameters))
-            .map_err(
-                |error| if is_sent() { class_changed(driver, method, &key, &error) } else { error },
-            )?;
-        range = created::range(&message).map_err(|error| malformed(method, error))?;
-    } else if let Key::Home(id) = &key
-        && let Some(request) = direct::of_volume(method, &message, || parameters_of(id))?
-    {
-        for_driver = request.message;
-        is_direct = request.is_direct;
-    }
+    let range = match method.direct() {
+        Some(DirectCall::Create) => {
+            created::range(&message).map_err(|error| malformed(method, error))?
+        }
+        _ => None,
+    };
     let node_id = match method.learn() {
         Learn::Attached(read) | Learn::Detached(read) => {
             Some(read(&message).map_err(|error| bad_request(method, error.into()))?)
         }
         Learn::Nothing | Learn::Made(_) | Learn::Gone | Learn::Resized(_) => None,
     };
-    let body = if for_driver == message { body } else { frame::frame(&for_driver) };
-    let call = Call::new(parts, body);
-    Ok(IncomingCall {
+    let path = parts.uri.path_and_query().cloned();
+    Ok(CallRequest {
         method,
         key,
         message,
@@ -110,14 +104,69 @@ pub(crate) fn prepare(
         extracted,
         range,
         node_id,
-        is_direct,
-        call,
+        is_direct: false,
+        headers: parts.headers,
+        path: path.unwrap_or_else(|| PathAndQuery::from_static(method.path())),
+        body,
         deadline,
         running,
     })
 }
 
-impl IncomingCall {
+/// Completes a request with what is stored of its subject.
+///
+/// # Errors
+/// A class has an unknown `edge-csi.io/` parameter, or the request is impossible for a direct
+/// volume.
+pub(crate) fn enrich(
+    driver: &DriverName,
+    request: CallRequest,
+    facts: SubjectFacts,
+) -> Result<CallRequest, Error> {
+    let CallRequest { method, key, message, .. } = &request;
+    // An older version may have sent it, so a final code could lose a volume.
+    if !facts.was_sent {
+        class::check(*method, message)?;
+    }
+    if method.direct() == Some(DirectCall::Create) {
+        let parameters = &request.extracted.parameters;
+        let checked = direct::check_class(parameters)
+            .and_then(|()| direct::check_create(message, parameters));
+        match checked {
+            Ok(()) => {}
+            Err(error) if facts.was_sent => {
+                return Err(class_changed(driver, *method, key, &error));
+            }
+            Err(error) => return Err(error),
+        }
+    } else if matches!(key, Key::Home(_))
+        && let Some(edited) = direct::of_volume(*method, message, || facts.parameters)?
+    {
+        let (for_driver, is_direct) = (edited.message, edited.is_direct);
+        return Ok(CallRequest { for_driver, is_direct, ..request });
+    }
+    Ok(request)
+}
+
+impl SubjectFacts {
+    /// What is stored of a request's subject. `None` stands for a driver that no node ever had.
+    pub(crate) fn new(driver: Option<&DriverState>, request: &CallRequest) -> Self {
+        let Some(driver) = driver else { return Self::default() };
+        match &request.key {
+            Key::Create { name, .. } | Key::Snapshot { name, .. } => {
+                let name = Id::Name(request.method, name.clone());
+                Self { was_sent: driver.intent(&name).is_some(), ..Self::default() }
+            }
+            Key::Home(id) if request.method.direct().is_some() => {
+                let parameters = driver.home(id).and_then(|home| home.parameters.as_deref());
+                Self { parameters: parameters.cloned().unwrap_or_default(), ..Self::default() }
+            }
+            _ => Self::default(),
+        }
+    }
+}
+
+impl CallRequest {
     /// This call at a node.
     pub(crate) fn at<'a>(&self, node: &'a NodeName, sender: Sender<'a>) -> NodeCall<'a> {
         let about = sender.in_doubt.map(|_| self.method.subjects(&self.key));
@@ -131,25 +180,13 @@ impl IncomingCall {
         }
     }
 
-    /// Takes the decision on a class that left open whether the volume is direct.
-    ///
-    /// # Errors
-    /// The request is impossible for a direct volume, or malformed.
-    pub(crate) fn decide(&mut self, is_direct: bool) -> Result<(), Error> {
-        let settings = proto::csi::direct::decided(&self.extracted.parameters, is_direct);
-        direct::check_create(&self.message, &settings)?;
-        let edited = direct::out_of(self.method, self.for_driver.clone(), &settings);
-        self.for_driver = edited.map_err(|error| self.malformed(error))?;
-        self.call.body = frame::frame(&self.for_driver);
-        self.extracted.parameters = settings;
-        Ok(())
-    }
-
-    /// Sets the request for the chosen node.
-    pub(crate) fn set_request(&mut self, request: &Bytes) {
-        if *request != self.for_driver {
-            self.call.body = frame::frame(request);
-        }
+    /// The call with this unframed message and the caller's headers.
+    pub(crate) fn outbound(&self, message: &Bytes) -> Outbound {
+        let body = match *message == self.message {
+            true => self.body.clone(),
+            false => frame::frame(message),
+        };
+        Outbound { headers: self.headers.clone(), path: self.path.clone(), body }
     }
 
     /// The error of a request that cannot be edited.

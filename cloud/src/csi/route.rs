@@ -10,6 +10,8 @@ use crate::csi::source_text::{
     UNNAMED, no_controller, no_link, no_such_topology, source_text, topology_text,
 };
 use crate::csi::unclear::Unclear;
+use crate::nodes::driver_health::DriverStatus;
+use crate::nodes::node_status::NodeStatus;
 use crate::state::driver_state::DriverState;
 use crate::state::policy::{Placement, Policy, Scope};
 use crate::state::record::Intent;
@@ -77,33 +79,32 @@ impl Plan {
     }
 }
 
+/// The nodes of one driver at the moment of a decision.
+pub trait Nodes {
+    /// The status of a node.
+    fn status(&self, node: &NodeName) -> NodeStatus;
+
+    /// True if the operator names a node for the driver that never reported it. Such a node may
+    /// have an id without a home.
+    fn awaits(&self) -> bool;
+
+    /// The reason why the nodes that may have an id without a home are not known. `None` if they
+    /// are.
+    fn why_uncounted(&self) -> Option<&'static str>;
+}
+
 /// The facts about one driver.
 pub struct RoutingFacts<'a> {
-    /// The stored state; none if no node ever had the driver.
+    /// The stored state. `None` if no node ever had the driver.
     pub driver: Option<&'a DriverState>,
-    /// Whether a node has a link.
-    pub linked: &'a dyn Fn(&NodeName) -> bool,
-    /// Whether a node has a link, and says that its driver is up.
-    pub up: &'a dyn Fn(&NodeName) -> bool,
-    /// Whether the driver at a node has been down for `failover_s`, by the node's word.
-    pub down: &'a dyn Fn(&NodeName) -> bool,
-    /// Whether a node lost its link less than the grace period ago.
-    pub just_left: &'a dyn Fn(&NodeName) -> bool,
-    /// Whether an operator removed a node.
-    pub removed: &'a dyn Fn(&NodeName) -> bool,
-    /// The reason why a node is set apart; none if it is not.
-    pub apart: &'a dyn Fn(&NodeName) -> Option<String>,
+    /// The driver's nodes.
+    pub nodes: &'a dyn Nodes,
     /// The node of a node's own front.
     pub only: Option<&'a NodeName>,
     /// The driver's scope.
     pub scope: Scope,
     /// The operator's policy.
     pub policy: &'a Policy,
-    /// True if the operator names a node for the driver that never reported it. Such a node may
-    /// have an id without a home.
-    pub awaits: &'a dyn Fn() -> bool,
-    /// The reason why the nodes that may have an id without a home are not known; none if they are.
-    pub uncounted: &'a dyn Fn() -> Option<&'static str>,
     /// The current time, in ms since 1970.
     pub now: u64,
 }
@@ -115,7 +116,7 @@ pub struct RoutingFacts<'a> {
 pub fn route(method: Method, key: &Key, facts: &RoutingFacts<'_>) -> Result<Plan, Unclear> {
     let plan = decide(method, key, facts)?;
     if plan.takes_all_nodes()
-        && let Some(why) = (facts.uncounted)()
+        && let Some(why) = facts.nodes.why_uncounted()
     {
         return Err(Unclear::Yet(why.into()));
     }
@@ -206,12 +207,15 @@ impl RoutingFacts<'_> {
     /// The node to which a create was sent before: it goes nowhere else until its outcome is known.
     fn sent(&self, name: &Id) -> Option<Result<Plan, Unclear>> {
         let intent = self.driver?.intent(name)?;
-        if intent.made.is_none()
-            && let Some(why) = (self.apart)(&intent.node)
-        {
-            return Some(Err(Unclear::Apart { node: intent.node.clone(), why, was_sent: true }));
-        }
-        Some(self.admitted(&intent.node).map(|node| Plan::CreateAgain(name.clone(), node)))
+        let node = intent.node.clone();
+        let status = self.nodes.status(&node);
+        Some(match status.apart {
+            Some((why, _)) if intent.made.is_none() => {
+                Err(Unclear::Apart { node, why, was_sent: true })
+            }
+            _ if status.removed => Err(Unclear::Removed(node)),
+            _ => Ok(Plan::CreateAgain(name.clone(), node)),
+        })
     }
 
     fn home(&self, id: &Id) -> Option<Result<Plan, Unclear>> {
@@ -227,7 +231,10 @@ impl RoutingFacts<'_> {
     }
 
     fn admitted(&self, node: &NodeName) -> Result<NodeName, Unclear> {
-        if (self.removed)(node) { Err(Unclear::Removed(node.clone())) } else { Ok(node.clone()) }
+        match self.nodes.status(node).removed {
+            true => Err(Unclear::Removed(node.clone())),
+            false => Ok(node.clone()),
+        }
     }
 
     /// Places a new volume at the home of its source.
@@ -288,10 +295,9 @@ impl RoutingFacts<'_> {
             return self.create_at(name, node.clone());
         }
         let driver = self.driver.filter(|driver| !driver.nodes().is_empty()).ok_or_else(never)?;
-        let members = || driver.by_load().filter(|node| !(self.removed)(node));
-        let able = candidates(members().filter(|node| self.is_able(node)));
-        let free = || candidates(members().filter(|node| self.is_free(node)));
-        if let Some(nodes) = able.or_else(free) {
+        let able = self.candidates(driver.by_load(), NodeStatus::is_able);
+        if let Some(nodes) = able.or_else(|| self.candidates(driver.by_load(), NodeStatus::is_free))
+        {
             return Ok(Plan::Create(name, nodes));
         }
         match self.only_node() {
@@ -300,60 +306,78 @@ impl RoutingFacts<'_> {
         }
     }
 
-    /// True if a node has a link and is not set apart.
-    fn is_free(&self, node: &NodeName) -> bool {
-        (self.linked)(node) && (self.apart)(node).is_none()
-    }
-
-    /// True if a node can carry out a create now.
-    fn is_able(&self, node: &NodeName) -> bool {
-        (self.up)(node) && (self.apart)(node).is_none()
+    /// The first [`MAX_CANDIDATES`] of these nodes that are not removed and that `is_fit` accepts.
+    /// `None` if there are none.
+    fn candidates<'a>(
+        &self,
+        nodes: impl Iterator<Item = &'a NodeName>,
+        is_fit: fn(&NodeStatus) -> bool,
+    ) -> Option<Vec<NodeName>> {
+        let fit = nodes.filter(|node| {
+            let status = self.nodes.status(node);
+            !status.removed && is_fit(&status)
+        });
+        let fit: Vec<_> = fit.take(MAX_CANDIDATES).cloned().collect();
+        (!fit.is_empty()).then_some(fit)
     }
 
     /// The first of these nodes that has a link and is set apart, as a reason.
     fn linked_apart<'a>(&self, mut nodes: impl Iterator<Item = &'a NodeName>) -> Option<Unclear> {
-        nodes.find_map(|node| {
-            let why = (self.apart)(node).filter(|_| (self.linked)(node))?;
-            Some(Unclear::Apart { node: node.clone(), why, was_sent: false })
+        nodes.find_map(|node| match self.nodes.status(node) {
+            NodeStatus { linked: true, apart: Some((why, _)), .. } => {
+                Some(Unclear::Apart { node: node.clone(), why, was_sent: false })
+            }
+            _ => None,
         })
     }
 
     /// The nodes at a topology that can carry out a create now. Without one, a node that was just
     /// left may be back soon, and the answer is UNAVAILABLE until then.
     fn able_at(&self, segments: &Segments) -> Option<Result<Vec<NodeName>, Unclear>> {
-        let just_left = || {
-            let mut there = self.admitted_at(segments);
-            there.find(|node| (self.just_left)(node) && (self.apart)(node).is_none())
-        };
-        match candidates(self.admitted_at(segments).filter(|node| self.is_able(node))) {
-            Some(able) => Some(Ok(able)),
-            None => just_left().map(|node| Err(Unclear::Away(node.clone()))),
+        if let Some(able) = self.candidates(self.located_at(segments), NodeStatus::is_able) {
+            return Some(Ok(able));
         }
+        let just_left = self.located_at(segments).find(|node| {
+            let status = self.nodes.status(node);
+            let is_back_soon = status.away.is_some_and(|away| away < self.policy.grace);
+            is_back_soon && !status.removed && status.apart.is_none()
+        });
+        just_left.map(|node| Err(Unclear::Away(node.clone())))
     }
 
     /// The nodes at a topology that have a link and are not set apart, though their driver is not
     /// up. With `reschedule`, a driver that is down for long gives the claim back instead.
     fn linked_at(&self, segments: &Segments) -> Option<Result<Vec<NodeName>, Unclear>> {
-        let linked = candidates(self.admitted_at(segments).filter(|node| self.is_free(node)))?;
+        let linked = self.candidates(self.located_at(segments), NodeStatus::is_free)?;
         match linked.first() {
-            Some(node) if self.policy.reschedule && linked.iter().all(self.down) => {
+            Some(node)
+                if self.policy.reschedule && linked.iter().all(|node| self.is_down(node)) =>
+            {
                 Some(Err(Unclear::Down(node.clone())))
             }
             _ => Some(Ok(linked)),
         }
     }
 
+    /// True if the driver at a node has been down for the grace period, by the node's word.
+    fn is_down(&self, node: &NodeName) -> bool {
+        match self.nodes.status(node).driver {
+            DriverStatus::Down(lasts) => lasts >= self.policy.grace,
+            DriverStatus::Up | DriverStatus::Unknown => false,
+        }
+    }
+
     /// The reason why no node at a topology may get a create. None if no node is there.
     fn missing_at(&self, segments: &Segments) -> Option<Unclear> {
-        let away = self.admitted_at(segments).next()?;
-        let apart = self.linked_apart(self.admitted_at(segments));
+        let is_admitted = |node: &&NodeName| !self.nodes.status(node).removed;
+        let away = self.located_at(segments).find(is_admitted)?;
+        let apart = self.linked_apart(self.located_at(segments).filter(is_admitted));
         Some(apart.unwrap_or_else(|| Unclear::Away(away.clone())))
     }
 
-    /// The nodes at a topology that an operator did not remove.
-    fn admitted_at<'a>(&'a self, segments: &'a Segments) -> impl Iterator<Item = &'a NodeName> {
-        let located = self.driver.into_iter().flat_map(|driver| driver.located(segments));
-        located.filter(|node| !(self.removed)(node))
+    /// The nodes at a topology.
+    fn located_at<'a>(&'a self, segments: &'a Segments) -> impl Iterator<Item = &'a NodeName> {
+        self.driver.into_iter().flat_map(|driver| driver.located(segments))
     }
 
     /// Places a snapshot at the home of its volumes, which must be one node.
@@ -383,25 +407,22 @@ impl RoutingFacts<'_> {
 
     /// Takes a snapshot at the home of its volumes. A node that is set apart still serves them.
     fn snapshot_at(&self, name: Id, node: NodeName) -> Result<Plan, Unclear> {
-        if (self.removed)(&node) {
-            Err(Unclear::Removed(node))
-        } else if (self.linked)(&node) {
-            Ok(Plan::Create(name, vec![node]))
-        } else {
-            Err(Unclear::Away(node))
+        match self.nodes.status(&node) {
+            NodeStatus { removed: true, .. } => Err(Unclear::Removed(node)),
+            NodeStatus { linked: true, .. } => Ok(Plan::Create(name, vec![node])),
+            _ => Err(Unclear::Away(node)),
         }
     }
 
     /// Creates at this node. A node that has no link or is set apart gets no intent.
     fn create_at(&self, name: Id, node: NodeName) -> Result<Plan, Unclear> {
-        if (self.removed)(&node) {
-            Err(Unclear::Removed(node))
-        } else if let Some(why) = (self.apart)(&node) {
-            Err(Unclear::Apart { node, why, was_sent: false })
-        } else if (self.linked)(&node) {
-            Ok(Plan::Create(name, vec![node]))
-        } else {
-            Err(Unclear::Away(node))
+        match self.nodes.status(&node) {
+            NodeStatus { removed: true, .. } => Err(Unclear::Removed(node)),
+            NodeStatus { apart: Some((why, _)), .. } => {
+                Err(Unclear::Apart { node, why, was_sent: false })
+            }
+            NodeStatus { linked: true, .. } => Ok(Plan::Create(name, vec![node])),
+            _ => Err(Unclear::Away(node)),
         }
     }
 
@@ -409,7 +430,7 @@ impl RoutingFacts<'_> {
     fn only_node(&self) -> Option<NodeName> {
         let mut nodes = self.driver?.nodes().keys();
         let only = nodes.next().filter(|_| nodes.next().is_none())?;
-        (!(self.awaits)() && (self.uncounted)().is_none()).then(|| only.clone())
+        (!self.nodes.awaits() && self.nodes.why_uncounted().is_none()).then(|| only.clone())
     }
 
     /// The plan with the driver's only node, or else this plan.
@@ -424,12 +445,15 @@ impl RoutingFacts<'_> {
 
     fn located(&self, topology: Option<&Segments>) -> Vec<NodeName> {
         let Some(driver) = self.driver else { return Vec::new() };
-        let nodes: Vec<_> = match topology.filter(|segments| !segments.is_empty()) {
+        let mut counted: Vec<_> = match topology.filter(|segments| !segments.is_empty()) {
             Some(segments) => driver.located(segments).cloned().collect(),
             None => driver.nodes().keys().cloned().collect(),
         };
-        let counts = |node: &NodeName| !(self.removed)(node) && (self.apart)(node).is_none();
-        nodes.into_iter().filter(counts).collect()
+        counted.retain(|node| {
+            let status = self.nodes.status(node);
+            !status.removed && status.apart.is_none()
+        });
+        counted
     }
 
     fn elected(&self) -> Result<NodeName, Unclear> {
@@ -464,14 +488,8 @@ impl RoutingFacts<'_> {
     }
 
     fn may_begin(&self, intent: &Intent) -> bool {
-        intent.until > self.now && !(self.removed)(&intent.node)
+        intent.until > self.now && !self.nodes.status(&intent.node).removed
     }
-}
-
-/// At most [`MAX_CANDIDATES`] of these nodes; none if there are none.
-fn candidates<'a>(nodes: impl Iterator<Item = &'a NodeName>) -> Option<Vec<NodeName>> {
-    let nodes: Vec<_> = nodes.take(MAX_CANDIDATES).cloned().collect();
-    Some(nodes).filter(|nodes| !nodes.is_empty())
 }
 
 fn never() -> Unclear {

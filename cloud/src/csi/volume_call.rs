@@ -13,7 +13,7 @@ use proto::names::NodeName;
 use tokio::time::{Instant, timeout_at};
 use tracing::warn;
 
-use super::request::IncomingCall;
+use super::request::CallRequest;
 use crate::error::Error;
 use crate::lease::attach;
 use crate::nodes::discover::Discovery;
@@ -44,11 +44,12 @@ impl VolumeCalls<'_> {
     pub(crate) async fn call_node(
         &self,
         node: &NodeName,
-        call: &mut IncomingCall,
+        call: &CallRequest,
     ) -> Result<Response<Body>, Error> {
         self.attach_to_holder(call).await?;
         self.check_expansion(node, call).await?;
-        let mut answer = call.at(node, self.sender).unary(&mut call.call).await?;
+        let mut answer =
+            call.at(node, self.sender).unary(&mut call.outbound(&call.for_driver)).await?;
         if let Some(message) = answer.message()
             && call.is_direct
             && call.method.direct() == Some(DirectCall::Validate)
@@ -67,18 +68,18 @@ impl VolumeCalls<'_> {
     pub(crate) async fn delete_everywhere(
         &self,
         id: &Id,
-        call: &IncomingCall,
+        call: &CallRequest,
     ) -> Result<Response<Body>, Error> {
         let discovery =
             Discovery { queries: self.queries, store: self.store, deadline: call.deadline };
-        let answer = discovery.delete(call.method, id, &call.call).await?;
+        let answer = discovery.delete(call.method, id, &call.outbound(&call.for_driver)).await?;
         self.record(call, &answer).await?;
         Ok(answer.response())
     }
 
     /// Reserves the lease of a volume for the node of an attach call. This applies to direct
     /// volumes, and to any volume whose lease is held.
-    async fn attach_to_holder(&self, call: &IncomingCall) -> Result<(), Error> {
+    async fn attach_to_holder(&self, call: &CallRequest) -> Result<(), Error> {
         match call.method.learn() {
             Learn::Attached(_) => {}
             Learn::Nothing
@@ -98,7 +99,7 @@ impl VolumeCalls<'_> {
 
     /// Refuses an expansion if csi-edge expands on the node and that step takes a secret.
     /// Kubernetes gives the secret to kubelets only. An unknown volume has no secret.
-    async fn check_expansion(&self, node: &NodeName, call: &IncomingCall) -> Result<(), Error> {
+    async fn check_expansion(&self, node: &NodeName, call: &CallRequest) -> Result<(), Error> {
         match call.method.learn() {
             Learn::Resized(_) => {}
             Learn::Nothing
@@ -132,7 +133,7 @@ impl VolumeCalls<'_> {
     }
 
     /// Records the effect of a call that was answered OK.
-    async fn record(&self, call: &IncomingCall, answer: &Answer) -> Result<(), Error> {
+    async fn record(&self, call: &CallRequest, answer: &Answer) -> Result<(), Error> {
         let Some(answer) = answer.message() else { return Ok(()) };
         let (Key::Home(id) | Key::Delete(id)) = &call.key else { return Ok(()) };
         let store = self.store;
@@ -163,7 +164,7 @@ impl VolumeCalls<'_> {
 
     /// Removes a home. A store that takes the next commit takes the next delete too. Any other
     /// failure is only logged: a home that stays costs one more delete.
-    async fn record_gone(&self, id: &Id, call: &IncomingCall) -> Result<(), StoreError> {
+    async fn record_gone(&self, id: &Id, call: &CallRequest) -> Result<(), StoreError> {
         let error = match ingest::deleted(self.store, self.sender.driver, id).await {
             Err(error @ StoreError::Refused(_)) => return Err(error),
             Err(error) => error,

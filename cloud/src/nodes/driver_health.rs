@@ -29,6 +29,18 @@ pub struct DriverHealth {
     reported_at: Instant,
 }
 
+/// The status of a driver at a node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DriverStatus {
+    /// The node has no link, or has reported nothing yet on it. The driver counts as up.
+    #[default]
+    Unknown,
+    /// It answers.
+    Up,
+    /// It does not answer, for this time; zero while it starts.
+    Down(Duration),
+}
+
 /// The last report of a link's edge.
 #[derive(Default)]
 pub(super) struct ReportedHealth(Mutex<Option<HealthReport>>);
@@ -127,6 +139,17 @@ impl ReportedHealth {
         Some(
             report.of(driver).cloned().unwrap_or_else(|| DriverHealth::unnamed(report.reported_at)),
         )
+    }
+
+    /// The status of a driver.
+    pub(super) fn status(&self, driver: &DriverName) -> DriverStatus {
+        let report = self.lock();
+        let Some(report) = report.as_ref() else { return DriverStatus::Unknown };
+        match report.of(driver) {
+            Some(health) if health.is_up() => DriverStatus::Up,
+            Some(health) => DriverStatus::Down(health.down().unwrap_or_default()),
+            None => DriverStatus::Down(report.reported_at.elapsed()),
+        }
     }
 
     /// True if a driver is up. Before the edge has said anything, it counts as up.

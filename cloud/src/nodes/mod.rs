@@ -19,6 +19,7 @@ pub(crate) mod link_history;
 pub mod link_task;
 pub mod links;
 pub mod node_call;
+pub mod node_status;
 pub(crate) mod published_topology;
 pub mod query;
 mod refusal;

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use bytes::Bytes;
-use cloud::csi::route::{RoutingFacts, route};
+use cloud::csi::route::{Nodes, RoutingFacts, route};
+use cloud::nodes::node_status::NodeStatus;
 use cloud::state::known::State;
 use cloud::state::policy::{Policy, Scope};
 use cloud::state::store::file::File;
@@ -107,6 +108,30 @@ async fn decisions(path: &Path, size: Size) -> anyhow::Result<Vec<Figure>> {
     Ok(figures)
 }
 
+/// Nodes that have a link if they are in the map, with drivers that are up.
+struct LinkedNodes<'a> {
+    links: &'a Mutex<HashMap<NodeName, Arc<()>>>,
+    state: &'a State,
+}
+
+impl Nodes for LinkedNodes<'_> {
+    fn status(&self, node: &NodeName) -> NodeStatus {
+        NodeStatus {
+            linked: self.links.lock().get(node).cloned().is_some(),
+            removed: self.state.is_removed(node),
+            ..NodeStatus::default()
+        }
+    }
+
+    fn awaits(&self) -> bool {
+        false
+    }
+
+    fn why_uncounted(&self) -> Option<&'static str> {
+        None
+    }
+}
+
 /// How long each decision took, in ns.
 fn decided(
     calls: &Calls,
@@ -115,21 +140,13 @@ fn decided(
     links: &Mutex<HashMap<NodeName, Arc<()>>>,
 ) -> anyhow::Result<Vec<u64>> {
     let policy = Policy::new(None);
-    let is_linked = |node: &NodeName| links.lock().get(node).cloned().is_some();
     let decide = |state: &State, request: &Bytes| {
         let of = state.driver(driver);
         let facts = RoutingFacts {
             driver: of,
-            linked: &is_linked,
-            up: &is_linked,
-            down: &|_| false,
-            just_left: &|_| false,
-            removed: &|node| state.is_removed(node),
-            apart: &|_| None,
+            nodes: &LinkedNodes { links, state },
             scope: of.map_or(Scope::Node, |of| of.info().scope()),
             policy: &policy,
-            uncounted: &|| None,
-            awaits: &|| false,
             only: None,
             // Only a shared driver's intents end.
             now: 0,

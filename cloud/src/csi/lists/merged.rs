@@ -22,7 +22,7 @@ use super::kind::{ListKind, ListRequest, Page, Secrets};
 use super::refresh::{ListQuery, Refreshed, Refresher};
 use super::whole::WholeList;
 use super::{page, token};
-use crate::csi::request::IncomingCall;
+use crate::csi::request::CallRequest;
 use crate::csi::single_flight::{Pending, SingleFlight, wait, wait_end};
 use crate::error::Error;
 use crate::nodes::query::NodeQueries;
@@ -53,7 +53,7 @@ impl Lists {
     ///
     /// # Errors
     /// The request is malformed, or a node without a known list did not answer.
-    pub(crate) async fn list(&self, call: &IncomingCall) -> Result<Response<Body>, Error> {
+    pub(crate) async fn list(&self, call: &CallRequest) -> Result<Response<Body>, Error> {
         let queries = &self.refresher.queries;
         let nodes = self.nodes();
         let message = queries.for_nodes(nodes.len(), call.method, &call.message)?;
@@ -71,7 +71,7 @@ impl Lists {
         &self,
         kind: ListKind,
         message: &Bytes,
-        call: &IncomingCall,
+        call: &CallRequest,
     ) -> Result<Vec<u8>, Error> {
         let method = kind.method();
         let request =
@@ -94,7 +94,7 @@ impl Lists {
         &self,
         kind: ListKind,
         secrets: Secrets,
-        call: &IncomingCall,
+        call: &CallRequest,
     ) -> Result<(), Error> {
         let links = self.refresher.queries.links();
         let end = wait_end(call.deadline);
@@ -209,7 +209,7 @@ impl Lists {
 
     /// The driver's only node, if it counts, has a link, and its answers need no rewriting. Then
     /// the call is passed on byte for byte. None while the caller is within a merged list.
-    pub(crate) fn single_node(&self, call: &IncomingCall) -> Option<SingleNode> {
+    pub(crate) fn single_node(&self, call: &CallRequest) -> Option<SingleNode> {
         let Refresher { queries, store, .. } = &self.refresher;
         let node = store.read(|state| {
             let driver =

@@ -15,6 +15,8 @@ use crate::state::record::{Change, Elected, Home, NodeDriver};
 mod apart;
 mod health;
 
+const GRACE: Duration = Duration::from_secs(10);
+
 fn node(name: &str) -> NodeName {
     name.parse().unwrap()
 }
@@ -118,7 +120,7 @@ impl World {
             placement: self.placement.clone(),
             reschedule: self.reschedule,
             beside_source: self.beside_source,
-            grace: Duration::from_secs(10),
+            grace: GRACE,
             nodes: None,
             controllers: self.controllers.clone(),
             topology: Default::default(),
@@ -126,17 +128,10 @@ impl World {
         };
         let facts = RoutingFacts {
             driver: state.driver(&driver()),
-            linked: &|node| self.linked.contains(&node.as_str()),
-            up: &|node| self.linked.contains(&node.as_str()) && !self.down.contains(&node.as_str()),
-            down: &|node| self.down.contains(&node.as_str()),
-            just_left: &|node| self.just_left.contains(&node.as_str()),
-            removed: &|node| node.as_str() == "out",
-            apart: &|node| self.apart.contains(&node.as_str()).then(|| "why".to_owned()),
+            nodes: self,
             only: self.only.as_ref(),
             scope: self.scope,
             policy: &policy,
-            awaits: &|| self.awaits,
-            uncounted: &|| self.uncounted,
             now: self.now,
         };
         route(method, key, &facts)
@@ -146,6 +141,36 @@ impl World {
         let required = !topology.is_empty();
         let name = "pvc-1".into();
         self.route(Method::CreateVolume, &Key::Create { name, source, topology, required })
+    }
+}
+
+impl Nodes for World {
+    fn status(&self, node: &NodeName) -> NodeStatus {
+        let is_in = |nodes: &[&str]| nodes.contains(&node.as_str());
+        let linked = is_in(&self.linked);
+        NodeStatus {
+            linked,
+            driver: match (linked, is_in(&self.down)) {
+                (true, false) => DriverStatus::Up,
+                (true, true) => DriverStatus::Down(GRACE),
+                (false, _) => DriverStatus::Unknown,
+            },
+            away: match (linked, is_in(&self.just_left)) {
+                (true, _) => None,
+                (false, true) => Some(Duration::ZERO),
+                (false, false) => Some(GRACE),
+            },
+            removed: node.as_str() == "out",
+            apart: is_in(&self.apart).then(|| ("why".to_owned(), Duration::ZERO)),
+        }
+    }
+
+    fn awaits(&self) -> bool {
+        self.awaits
+    }
+
+    fn why_uncounted(&self) -> Option<&'static str> {
+        self.uncounted
     }
 }
 
