@@ -1,4 +1,4 @@
-//! The messages and services of etcd, generated from `etcd/rpc.proto`.
+//! The messages and clients of etcd, generated from `etcd/rpc.proto`.
 //!
 //! The messages have no `Debug`, so a password or a secret key cannot be printed.
 #![allow(missing_docs, unreachable_pub, unused_qualifications, reason = "generated")]

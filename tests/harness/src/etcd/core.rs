@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cloud::etcd::api::{Event, ResponseHeader};
+use crate::etcd::api::{Event, ResponseHeader};
 use parking_lot::{Mutex, MutexGuard};
 use proto::host::tasks::Tasks;
 use tokio::sync::watch;

@@ -5,9 +5,8 @@
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-use cloud::etcd::api::event::EventType;
-use cloud::etcd::api::range_request::{SortOrder, SortTarget};
-use cloud::etcd::api::{Event, KeyValue, RangeRequest, RangeResponse};
+use crate::etcd::api::event::EventType;
+use crate::etcd::api::{Event, KeyValue, RangeRequest, RangeResponse};
 use tonic::{Code, Status};
 
 /// The revision of an empty etcd.
@@ -102,28 +101,13 @@ impl Keys {
             let why = "mvcc: required revision has been compacted";
             return Err(refusal(Code::OutOfRange, why));
         }
-        let is_by_key =
-            request.sort_target() == SortTarget::Key && request.sort_order() != SortOrder::Descend;
-        if !is_by_key && request.sort_order() != SortOrder::None {
-            return Err(Status::unimplemented("this etcd sorts by key only"));
-        }
-        let is_asked = |kv: &&KeyValue| {
-            let modified = (request.min_mod_revision, request.max_mod_revision);
-            let created = (request.min_create_revision, request.max_create_revision);
-            is_within(kv.mod_revision, modified) && is_within(kv.create_revision, created)
-        };
         let span = Span::new(&request.key, &request.range_end);
-        let all: Vec<_> = self.versions(&span, at).filter(is_asked).collect();
+        let all: Vec<_> = self.versions(&span, at).collect();
         let limit = usize::try_from(request.limit).ok().filter(|limit| *limit > 0);
         let limit = limit.unwrap_or(all.len());
-        let shown = if request.count_only { 0 } else { limit };
-        let with_values = |kv: &KeyValue| {
-            let value = if request.keys_only { Vec::new() } else { kv.value.clone() };
-            KeyValue { value, ..kv.clone() }
-        };
         Ok(RangeResponse {
             header: None,
-            kvs: all.iter().take(shown).map(|kv| with_values(kv)).collect(),
+            kvs: all.iter().take(limit).map(|&kv| kv.clone()).collect(),
             more: all.len() > limit,
             count: i64::try_from(all.len()).unwrap_or(i64::MAX),
         })
@@ -192,9 +176,4 @@ impl Keys {
         });
         Ok(())
     }
-}
-
-/// True if a revision is between two others, of which 0 is none.
-fn is_within(revision: i64, (least, most): (i64, i64)) -> bool {
-    revision >= least && (most == 0 || revision <= most)
 }

@@ -48,13 +48,6 @@ impl Leases {
         })
     }
 
-    /// What is left of a lease, its whole time, and its keys.
-    pub(super) fn look(&self, id: i64) -> Option<(i64, i64, Vec<Vec<u8>>)> {
-        let lease = self.by_id.get(&id)?;
-        let left = lease.until.saturating_duration_since(Instant::now());
-        Some((seconds(left), seconds(lease.time), lease.keys.iter().cloned().collect()))
-    }
-
     /// Ends a lease, and says which keys end with it.
     pub(super) fn end(&mut self, id: i64) -> Option<BTreeSet<Vec<u8>>> {
         self.by_id.remove(&id).map(|lease| lease.keys)

@@ -4,6 +4,7 @@
 //! the API, and `serve` the connections. A request does what real etcd does, or is refused with its
 //! code and words.
 
+mod api;
 mod core;
 mod fate;
 mod keys;

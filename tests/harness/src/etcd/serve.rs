@@ -5,11 +5,10 @@ use std::future::Future;
 use std::io;
 use std::sync::Arc;
 
-use cloud::etcd::api::auth_server::AuthServer;
-use cloud::etcd::api::kv_server::KvServer;
-use cloud::etcd::api::lease_server::LeaseServer;
-use cloud::etcd::api::maintenance_server::MaintenanceServer;
-use cloud::etcd::api::watch_server::WatchServer;
+use crate::etcd::api::auth_server::AuthServer;
+use crate::etcd::api::kv_server::KvServer;
+use crate::etcd::api::lease_server::LeaseServer;
+use crate::etcd::api::watch_server::WatchServer;
 use http::{Request, Response, Uri};
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
@@ -78,7 +77,6 @@ async fn answer(etcd: Arc<Etcd>, request: Request<Incoming>) -> Result<Response<
         Some("/etcdserverpb.KV") => KvServer::from_arc(etcd).call(request).await,
         Some("/etcdserverpb.Watch") => WatchServer::from_arc(etcd).call(request).await,
         Some("/etcdserverpb.Lease") => LeaseServer::from_arc(etcd).call(request).await,
-        Some("/etcdserverpb.Maintenance") => MaintenanceServer::from_arc(etcd).call(request).await,
         Some("/etcdserverpb.Auth") => AuthServer::from_arc(etcd).call(request).await,
         _ => Ok(Status::unimplemented("this etcd does not have it").into_http()),
     }

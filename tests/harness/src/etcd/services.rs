@@ -2,16 +2,13 @@
 
 use std::pin::Pin;
 
-use cloud::etcd::api::auth_server::Auth;
-use cloud::etcd::api::kv_server::Kv;
-use cloud::etcd::api::lease_server::Lease;
-use cloud::etcd::api::maintenance_server::Maintenance;
-use cloud::etcd::api::{
-    AlarmRequest, AlarmResponse, AuthenticateRequest, AuthenticateResponse, CompactionRequest,
-    CompactionResponse, LeaseGrantRequest, LeaseGrantResponse, LeaseKeepAliveRequest,
-    LeaseKeepAliveResponse, LeaseRevokeRequest, LeaseRevokeResponse, LeaseTimeToLiveRequest,
-    LeaseTimeToLiveResponse, RangeRequest, RangeResponse, StatusRequest, StatusResponse,
-    TxnRequest, TxnResponse,
+use crate::etcd::api::auth_server::Auth;
+use crate::etcd::api::kv_server::Kv;
+use crate::etcd::api::lease_server::Lease;
+use crate::etcd::api::{
+    AuthenticateRequest, AuthenticateResponse, LeaseGrantRequest, LeaseGrantResponse,
+    LeaseKeepAliveRequest, LeaseKeepAliveResponse, LeaseRevokeRequest, LeaseRevokeResponse,
+    RangeRequest, RangeResponse, TxnRequest, TxnResponse,
 };
 use futures_util::stream::{self, Stream};
 use tonic::{Code, Request, Response, Status, Streaming};
@@ -45,18 +42,6 @@ impl Kv for Etcd {
             Ok(Response::new(TxnResponse { header: state.header(), ..answer }))
         };
         self.submit(kind, run).await
-    }
-
-    async fn compact(
-        &self,
-        request: Request<CompactionRequest>,
-    ) -> Result<Response<CompactionResponse>, Status> {
-        let revision = request.into_inner().revision;
-        let compact = move |state: &mut State| {
-            state.keys.compact(revision)?;
-            Ok(Response::new(CompactionResponse { header: state.header() }))
-        };
-        self.submit(Kind::Read, compact).await
     }
 }
 
@@ -109,35 +94,6 @@ impl Lease for Etcd {
             Ok(Some((answer, (etcd, requests))))
         });
         Ok(Response::new(Box::pin(answers)))
-    }
-
-    async fn lease_time_to_live(
-        &self,
-        request: Request<LeaseTimeToLiveRequest>,
-    ) -> Result<Response<LeaseTimeToLiveResponse>, Status> {
-        let LeaseTimeToLiveRequest { id, keys: with_keys } = request.into_inner();
-        let look = move |state: &mut State| {
-            let (ttl, granted_ttl, keys) = state.leases.look(id).unwrap_or((-1, 0, Vec::new()));
-            let keys = if with_keys { keys } else { Vec::new() };
-            let header = state.header();
-            Ok(Response::new(LeaseTimeToLiveResponse { header, id, ttl, granted_ttl, keys }))
-        };
-        self.submit(Kind::Lease, look).await
-    }
-}
-
-#[tonic::async_trait]
-impl Maintenance for Etcd {
-    async fn alarm(&self, _: Request<AlarmRequest>) -> Result<Response<AlarmResponse>, Status> {
-        Ok(Response::new(AlarmResponse::default()))
-    }
-
-    async fn status(&self, _: Request<StatusRequest>) -> Result<Response<StatusResponse>, Status> {
-        let state = self.lock();
-        let leader = u64::from(state.has_quorum());
-        let version = "3.4.0".to_owned();
-        let header = state.header();
-        Ok(Response::new(StatusResponse { header, version, leader, ..StatusResponse::default() }))
     }
 }
 

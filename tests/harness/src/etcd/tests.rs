@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use cloud::etcd::api::{RangeRequest, WatchCreateRequest};
+use crate::etcd::api::{RangeRequest, WatchCreateRequest};
 use cloud::etcd::client::Client;
 use cloud::etcd::error::EtcdError;
 use cloud::etcd::request::{get, get_all, has_value, is_created_at, put};
@@ -30,9 +30,9 @@ fn etcd() -> (Etcd, Client) {
     (etcd, client)
 }
 
-fn sets(key: &str, value: &str, lease: i64) -> cloud::etcd::api::TxnRequest {
+fn sets(key: &str, value: &str, lease: i64) -> crate::etcd::api::TxnRequest {
     let success = vec![put(key.as_bytes(), value.into(), lease)];
-    cloud::etcd::api::TxnRequest { success, ..cloud::etcd::api::TxnRequest::default() }
+    crate::etcd::api::TxnRequest { success, ..crate::etcd::api::TxnRequest::default() }
 }
 
 fn watch(prefix: &str, start_revision: i64) -> WatchCreateRequest {

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use cloud::etcd::api::compare::{CompareResult, TargetUnion};
-use cloud::etcd::api::request_op::Request;
-use cloud::etcd::api::response_op::Response;
-use cloud::etcd::api::{
-    Compare, DeleteRangeResponse, PutRequest, PutResponse, RequestOp, ResponseOp, TxnRequest,
-    TxnResponse,
+use crate::etcd::api::compare::{CompareResult, TargetUnion};
+use crate::etcd::api::request_op::Request;
+use crate::etcd::api::response_op::Response;
+use crate::etcd::api::{
+    Compare, DeleteRangeResponse, KeyValue, PutRequest, PutResponse, RequestOp, ResponseOp,
+    TxnRequest, TxnResponse,
 };
 use prost::Message;
 use tonic::{Code, Status};
@@ -64,9 +64,7 @@ fn check(list: &[RequestOp], leases: &Leases) -> Result<(), Status> {
             }
             Some(Request::RequestDeleteRange(delete)) => &delete.key,
             Some(Request::RequestRange(_)) => continue,
-            Some(Request::RequestTxn(_)) | None => {
-                return Err(Status::unimplemented("this etcd has no nested transactions"));
-            }
+            None => return Err(Status::unimplemented("this etcd has no nested transactions")),
         };
         if !changed.insert(key) {
             return Err(refusal(Code::InvalidArgument, "duplicate key given in txn request"));
@@ -80,7 +78,7 @@ fn holds(keys: &Keys, compare: &Compare) -> Result<bool, Status> {
         return Err(Status::unimplemented("this etcd compares single keys"));
     }
     let kv = keys.get(&compare.key);
-    let number = |of: fn(&cloud::etcd::api::KeyValue) -> i64| kv.map_or(0, of);
+    let number = |of: fn(&KeyValue) -> i64| kv.map_or(0, of);
     let ordering = match &compare.target_union {
         Some(TargetUnion::Version(than)) => number(|kv| kv.version).cmp(than),
         Some(TargetUnion::CreateRevision(than)) => number(|kv| kv.create_revision).cmp(than),
@@ -112,7 +110,7 @@ fn answer(keys: &mut Keys, leases: &mut Leases, op: &RequestOp) -> Result<Respon
             let deleted = DeleteRangeResponse { deleted, ..DeleteRangeResponse::default() };
             Ok(Response::ResponseDeleteRange(deleted))
         }
-        Some(Request::RequestTxn(_)) | None => Err(Status::unimplemented("no such request")),
+        None => Err(Status::unimplemented("no such request")),
     }
 }
 

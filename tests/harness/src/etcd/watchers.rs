@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::pin::Pin;
 
-use cloud::etcd::api::watch_request::RequestUnion;
-use cloud::etcd::api::watch_server::Watch;
-use cloud::etcd::api::{Event, WatchCreateRequest, WatchRequest, WatchResponse};
+use crate::etcd::api::watch_request::RequestUnion;
+use crate::etcd::api::watch_server::Watch;
+use crate::etcd::api::{Event, WatchCreateRequest, WatchRequest, WatchResponse};
 use futures_util::stream::{self, Stream};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -84,14 +84,6 @@ impl Watchers {
     async fn hear(&mut self, request: WatchRequest) -> Result<(), Gone> {
         match request.request_union {
             Some(RequestUnion::CreateRequest(create)) => self.create(create).await,
-            Some(RequestUnion::CancelRequest(cancel)) => {
-                self.by_id.remove(&cancel.watch_id);
-                let watch_id = cancel.watch_id;
-                self.say(WatchResponse { watch_id, canceled: true, ..self.answer() }).await
-            }
-            Some(RequestUnion::ProgressRequest(_)) => {
-                self.say(WatchResponse { watch_id: -1, ..self.answer() }).await
-            }
             None => Ok(()),
         }
     }

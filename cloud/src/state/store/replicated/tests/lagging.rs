@@ -10,13 +10,12 @@ use tonic::{Request, Response, Status, Streaming, async_trait};
 
 use super::*;
 use crate::etcd::api::kv_client::KvClient;
-use crate::etcd::api::kv_server::{Kv, KvServer};
 use crate::etcd::api::watch_client::WatchClient;
-use crate::etcd::api::watch_server::{Watch, WatchServer};
 use crate::etcd::api::{
-    CompactionRequest, CompactionResponse, RangeRequest, RangeResponse, TxnRequest, TxnResponse,
-    WatchRequest, WatchResponse,
+    RangeRequest, RangeResponse, TxnRequest, TxnResponse, WatchRequest, WatchResponse,
 };
+use crate::etcd::test_servers::kv_server::{Kv, KvServer};
+use crate::etcd::test_servers::watch_server::{Watch, WatchServer};
 use crate::state::known::State;
 use crate::state::store::replicated::follow::Follower;
 use crate::state::store::replicated::lease::Lease;
@@ -51,13 +50,6 @@ impl Kv for Lagging {
             header.revision = 1;
         }
         Ok(answer)
-    }
-
-    async fn compact(
-        &self,
-        _: Request<CompactionRequest>,
-    ) -> Result<Response<CompactionResponse>, Status> {
-        Err(Status::unimplemented("no replica compacts"))
     }
 }
 

@@ -8,12 +8,10 @@ use tonic::{Request, Response, Status, async_trait};
 
 use super::*;
 use crate::etcd::api::kv_client::KvClient;
-use crate::etcd::api::kv_server::{Kv, KvServer};
-use crate::etcd::api::{
-    CompactionRequest, CompactionResponse, RangeRequest, RangeResponse, TxnRequest, TxnResponse,
-};
+use crate::etcd::api::{RangeRequest, RangeResponse, TxnRequest, TxnResponse};
 use crate::etcd::client::Client;
 use crate::etcd::request;
+use crate::etcd::test_servers::kv_server::{Kv, KvServer};
 use crate::state::store::format::Needs;
 use crate::state::store::replicated::commit::{CommitRight, Committer};
 use crate::state::store::replicated::lease::Lease;
@@ -68,13 +66,6 @@ impl Kv for Lossy {
             }
         }
         Err(Status::unavailable("the connection broke"))
-    }
-
-    async fn compact(
-        &self,
-        _: Request<CompactionRequest>,
-    ) -> Result<Response<CompactionResponse>, Status> {
-        Err(Status::unimplemented("no commit compacts"))
     }
 }
 

@@ -5,11 +5,6 @@ use std::sync::Arc;
 use parking_lot::RwLock;
 
 use super::*;
-use crate::etcd::api::CompactionRequest;
-use crate::etcd::api::alarm_request::AlarmAction;
-use crate::etcd::api::kv_client::KvClient;
-use crate::etcd::api::maintenance_client::MaintenanceClient;
-use crate::etcd::api::{AlarmMember, AlarmRequest, AlarmType};
 use crate::etcd::request;
 use crate::state::known::State;
 use crate::state::store::leadership::Role;
@@ -40,7 +35,7 @@ async fn a_full_etcd_refuses_and_the_store_stays_open() {
     until("it is said", || trouble().is_some_and(|why| why.contains("no space left"))).await;
     server.restart(&[]);
     server.ready().await;
-    end_alarms(&server).await;
+    alarm(&server, DEACTIVATE).await;
     let mut writer = a;
     soon("it can be written again", async {
         while writer.keep("v").await.is_err() {
@@ -61,16 +56,12 @@ async fn a_full_etcd_refuses_and_the_store_stays_open() {
 async fn the_trouble_of_a_leader_that_has_nothing_to_commit_ends_with_its_cause() {
     let Some(server) = EtcdServer::start(&[]) else { return };
     let a = Running::leading(&server, "a").await;
-    let header = server.client().range(request::get(b"x")).await.unwrap().header.unwrap();
-    let action = AlarmAction::Activate.into();
-    let alarm = AlarmType::Nospace.into();
-    let full = AlarmRequest { action, member_id: header.member_id, alarm };
-    MaintenanceClient::new(server.channel()).alarm(full).await.unwrap();
+    alarm(&server, ACTIVATE).await;
     let refused = a.keep("v").await;
     assert!(matches!(refused, Err(StoreError::Refused(_))), "{refused:?}");
     let trouble = || a.store.cluster().unwrap().trouble();
     until("it is said", || trouble().is_some_and(|why| why.contains("no space left"))).await;
-    end_alarms(&server).await;
+    alarm(&server, DEACTIVATE).await;
     until("nothing is wrong", || trouble().is_none()).await;
     assert!(a.store.leadership().leads());
 }
@@ -87,14 +78,44 @@ async fn the_trouble_of_a_replica_that_could_not_begin_to_lead_ends_when_another
     a.stop().await;
 }
 
-async fn end_alarms(server: &EtcdServer) {
-    let mut etcd = MaintenanceClient::new(server.channel());
-    let all = AlarmRequest { action: AlarmAction::Get.into(), ..AlarmRequest::default() };
-    for alarm in etcd.alarm(all).await.unwrap().into_inner().alarms {
-        let AlarmMember { member_id, alarm } = alarm;
-        let action = AlarmAction::Deactivate.into();
-        etcd.alarm(AlarmRequest { action, member_id, alarm }).await.unwrap();
-    }
+/// An `AlarmRequest`.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+struct NoSpace {
+    #[prost(int32, tag = "1")]
+    action: i32,
+    #[prost(uint64, tag = "2")]
+    member: u64,
+    #[prost(int32, tag = "3")]
+    alarm: i32,
+}
+
+const ACTIVATE: i32 = 1;
+const DEACTIVATE: i32 = 2;
+const NO_SPACE: i32 = 1;
+
+/// A `CompactionRequest`.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+struct Compaction {
+    #[prost(int64, tag = "1")]
+    revision: i64,
+    #[prost(bool, tag = "2")]
+    physical: bool,
+}
+
+/// Asks for something that csi-cloud never asks for.
+async fn ask(etcd: Channel, path: &'static str, request: impl prost::Message + 'static) {
+    let mut etcd = tonic::client::Grpc::new(etcd);
+    etcd.ready().await.unwrap();
+    let codec = tonic_prost::ProstCodec::<_, ()>::default();
+    let path = http::uri::PathAndQuery::from_static(path);
+    etcd.unary(tonic::Request::new(request), path, codec).await.unwrap();
+}
+
+/// Raises or ends the alarm of the only member.
+async fn alarm(server: &EtcdServer, action: i32) {
+    let header = server.client().range(request::get(b"x")).await.unwrap().header.unwrap();
+    let no_space = NoSpace { action, member: header.member_id, alarm: NO_SPACE };
+    ask(server.channel(), "/etcdserverpb.Maintenance/Alarm", no_space).await;
 }
 
 #[tokio::test]
@@ -116,8 +137,8 @@ async fn a_follower_reads_anew_what_was_compacted_away() {
     a.store.write(move |txn: &mut Txn<'_>| txn.set_home(&d(), &id, None)).await.unwrap();
     let revision =
         server.client().range(request::get(b"x")).await.unwrap().header.unwrap().revision;
-    let compact = CompactionRequest { revision, physical: true };
-    KvClient::new(server.channel()).compact(compact).await.unwrap();
+    let compaction = Compaction { revision, physical: true };
+    ask(server.channel(), "/etcdserverpb.KV/Compact", compaction).await;
     let has = |id: &str| {
         let id = Id::Volume(id.into());
         let state = state.read();

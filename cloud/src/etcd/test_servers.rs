@@ -1,0 +1,9 @@
+//! The servers of etcd's API, as `tests/harness` generates them.
+#![allow(missing_docs, unreachable_pub, unused_qualifications, reason = "generated")]
+#![allow(elided_lifetimes_in_paths, reason = "generated")]
+#![allow(clippy::all, clippy::pedantic, clippy::use_self, reason = "generated")]
+#![allow(clippy::too_many_lines, clippy::excessive_nesting, reason = "generated")]
+#![allow(clippy::allow_attributes_without_reason, reason = "generated")]
+#![allow(dead_code, reason = "generated")]
+
+include!("../../../tests/harness/src/etcd/gen/etcdserverpb.rs");
