@@ -71,13 +71,13 @@ impl Local for Issue {
 /// needs no such step: name its files in the section `[ca]`.
 #[derive(Debug, Args)]
 pub(super) struct UseCa {
-    /// The certificate of the CA that issues, and those between it and the root, PEM
+    /// The certificate of the CA that issues, and those between it and the root, PEM; - is stdin
     #[arg(long, value_name = "FILE")]
     cert: PathBuf,
-    /// Its private key: PKCS #8, PEM
+    /// Its private key: PKCS #8, PEM; - is stdin
     #[arg(long, value_name = "FILE")]
     key: PathBuf,
-    /// The root, PEM; not needed if --cert is one
+    /// The root, PEM; not needed if --cert is one; - is stdin
     #[arg(long, value_name = "FILE")]
     root: Option<PathBuf>,
     /// Where the files go

@@ -139,6 +139,7 @@ mod tests {
             "csi-cloud calls --ended --limit 7",
             "csi-cloud node revoke --front relay-1",
             "csi-cloud ca rotate start --cert - --key k",
+            "csi-cloud ca use --cert c --key - --dir d",
             "csi-cloud front --fronts /f --driver d.example --to unix:/s",
             "csi-cloud store import --store file:/s",
         ] {

@@ -5,14 +5,17 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
+use proto::admin::input;
 use proto::host::publish::{Existing, publish};
 use rcgen::KeyPair;
+use zeroize::Zeroizing;
 
-use crate::pki::issuer::Issuer;
+use crate::pki::issuer::{CaPem, Issuer};
 
 /// The inputs of `ca use`.
 pub struct Use<'a> {
-    /// The certificate of the CA that issues, PEM, and those between it and the root.
+    /// The certificate of the CA that issues, PEM, and those between it and the root. `-` is
+    /// standard input, as for the key or the root.
     pub cert: &'a Path,
     /// Its private key.
     pub key: &'a Path,
@@ -31,22 +34,21 @@ pub struct Use<'a> {
 /// # Errors
 /// The files do not fit together, a file exists already, or one cannot be written.
 pub fn use_ca(from: &Use<'_>) -> anyhow::Result<String> {
-    let root = from.root.unwrap_or(from.cert);
-    let issuer = Issuer::open(from.cert, from.key, root)?;
-    let read = |path: &Path| {
-        std::fs::read(path).with_context(|| format!("{} cannot be read", path.display()))
-    };
+    let cert = input::read(from.cert)?;
+    let roots = from.root.map_or_else(|| Ok(cert.clone()), input::read)?;
+    let pem = CaPem { key: Zeroizing::new(input::read(from.key)?), cert, roots };
+    let issuer = Issuer::of(&pem, from.cert, from.key, from.root.unwrap_or(from.cert))?;
     let mut files = vec![
-        ("ca.crt", read(root)?, 0o644),
-        ("issuer.crt", read(from.cert)?, 0o644),
-        ("issuer.key", read(from.key)?, 0o600),
+        ("ca.crt", Zeroizing::new(pem.roots.into_bytes()), 0o644),
+        ("issuer.crt", Zeroizing::new(pem.cert.into_bytes()), 0o644),
+        ("issuer.key", Zeroizing::new(pem.key.as_bytes().to_vec()), 0o600),
     ];
     if !from.hosts.is_empty() {
         let key = KeyPair::generate()?;
         let issued = issuer.issue_cloud(from.hosts, &key, from.days);
         let chain = issued.context("a --host is no name and no address")?.chain;
-        files.push(("cloud.key", key.serialize_pem().into_bytes(), 0o600));
-        files.push(("cloud.crt", chain.into_bytes(), 0o644));
+        files.push(("cloud.key", Zeroizing::new(key.serialize_pem().into_bytes()), 0o600));
+        files.push(("cloud.crt", Zeroizing::new(chain.into_bytes()), 0o644));
     }
     std::fs::create_dir_all(from.dir)
         .with_context(|| format!("the directory {} cannot be made", from.dir.display()))?;

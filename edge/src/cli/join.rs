@@ -78,7 +78,7 @@ pub async fn run(command: Join, out: &mut impl Write) -> anyhow::Result<()> {
     }
     let token = match (command.token, &command.token_file) {
         (Some(token), _) => token,
-        (None, Some(file)) if file.as_os_str() == "-" => {
+        (None, Some(file)) if input::is_stdin(file) => {
             token(&input::read(file)?).map_err(anyhow::Error::msg)?
         }
         (None, Some(file)) => join::token(file)?,

@@ -7,11 +7,14 @@ pub mod places;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use clap::Args;
 use toml::{Table, Value};
 
+use crate::admin::input;
+use crate::host::chain;
 use crate::link::keep_alive::KeepAlive;
 use crate::link::tls::Files;
 
@@ -25,7 +28,7 @@ pub const HOUR: u16 = 3600;
 /// The flags that both programs have. A flag overrides the file.
 #[derive(Debug, Default, Args)]
 pub struct Flags {
-    /// The configuration, TOML; relative paths in it are relative to it
+    /// The configuration, TOML; relative paths in it are relative to it. - is stdin
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// The CA that both ends trust, PEM
@@ -67,6 +70,13 @@ pub struct Common {
 #[error("the configuration cannot be used:{}", listed(.0))]
 pub struct Problems(pub Vec<String>);
 
+/// The configuration that standard input has, which may be read more than once.
+fn of_stdin() -> std::io::Result<String> {
+    static TEXT: OnceLock<Result<String, String>> = OnceLock::new();
+    let read = || input::read(Path::new("-")).map_err(|error| chain(error.as_ref()));
+    TEXT.get_or_init(read).clone().map_err(std::io::Error::other)
+}
+
 fn listed(problems: &[String]) -> String {
     problems.iter().map(|problem| format!("\n  - {problem}")).collect()
 }
@@ -85,13 +95,17 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Reads a file; an empty reader without one.
+    /// Reads a file; an empty reader without one. `-` is standard input, whose paths are relative
+    /// to the working directory.
     pub fn open(path: Option<&Path>) -> Self {
         let Some(path) = path else { return Self::default() };
-        let place = format!("{}: ", path.display());
+        let is_stdin = input::is_stdin(path);
+        let shown = if is_stdin { Path::new("standard input") } else { path };
+        let place = format!("{}: ", shown.display());
         let directory = path.parent().map(Path::to_owned).unwrap_or_default();
         let mut reader = Self { place, directory, ..Self::default() };
-        match std::fs::read_to_string(path) {
+        let text = if is_stdin { of_stdin() } else { std::fs::read_to_string(path) };
+        match text {
             Err(error) => {
                 let place = &reader.place;
                 let problem = format!("{place}the file cannot be read: {error}");

@@ -8,6 +8,7 @@ use std::io::{BufRead, BufReader, BufWriter, Write};
 use std::path::Path;
 
 use anyhow::{Context, bail};
+use proto::admin::input;
 
 use crate::state::leader_epoch;
 use crate::state::line::{FORMAT, Line};
@@ -66,8 +67,8 @@ fn line(out: &mut impl Write, line: &Line) -> io::Result<()> {
 /// The store has records already; the export is incomplete or from a newer csi-cloud; or files
 /// cannot be read or written.
 pub fn import(at: &StoreAt, file: &Path) -> anyhow::Result<()> {
-    if file == Path::new("-") {
-        return import_from(at, &mut io::stdin().lock());
+    if input::is_stdin(file) {
+        return import_from(at, &mut input::stdin()?.lock());
     }
     let reading = || format!("{} cannot be read", file.display());
     let exported = fs::File::open(file).with_context(reading)?;
