@@ -21,7 +21,8 @@ use proto::link::proxy::{ProxySetting, ProxyText};
 use proto::link::tls::{Files, Pin};
 use proto::names::DriverName;
 
-use crate::cli::{DriverAt, Serve, target_directory};
+use crate::cli::place::{direct, runtimes};
+use crate::cli::{DriverAt, Serve};
 use crate::discovery::settings::Settings as Discovery;
 use crate::identity::join::{Automatic, Cloud};
 
@@ -197,35 +198,6 @@ fn node_expansion(file: &mut Reader, has_state: bool, has_fronts: bool) -> NodeE
         );
     }
     by
-}
-
-/// The directories of the runtimes: `direct_volumes`, and each runtime's sandboxes in `[runtimes]`.
-fn runtimes(file: &mut Reader, entries: Option<PathBuf>, sandboxes: Option<PathBuf>) -> Roots {
-    let listed = file.path("direct_volumes");
-    let read =
-        |section: &mut Reader| ["kata_go", "kata_rs", "reference"].map(|name| section.path(name));
-    let [kata_go, kata_rs, reference] = file.section("runtimes", read).unwrap_or_default();
-    let usual = Roots::default();
-    Roots {
-        entries: entries.or(listed).unwrap_or(usual.entries),
-        kata_go: kata_go.unwrap_or(usual.kata_go),
-        kata_rs: kata_rs.unwrap_or(usual.kata_rs),
-        reference: sandboxes.or(reference).unwrap_or(usual.reference),
-    }
-}
-
-/// `[direct]`: how the installed runtimes are checked, whether they take NVMe controllers, and
-/// where targets may be.
-fn direct(file: &mut Reader) -> (Checks, Nvme, Vec<PathBuf>) {
-    let read = |section: &mut Reader| {
-        let required = section.yes_no("require_runtime_check").unwrap_or_default();
-        let root = section.path("runtime_root").unwrap_or_else(|| Checks::default().root);
-        let taken = section.yes_no("vfio_nvme") == Some(true);
-        let nvme = if taken { Nvme::Taken } else { Nvme::Refused };
-        let targets = section.one_or_list("targets", target_directory);
-        (Checks { root, required }, nvme, targets)
-    };
-    file.section("direct", read).unwrap_or_default()
 }
 
 /// `[discovery]`: where drivers announce themselves, and which may be used.

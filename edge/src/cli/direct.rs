@@ -8,7 +8,6 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use clap::{Args, Subcommand, ValueEnum};
-use edge_calls::state_format;
 use edge_direct::admin::reconcile;
 use edge_direct::admin::show;
 use edge_direct::admin::volumes;
@@ -20,9 +19,11 @@ use edge_direct::nri::uses::Uses;
 use edge_direct::records::published;
 use edge_direct::runtimes::prerequisites;
 use edge_direct::runtimes::prerequisites::CheckVerdict;
-use edge_direct::runtimes::{PATIENCE, Roots, Runtimes};
+use proto::config::places::Places;
 use proto::host::tasks;
 use serde::Serialize;
+
+use super::place::{At, DirectPlace, host_root};
 
 /// The commands.
 #[derive(Debug, Subcommand)]
@@ -60,9 +61,12 @@ pub enum Direct {
     /// Check that the installed runtimes take direct volumes as devices, by their configuration,
     /// and say what to set. Ends with 1 on a fault.
     Check {
-        /// The root of the host's files
-        #[arg(long, value_name = "DIR", default_value = prerequisites::HOST)]
-        root: PathBuf,
+        /// The root of the host's files [default: what the configuration says, else /proc/1/root]
+        #[arg(long, value_name = "DIR")]
+        root: Option<PathBuf>,
+        /// The configuration of csi-edge [default: /etc/edge-csi/edge.toml, if it is there]
+        #[arg(long, value_name = "FILE")]
+        config: Option<PathBuf>,
         /// How to show it
         #[arg(short, long, value_enum, default_value_t = Form::Table)]
         output: Form,
@@ -80,26 +84,6 @@ pub enum Direct {
         #[arg(long, value_name = "DIR", default_value = "/var/run/cdi")]
         dir: PathBuf,
     },
-}
-
-/// Where a node has its things.
-#[derive(Debug, Args)]
-pub struct At {
-    /// The state directory of csi-edge, as in `serve --state`
-    #[arg(long, value_name = "DIR")]
-    pub state: PathBuf,
-    /// The entries that runtimes read
-    #[arg(long, value_name = "DIR", default_value_os_t = Roots::default().entries)]
-    pub entries: PathBuf,
-    /// The sandboxes of Kata's Go runtime
-    #[arg(long, value_name = "DIR", default_value_os_t = Roots::default().kata_go)]
-    pub kata_go: PathBuf,
-    /// The sandboxes of Kata's runtime-rs
-    #[arg(long, value_name = "DIR", default_value_os_t = Roots::default().kata_rs)]
-    pub kata_rs: PathBuf,
-    /// The sandboxes of runtimes that serve our own contract
-    #[arg(long, value_name = "DIR", default_value_os_t = Roots::default().reference)]
-    pub sandboxes: PathBuf,
 }
 
 /// What `nri` takes.
@@ -132,32 +116,6 @@ pub enum Form {
     Json,
 }
 
-impl Direct {
-    /// Where the command looks for volumes; none for one that looks for none.
-    fn at(&self) -> Option<&At> {
-        match self {
-            Self::List { at, .. }
-            | Self::Inspect { at, .. }
-            | Self::Reconcile { at, .. }
-            | Self::Nri(Nri { at, .. })
-            | Self::Cdi { at, .. } => Some(at),
-            Self::Check { .. } => None,
-        }
-    }
-}
-
-impl At {
-    fn runtimes(&self) -> Runtimes {
-        Runtimes::new(self.roots(), PATIENCE)
-    }
-
-    fn roots(&self) -> Roots {
-        let kata_go = self.kata_go.clone();
-        let kata_rs = self.kata_rs.clone();
-        Roots { entries: self.entries.clone(), kata_go, kata_rs, reference: self.sandboxes.clone() }
-    }
-}
-
 fn two_digits(text: &str) -> Result<String, String> {
     let good = text.len() == 2 && text.bytes().all(|byte| byte.is_ascii_digit());
     if good { Ok(text.to_owned()) } else { Err("write two digits, for example 10".into()) }
@@ -168,29 +126,22 @@ fn two_digits(text: &str) -> Result<String, String> {
 /// # Errors
 /// Something cannot be read or written; the text says what and why.
 pub async fn run(command: Direct, out: &mut impl Write) -> anyhow::Result<()> {
-    let Some(at) = command.at() else { return run_at(command, out).await };
-    // With a wrong path every command would say that there is nothing.
-    anyhow::ensure!(
-        at.state.is_dir(),
-        "{} is no directory; where has csi-edge its state?",
-        at.state.display()
-    );
-    state_format::check(&at.state)?;
-    run_at(command, out).await
-}
-
-async fn run_at(command: Direct, out: &mut impl Write) -> anyhow::Result<()> {
+    let places = Places::edge();
     match command {
-        Direct::List { at, output } => list(&at, output, out).await,
-        Direct::Inspect { volume, at, output } => inspect(&volume, &at, output, out).await,
-        Direct::Reconcile { at, output } => reconcile(&at, output, out).await,
-        Direct::Nri(command) => serve_nri(command).await,
-        Direct::Cdi { at, dir } => write_cdi(&at, &dir, out),
-        Direct::Check { root, output } => check(&root, output, out),
+        Direct::List { at, output } => list(&at.find(&places)?, output, out).await,
+        Direct::Inspect { volume, at, output } => {
+            inspect(&volume, &at.find(&places)?, output, out).await
+        }
+        Direct::Reconcile { at, output } => reconcile(&at.find(&places)?, output, out).await,
+        Direct::Nri(command) => serve_nri(command, &places).await,
+        Direct::Cdi { at, dir } => write_cdi(&at.find(&places)?, &dir, out),
+        Direct::Check { root, config, output } => {
+            check(&host_root(root, config, &places)?, output, out)
+        }
     }
 }
 
-async fn list(at: &At, output: Form, out: &mut impl Write) -> anyhow::Result<()> {
+async fn list(at: &DirectPlace, output: Form, out: &mut impl Write) -> anyhow::Result<()> {
     let volumes = volumes::all(&at.state, &at.runtimes()).await?;
     match output {
         Form::Json => json(out, volumes.as_slice()),
@@ -198,7 +149,12 @@ async fn list(at: &At, output: Form, out: &mut impl Write) -> anyhow::Result<()>
     }
 }
 
-async fn inspect(volume: &str, at: &At, output: Form, out: &mut impl Write) -> anyhow::Result<()> {
+async fn inspect(
+    volume: &str,
+    at: &DirectPlace,
+    output: Form,
+    out: &mut impl Write,
+) -> anyhow::Result<()> {
     let runtimes = at.runtimes();
     let mut found = volumes::all(&at.state, &runtimes).await?;
     found.retain(|found| found.volume_id == volume || found.target.as_os_str() == volume);
@@ -215,7 +171,7 @@ async fn inspect(volume: &str, at: &At, output: Form, out: &mut impl Write) -> a
     }
 }
 
-async fn reconcile(at: &At, output: Form, out: &mut impl Write) -> anyhow::Result<()> {
+async fn reconcile(at: &DirectPlace, output: Form, out: &mut impl Write) -> anyhow::Result<()> {
     let changes = reconcile::reconcile(&at.state, at.roots()).await?;
     if output == Form::Json {
         json(out, changes.as_slice())?;
@@ -252,7 +208,9 @@ fn check(root: &Path, output: Form, out: &mut impl Write) -> anyhow::Result<()> 
 }
 
 /// Answers the container runtime until told to stop.
-async fn serve_nri(Nri { at, socket, index, vm, typed }: Nri) -> anyhow::Result<()> {
+async fn serve_nri(command: Nri, places: &Places) -> anyhow::Result<()> {
+    let Nri { at, socket, index, vm, typed } = command;
+    let at = at.find(places)?;
     let mut handlers =
         Handlers { vm: vm.into_iter().collect(), typed: typed.into_iter().collect() };
     // A handler that takes typed mounts runs VMs.
@@ -266,7 +224,7 @@ async fn serve_nri(Nri { at, socket, index, vm, typed }: Nri) -> anyhow::Result<
     }
 }
 
-fn write_cdi(at: &At, dir: &Path, out: &mut impl Write) -> anyhow::Result<()> {
+fn write_cdi(at: &DirectPlace, dir: &Path, out: &mut impl Write) -> anyhow::Result<()> {
     let reading = || format!("the records in {}", at.state.display());
     let records = published::all(&at.state).with_context(reading)?;
     let file = dir.join(cdi::FILE);

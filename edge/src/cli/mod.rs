@@ -17,6 +17,7 @@ use proto::names::DriverName;
 
 pub mod direct;
 pub mod join;
+pub(crate) mod place;
 
 /// What `doctor` takes.
 #[derive(Debug, Args)]

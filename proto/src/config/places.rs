@@ -1,4 +1,4 @@
-//! Where a program has its configuration and its admin socket if no flag says so.
+//! Where a program has its configuration, its admin socket and its state if no flag says so.
 //!
 //! In a pod and under systemd both are at fixed places. In a checkout, README.md starts the
 //! programs with their directories below `run`.
@@ -31,6 +31,8 @@ pub struct SocketPlace {
 
 /// The directory of csi-cloud in a checkout.
 const CLOUD: &str = "cloud";
+/// The state directory in that of a node.
+const STATE: &str = "state";
 
 impl Places {
     /// The places of csi-cloud.
@@ -43,13 +45,19 @@ impl Places {
         Self::new(Path::new("/"), Path::new("run"), false)
     }
 
+    /// The places of csi-edge below another root and in another directory of a checkout, for tests.
+    pub fn edge_below(root: &Path, checkout: &Path) -> Self {
+        Self::new(root, checkout, false)
+    }
+
     fn new(root: &Path, checkout: &Path, is_cloud: bool) -> Self {
         let config = if is_cloud { "etc/edge-csi/cloud.toml" } else { "etc/edge-csi/edge.toml" };
         let socket = root.join("run/edge-csi").join(SOCKET_NAME);
         Self { config: root.join(config), socket, checkout: checkout.to_owned(), is_cloud }
     }
 
-    /// The configuration: `named`, else that of a pod or of systemd if it is there.
+    /// The configuration: `named`, else that of a pod or of systemd if it is there. `-` is standard
+    /// input.
     pub fn configuration(&self, named: Option<PathBuf>) -> Option<PathBuf> {
         named.or_else(|| self.config.exists().then(|| self.config.clone()))
     }
@@ -82,12 +90,22 @@ impl Places {
         if self.is_cloud {
             return vec![self.checkout.join(CLOUD).join(SOCKET_NAME)];
         }
+        self.of_nodes(SOCKET_NAME)
+    }
+
+    /// The state directories of csi-edge in a checkout.
+    pub fn states_of_checkout(&self) -> Vec<PathBuf> {
+        self.of_nodes(STATE)
+    }
+
+    /// What is there of this name in the directories of a checkout's nodes.
+    fn of_nodes(&self, name: &str) -> Vec<PathBuf> {
         let Ok(entries) = std::fs::read_dir(&self.checkout) else { return Vec::new() };
         let nodes = entries.flatten().filter(|entry| entry.file_name() != CLOUD);
-        let sockets = nodes.map(|entry| entry.path().join(SOCKET_NAME));
-        let mut sockets: Vec<_> = sockets.filter(|socket| socket.exists()).collect();
-        sockets.sort();
-        sockets
+        let named = nodes.map(|entry| entry.path().join(name));
+        let mut there: Vec<_> = named.filter(|path| path.exists()).collect();
+        there.sort();
+        there
     }
 }
 

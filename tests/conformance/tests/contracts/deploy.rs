@@ -244,6 +244,45 @@ fn manifests_and_guide_name_the_version_of_the_programs() {
     assert_eq!(versions("a-1.2.3-amd64, a-b, a-4.5.6.", "a-"), ["1.2.3", "4.5.6"]);
 }
 
+/// Adds the text of all sources and pages in a directory.
+fn sources(directory: &Path, all: &mut String) {
+    for path in directory.read_dir().unwrap().map(|entry| entry.unwrap().path()) {
+        if path.is_dir() {
+            sources(&path, all);
+        } else if path.extension().is_some_and(|extension| extension == "rs" || extension == "md") {
+            all.push_str(&std::fs::read_to_string(path).unwrap());
+        }
+    }
+}
+
+/// `csi-edge direct …` finds its directories by itself, so what the programs and the guide print
+/// can be run as it stands there.
+#[test]
+fn printed_commands_about_direct_volumes_can_be_run() {
+    let mut all = String::new();
+    for directory in ["cloud/src", "edge/src", "edge/direct/src", "docs"] {
+        sources(&at(directory), &mut all);
+    }
+    let is_outside = |c: char| !c.is_ascii_lowercase();
+    let after = all.split("csi-edge direct ").skip(1);
+    let printed: BTreeSet<_> = after
+        .filter_map(|after| after.split(is_outside).next())
+        .filter(|word| !word.is_empty())
+        .collect();
+    assert!(printed.len() > 4, "{printed:?}");
+    for command in printed {
+        let rest: &[&str] = match command {
+            "inspect" => &["volume-1"],
+            "nri" => &["--vm-handler", "kata"],
+            _ => &[],
+        };
+        let line = [&["csi-edge", "direct", command][..], rest].concat();
+        if let Err(error) = edge::commands::Cli::try_parse_from(line) {
+            panic!("csi-edge direct {command}: {error}");
+        }
+    }
+}
+
 /// The manifests have what the configuration of nodes that join names: the CA, the token and the
 /// right to ask.
 #[test]
