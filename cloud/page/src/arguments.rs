@@ -45,20 +45,15 @@ pub(crate) enum PageAddress {
     Unix(PathBuf),
 }
 
-/// A text is not an address for the page.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("invalid address {0:?}: use ADDRESS:PORT, or unix:PATH behind a proxy on this host")]
-pub(crate) struct InvalidPageAddress(String);
-
 impl FromStr for PageAddress {
-    type Err = InvalidPageAddress;
+    type Err = String;
 
-    fn from_str(text: &str) -> Result<Self, InvalidPageAddress> {
-        match text.strip_prefix("unix:") {
-            Some("") => Err(InvalidPageAddress(text.into())),
-            Some(path) => Ok(Self::Unix(path.into())),
-            None => text.parse().map(Self::Tcp).map_err(|_| InvalidPageAddress(text.into())),
-        }
+    fn from_str(text: &str) -> Result<Self, String> {
+        let address = match text.strip_prefix("unix:") {
+            Some(path) => Some(Self::Unix(path.into())).filter(|_| !path.is_empty()),
+            None => text.parse().ok().map(Self::Tcp),
+        };
+        address.ok_or_else(|| "use ADDRESS:PORT, or unix:PATH behind a proxy on this host".into())
     }
 }
 
@@ -81,7 +76,8 @@ impl Arguments {
             bail!("the page is open to nobody: add --tokens or --client-ca");
         }
         for address in &self.listen {
-            let shows_certificates = matches!(address, PageAddress::Tcp(_)) && self.has_tls();
+            let shows_certificates =
+                matches!(address, PageAddress::Tcp(_)) && self.certificate.is_some();
             if self.tokens.is_none() && !shows_certificates {
                 bail!("{address} shows no certificate of a client: add --tokens");
             }
@@ -89,7 +85,7 @@ impl Arguments {
                 PageAddress::Tcp(address) => address.ip().to_canonical().is_loopback(),
                 PageAddress::Unix(_) => true,
             };
-            if !is_here && !self.has_tls() {
+            if !is_here && self.certificate.is_none() {
                 bail!(
                     "{address} would serve the page without TLS where other hosts reach it: add \
                      --certificate and --key, or use a loopback address behind a proxy"
@@ -97,11 +93,6 @@ impl Arguments {
             }
         }
         Ok(())
-    }
-
-    /// Whether addresses of TCP are served with TLS.
-    pub(crate) fn has_tls(&self) -> bool {
-        self.certificate.is_some()
     }
 }
 
@@ -131,7 +122,7 @@ mod tests {
             assert_eq!(problem(&secured), "");
         }
         for address in ["", "localhost:80", "https://h", "unix:", "ftp://h:1"] {
-            assert_eq!(address.parse::<PageAddress>(), Err(InvalidPageAddress(address.into())));
+            assert!(address.parse::<PageAddress>().is_err(), "{address}");
         }
     }
 

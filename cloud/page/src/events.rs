@@ -9,7 +9,8 @@ use bytes::Bytes;
 use proto::admin::view::{FleetChange, NodeCell, NodeState, Snapshot};
 use serde::Serialize;
 
-use crate::views::{link, overview};
+use crate::views::link::encode;
+use crate::views::overview;
 
 /// The events that are kept.
 const KEPT: usize = 64;
@@ -27,115 +28,82 @@ const ALL: &str = "*";
 
 /// What has changed.
 #[derive(Debug, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct Change {
+pub(crate) struct PageChange {
     /// New content by the ids of elements.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) regions: BTreeMap<&'static str, String>,
     /// The states of nodes by their names.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) squares: BTreeMap<String, &'static str>,
     /// Whether the map is to be loaded anew.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(crate) reload: bool,
     /// The names about which pages are old, as in their `data-about`.
-    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub(crate) about: BTreeSet<String>,
     /// A sentence for those who do not see it.
-    #[serde(skip_serializing_if = "String::is_empty")]
     pub(crate) news: String,
 }
 
-impl Change {
+impl PageChange {
     /// Makes a browser load everything anew.
     pub(crate) fn of_everything() -> Self {
-        Self { reload: true, about: BTreeSet::from([ALL.to_owned()]), ..Self::default() }
+        Self { reload: true, about: [ALL.to_owned()].into(), ..Self::default() }
     }
 
-    /// What a line of csi-page's stream changes on the page.
+    /// What a line of csi-cloud's stream changes on the page.
     pub(crate) fn between(before: &Snapshot, now: &Snapshot, sent: &FleetChange) -> Self {
-        let mut change = Self::default();
-        let mut regions = BTreeSet::new();
-        change.note_nodes(before, sent, &mut regions);
-        if sent.problems.is_some() {
-            regions.insert("wrong");
-        }
-        if sent.in_flight.is_some() || sent.drivers.is_some() {
-            regions.insert("flight");
-        }
-        if sent.several.is_some() {
-            regions.insert("replicas");
-        }
-        let names = &sent.subjects;
-        if !names.is_empty() {
-            change.about.insert(CALLS.into());
-            change.about.extend(names.iter().map(|name| link::encode(name)));
-        }
-        if change.about.len() > NAMES {
-            change.about = BTreeSet::from([ALL.to_owned()]);
-        }
-        change.news = news(before, now);
-        if !regions.is_empty() {
-            let all = overview::regions(now).into_iter().filter(|(id, _)| regions.contains(id));
-            change.regions = all.map(|(id, markup)| (id, markup.into_string())).collect();
-        }
-        change
-    }
-
-    fn note_nodes(
-        &mut self,
-        before: &Snapshot,
-        sent: &FleetChange,
-        regions: &mut BTreeSet<&'static str>,
-    ) {
+        let mut is_other_fleet = !sent.gone.is_empty();
         let mut moved = Vec::new();
         for node in &sent.nodes {
             match before.node(node.name.as_str()) {
-                None => self.reload = true,
+                None => is_other_fleet = true,
                 Some(then) if then.state != node.state => moved.push(node),
                 Some(_) => {}
             }
         }
-        if self.reload || !sent.gone.is_empty() {
-            self.reload = true;
-            regions.insert("counts");
-            self.about.insert(ALL.into());
-            return;
-        }
-        if moved.is_empty() {
-            return;
-        }
-        regions.insert("counts");
-        self.reload = moved.len() > SQUARES;
-        self.about.insert(NODES.into());
-        self.about.extend(moved.iter().map(|node| link::encode(node.name.as_str())));
-        if !self.reload {
-            let square = |node: &&NodeCell| (node.name.to_string(), node.state.name());
-            self.squares.extend(moved.iter().map(square));
+        let reload = is_other_fleet || moved.len() > SQUARES;
+        let squares = moved.iter().filter(|_| !reload);
+        let squares = squares.map(|node| (node.name.to_string(), node.state.name()));
+        let changed = [
+            ("counts", is_other_fleet || !moved.is_empty()),
+            ("wrong", sent.problems.is_some()),
+            ("flight", sent.in_flight.is_some() || sent.drivers.is_some()),
+            ("replicas", sent.several.is_some()),
+        ];
+        let regions = changed.into_iter().filter(|(_, is_changed)| *is_changed);
+        let regions = regions.filter_map(|(id, _)| Some((id, overview::region(id, now)?)));
+        Self {
+            regions: regions.map(|(id, markup)| (id, markup.into_string())).collect(),
+            squares: squares.collect(),
+            reload,
+            about: about(is_other_fleet, &moved, &sent.subjects),
+            news: news(before, now),
         }
     }
+}
 
-    /// Whether nothing has changed.
-    pub(crate) fn is_empty(&self) -> bool {
-        *self == Self::default()
-    }
+/// The names about which pages are old.
+fn about(is_other_fleet: bool, moved: &[&NodeCell], names: &BTreeSet<String>) -> BTreeSet<String> {
+    let nodes = moved.iter().map(|node| node.name.as_str());
+    let mut about: BTreeSet<_> =
+        nodes.chain(names.iter().map(|name| &**name)).map(encode).collect();
+    about.extend((!moved.is_empty()).then(|| NODES.to_owned()));
+    about.extend((!names.is_empty()).then(|| CALLS.to_owned()));
+    if is_other_fleet || about.len() > NAMES { [ALL.to_owned()].into() } else { about }
 }
 
 /// The states whose numbers have changed, in words.
 fn news(before: &Snapshot, now: &Snapshot) -> String {
     let [then, counts] = [before, now].map(Snapshot::counts);
-    let count =
-        |counts: &BTreeMap<NodeState, usize>, state| counts.get(&state).copied().unwrap_or(0);
     let worse = NodeState::ALL.into_iter().filter(|state| *state != NodeState::Linked);
-    let changed = worse.filter(|state| count(&then, *state) != count(&counts, *state));
-    let words: Vec<_> =
-        changed.map(|state| format!("{} {}", count(&counts, state), state.label())).collect();
+    let changed = worse.filter(|state| then.get(state) != counts.get(state));
+    let words = changed.map(|state| {
+        format!("{} {}", counts.get(&state).copied().unwrap_or_default(), state.label())
+    });
+    let words: Vec<_> = words.collect();
     if words.is_empty() { String::new() } else { format!("Nodes now: {}.", words.join(", ")) }
 }
 
 /// The last events, by number.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Feed {
-    /// The number of the last event.
     last: u64,
     recent: VecDeque<Bytes>,
 }
@@ -146,8 +114,11 @@ impl Feed {
         self.last
     }
 
-    /// Adds an event. `epoch` tells this csi-page from the one before.
-    pub(crate) fn add(&mut self, epoch: &str, change: &Change) {
+    /// Adds an event, unless nothing has changed. `epoch` tells this csi-page from the one before.
+    pub(crate) fn add(&mut self, epoch: &str, change: &PageChange) {
+        if *change == PageChange::default() {
+            return;
+        }
         self.last += 1;
         self.recent.push_back(event(epoch, self.last, change));
         if self.recent.len() > KEPT {
@@ -155,20 +126,17 @@ impl Feed {
         }
     }
 
-    /// The events after this one; none if they are no longer kept.
-    pub(crate) fn after(&self, number: u64) -> Option<Vec<Bytes>> {
-        let missed = usize::try_from(self.last.checked_sub(number)?).ok()?;
-        let from = self.recent.len().checked_sub(missed)?;
-        Some(self.recent.iter().skip(from).cloned().collect())
-    }
-
-    /// What tells a browser to load everything anew.
-    pub(crate) fn anew(&self, epoch: &str) -> Bytes {
-        event(epoch, self.last, &Change::of_everything())
+    /// The events after this one; if they are no longer kept, one that loads everything anew.
+    pub(crate) fn after(&self, number: Option<u64>, epoch: &str) -> Vec<Bytes> {
+        let missed = number.and_then(|number| usize::try_from(self.last.checked_sub(number)?).ok());
+        match missed.and_then(|missed| self.recent.len().checked_sub(missed)) {
+            Some(from) => self.recent.iter().skip(from).cloned().collect(),
+            None => vec![event(epoch, self.last, &PageChange::of_everything())],
+        }
     }
 }
 
-fn event(epoch: &str, number: u64, change: &Change) -> Bytes {
+fn event(epoch: &str, number: u64, change: &PageChange) -> Bytes {
     // JSON has no raw line ends. It is only texts and numbers, so it can be written.
     let json = serde_json::to_string(change).unwrap_or_default();
     format!("id: {epoch}-{number}\ndata: {json}\n\n").into()
@@ -182,19 +150,19 @@ mod tests {
     use crate::views::tests::{fleet, problem};
 
     /// As csi-cloud would send it.
-    fn between(before: &Snapshot, now: &Snapshot) -> Change {
+    fn between(before: &Snapshot, now: &Snapshot) -> PageChange {
         let sent = FleetChange::between(before, now, BTreeSet::new(), false);
-        Change::between(before, now, &sent)
+        PageChange::between(before, now, &sent)
     }
 
-    fn regions(change: &Change) -> Vec<&'static str> {
+    fn regions(change: &PageChange) -> Vec<&'static str> {
         change.regions.keys().copied().collect()
     }
 
     #[test]
     fn only_what_has_changed_is_sent() {
         let before = fleet(&[("a", NodeState::Linked), ("b", NodeState::Linked)]);
-        assert!(between(&before, &before).is_empty());
+        assert!(between(&before, &before) == PageChange::default());
         let now = fleet(&[("a", NodeState::Linked), ("b", NodeState::Away)]);
         let change = between(&before, &now);
         assert_eq!(change.squares, [("b".to_owned(), "away")].into());
@@ -209,7 +177,7 @@ mod tests {
         led.several = Some(Several::default());
         assert_eq!(regions(&between(&now, &led)), ["replicas"]);
         let sent = FleetChange { subjects: ["v 1".to_owned()].into(), ..FleetChange::default() };
-        let calls = Change::between(&now, &now, &sent);
+        let calls = PageChange::between(&now, &now, &sent);
         assert_eq!(calls.about, [CALLS.to_owned(), "v%201".to_owned()].into());
     }
 
@@ -233,21 +201,26 @@ mod tests {
     fn who_is_a_little_behind_gets_what_was_missed_and_others_load_anew() {
         let mut feed = Feed::default();
         for _ in 0..KEPT + 6 {
-            feed.add("e", &Change { reload: true, ..Change::default() });
+            feed.add("e", &PageChange { reload: true, ..PageChange::default() });
         }
         let last = feed.last();
-        assert_eq!(feed.after(last), Some(Vec::new()));
-        let missed = feed.after(last - 2).unwrap();
+        let after = |number| feed.after(Some(number), "e");
+        assert_eq!(after(last), Vec::<Bytes>::new());
+        let missed = after(last - 2);
         assert_eq!(missed.len(), 2);
-        assert_eq!(missed[1], format!("id: e-{last}\ndata: {{\"reload\":true}}\n\n"));
-        assert_eq!(feed.after(1), None, "it is no longer kept");
-        assert_eq!(feed.after(last + 1), None, "it is of another csi-page");
-        assert!(feed.anew("e").starts_with(format!("id: e-{last}\n").as_bytes()));
+        let event = String::from_utf8(missed[1].to_vec()).unwrap();
+        assert!(event.starts_with(&format!("id: e-{last}\ndata: {{")), "{event}");
+        assert!(event.contains("\"reload\":true") && event.ends_with("}\n\n"), "{event}");
+        // It is no longer kept, of another csi-page, or not known.
+        for anew in [after(1), after(last + 1), feed.after(None, "e")] {
+            assert_eq!(anew.len(), 1);
+            assert!(String::from_utf8_lossy(&anew[0]).contains("\"about\":[\"*\"]"), "{anew:?}");
+        }
     }
 
     #[test]
     fn a_text_with_line_ends_stays_one_event() {
-        let change = Change { news: "a\n\ndata: b".into(), ..Change::default() };
+        let change = PageChange { news: "a\n\ndata: b".into(), ..PageChange::default() };
         let event = String::from_utf8(event("e", 1, &change).to_vec()).unwrap();
         assert_eq!(event.matches("\n\n").count(), 1, "{event:?}");
     }

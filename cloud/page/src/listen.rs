@@ -1,34 +1,39 @@
 //! Listens for browsers and proxies, and tells who they are.
 //! The door of each address is the one of the main port.
+//!
+//! A connection is HTTP/2 if TLS agreed on it, else HTTP/1. Over HTTP/1 a browser has six
+//! connections to a host, so its seventh page that watches would wait. Over HTTP/2 all pages of a
+//! browser share one. A connection on which nobody was let in is closed after some time.
 
-use std::collections::BTreeSet;
-use std::net::SocketAddr;
-use std::path::Path;
+use std::net::IpAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::Context;
-use axum::Router;
+use axum::{Extension, Router};
+use hyper::server::conn::{http1, http2};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::graceful::GracefulConnection;
+use hyper_util::service::TowerToHyperService;
 use proto::host::accept::accept;
 use proto::host::chain;
 use proto::host::door::{Admission, Limits, Slot};
 use proto::host::socket::Socket;
 use proto::host::tasks::Tasks;
+use proto::http2::paced::Paced;
 use proto::link::{GREETING, HANDSHAKE, Io};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tokio_rustls::LazyConfigAcceptor;
-use tracing::{debug, info, warn};
+use tracing::{debug, warn};
 
-use crate::access::guard::Guard;
-use crate::arguments::{Arguments, PageAddress};
-use crate::connection;
-use crate::connection::{HTTP2, Peer};
-use crate::page::Page;
-use crate::tls;
-use crate::tls::Tls;
+use crate::access::guard::Peer;
+use crate::arguments::PageAddress;
+use crate::state::PageState;
+use crate::tls::{HTTP2, Tls, is_persons};
 use crate::web;
 
 /// Connections of all addresses.
@@ -37,166 +42,133 @@ const CONNECTIONS: usize = 1024;
 const LIMITS: Limits = Limits { handshakes: 16, connections: 512 };
 /// The word for a connection, for the log.
 const CALLER: &str = "a connection to the page";
-/// The pause between two looks at the files.
-const FILES_INTERVAL: Duration = Duration::from_secs(10);
 /// The mode of a unix socket: its owner, and its group for a proxy.
 const MODE: u32 = 0o660;
+/// The time limit for a request's headers.
+const HEADERS: Duration = Duration::from_secs(10);
+/// The largest headers, in bytes.
+const HEADER_BYTES_MAX: u32 = 16 * 1024;
+/// Requests at a time on one connection; pages that watch count.
+const STREAMS: u32 = 256;
+/// A connection over HTTP/2 may be silent for so long before it is asked for a sign of life.
+const SILENCE: Duration = Duration::from_secs(20);
+/// A connection on which nobody was let in is closed after so long. A browser opens another one.
+const STRANGER: Duration = Duration::from_secs(30);
 
 /// Serves the page.
-#[derive(Clone)]
 pub(crate) struct PageListener {
-    listen: Vec<PageAddress>,
-    tls: Option<Arc<Tls>>,
+    page: Arc<PageState>,
+    router: Router,
     room: Arc<Semaphore>,
     admission: Admission,
-    tasks: Tasks,
-}
-
-/// A connection that is served, and its places.
-struct Arrived {
-    io: Io,
-    is_http2: bool,
-    place: OwnedSemaphorePermit,
-    slot: Option<Slot>,
 }
 
 impl PageListener {
-    /// Nothing is listened at yet. Its connections are part of `tasks`.
-    ///
-    /// # Errors
-    /// The certificate, its key or the CA of clients cannot be used.
-    pub(crate) fn new(arguments: Arguments, tasks: Tasks) -> anyhow::Result<Self> {
-        let tls = Tls::open(&arguments)?.map(Arc::new);
+    /// Nothing is listened at yet. Its connections are tasks of the page.
+    pub(crate) fn new(page: Arc<PageState>) -> Arc<Self> {
+        let router = web::router(page.clone());
         let room = Arc::new(Semaphore::new(CONNECTIONS));
-        let admission = Admission::new(LIMITS);
-        Ok(Self { listen: arguments.listen, tls, room, admission, tasks })
-    }
-
-    /// Returns the hashes of the public keys of the CA of clients, each time as they are now.
-    pub(crate) fn client_ca(&self) -> impl Fn() -> Arc<BTreeSet<String>> + Send + Sync + use<> {
-        let tls = self.tls.clone();
-        move || tls.as_ref().map(|tls| tls.client_ca()).unwrap_or_default()
+        Arc::new(Self { page, router, room, admission: Admission::new(LIMITS) })
     }
 
     /// Listens at all addresses, and prints them.
     ///
     /// # Errors
     /// An address cannot be listened at.
-    pub(crate) async fn listen(self, page: Arc<Page>) -> anyhow::Result<()> {
-        let router = web::router(page.clone());
-        for address in &self.listen {
-            let bound = match address {
-                PageAddress::Unix(path) => self.listen_unix(path, &router),
-                PageAddress::Tcp(address) => self.listen_tcp(*address, &router).await,
-            };
+    pub(crate) async fn listen(self: Arc<Self>, addresses: &[PageAddress]) -> anyhow::Result<()> {
+        for address in addresses {
+            let bound = self.bind(address).await;
             println!("page {}", bound.with_context(|| format!("cannot serve at {address}"))?);
         }
-        let tls = self.tls.clone();
-        self.tasks.spawn_until_stop("files", async move { keep_files(&page.guard, tls).await });
         Ok(())
     }
 
-    fn listen_unix(&self, path: &Path, router: &Router) -> anyhow::Result<String> {
-        let socket = Socket::bind_for(path, MODE)?;
-        self.tasks.spawn("page", self.clone().accept_unix(socket, router.clone()));
-        Ok(format!("unix:{}", path.display()))
-    }
-
-    async fn listen_tcp(&self, address: SocketAddr, router: &Router) -> anyhow::Result<String> {
-        let listener = TcpListener::bind(address).await?;
-        let bound = listener.local_addr()?;
-        let scheme = if self.tls.is_some() { "https" } else { "http" };
-        self.tasks.spawn_until_stop("page", self.clone().accept_tcp(listener, router.clone()));
-        Ok(format!("{scheme}://{bound}"))
-    }
-
-    async fn accept_unix(self, socket: Socket, router: Router) {
-        loop {
-            let (stream, _) = tokio::select! {
-                biased;
-                () = self.tasks.stopped() => return,
-                accepted = accept(CALLER, || socket.listener.accept()) => accepted,
-            };
-            match self.place() {
-                Some(place) => {
-                    let arrived =
-                        Arrived { io: Box::new(stream), is_http2: false, place, slot: None };
-                    self.serve(arrived, Peer::default(), router.clone());
-                }
-                None => warn!("refused a connection to the page: there are too many"),
+    async fn bind(self: &Arc<Self>, address: &PageAddress) -> anyhow::Result<String> {
+        let listener = self.clone();
+        let tasks = &self.page.tasks;
+        match address {
+            PageAddress::Unix(path) => {
+                let socket = Socket::bind_for(path, MODE)?;
+                tasks.spawn_until_stop("page", async move { listener.accept_unix(socket).await });
+                Ok(address.to_string())
+            }
+            PageAddress::Tcp(address) => {
+                let tcp = TcpListener::bind(address).await?;
+                let bound = tcp.local_addr()?;
+                tasks.spawn_until_stop("page", async move { listener.accept_tcp(tcp).await });
+                let scheme = if self.page.tls.is_some() { "https" } else { "http" };
+                Ok(format!("{scheme}://{bound}"))
             }
         }
     }
 
-    async fn accept_tcp(self, listener: TcpListener, router: Router) {
+    async fn accept_unix(self: Arc<Self>, socket: Socket) {
+        loop {
+            let (stream, _) = accept(CALLER, || socket.listener.accept()).await;
+            self.serve(Box::new(stream), Peer::default(), None);
+        }
+    }
+
+    async fn accept_tcp(self: Arc<Self>, listener: TcpListener) {
         loop {
             let (tcp, from) = accept(CALLER, || listener.accept()).await;
             // It delays small answers, such as events, for the sake of large ones.
             let _ = tcp.set_nodelay(true);
-            if let Some(tls) = &self.tls {
-                self.admit(tcp, from, tls.clone(), router.clone());
-                continue;
+            if self.page.tls.is_some() {
+                self.page.tasks.spawn_until_stop("handshake", self.clone().admit(tcp, from.ip()));
+            } else {
+                let peer = Peer { address: Some(from.ip()), ..Peer::default() };
+                self.serve(Box::new(tcp), peer, None);
             }
-            let Some(place) = self.place() else {
-                warn!(%from, "refused a connection to the page: there are too many");
-                continue;
-            };
-            let peer = Peer { address: Some(from.ip()), ..Peer::default() };
-            let arrived = Arrived { io: Box::new(tcp), is_http2: false, place, slot: None };
-            self.serve(arrived, peer, router.clone());
         }
     }
 
-    fn place(&self) -> Option<OwnedSemaphorePermit> {
-        self.room.clone().try_acquire_owned().ok()
-    }
-
     /// Waits at the door for the ClientHello of a connection, then makes the handshake in its turn.
-    fn admit(&self, tcp: TcpStream, from: SocketAddr, tls: Arc<Tls>, router: Router) {
-        let at_door = self.admission.at_door(from.ip());
-        let listener = self.clone();
-        self.tasks.spawn_until_stop("handshake", async move {
-            let greeting = async {
-                // TLS takes memory, and who sends nothing needs none.
-                let _ = tcp.readable().await;
-                LazyConfigAcceptor::new(rustls::server::Acceptor::default(), tcp).await
-            };
-            let Some(Ok(Ok(greeted))) = at_door.wait(timeout(GREETING, greeting)).await else {
-                return debug!(%from, "gave up a connection at the door");
-            };
-            let pending = match listener.admission.enter(from.ip()).await {
-                Ok(pending) => pending,
-                Err(full) => return warn!(%from, error = %full, "refused a connection to the page"),
-            };
-            let handshake = timeout(HANDSHAKE, pending.pass(greeted.into_stream(tls.config())));
-            let Ok(Some((Ok(stream), slot))) = handshake.await else {
-                return debug!(%from, "a handshake for the page did not succeed");
-            };
-            // Only now: who is at the door takes nobody's place.
-            let Some(place) = listener.place() else {
-                return warn!(%from, "refused a connection to the page: there are too many");
-            };
-            let session = stream.get_ref().1;
-            let is_http2 = session.alpn_protocol() == Some(HTTP2);
-            let shown = session.peer_certificates().and_then(<[_]>::first);
-            let has_certificate = shown.is_some_and(tls::is_persons);
-            let peer = Peer { address: Some(from.ip()), has_certificate, ..Peer::default() };
-            let arrived = Arrived { io: Box::new(stream), is_http2, place, slot };
-            listener.serve(arrived, peer, router);
-        });
+    async fn admit(self: Arc<Self>, tcp: TcpStream, from: IpAddr) {
+        let Some(config) = self.page.tls.as_ref().map(Tls::config) else { return };
+        let greeting = async {
+            // TLS takes memory, and who sends nothing needs none.
+            let _ = tcp.readable().await;
+            LazyConfigAcceptor::new(rustls::server::Acceptor::default(), tcp).await
+        };
+        let at_door = self.admission.at_door(from);
+        let Some(Ok(Ok(greeted))) = at_door.wait(timeout(GREETING, greeting)).await else {
+            return debug!(%from, "gave up a connection at the door");
+        };
+        let pending = match self.admission.enter(from).await {
+            Ok(pending) => pending,
+            Err(full) => return warn!(%from, error = %full, "refused {CALLER}"),
+        };
+        let handshake = timeout(HANDSHAKE, pending.pass(greeted.into_stream(config)));
+        let Ok(Some((Ok(stream), slot))) = handshake.await else {
+            return debug!(%from, "a handshake for the page did not succeed");
+        };
+        let session = stream.get_ref().1;
+        let shown = session.peer_certificates().and_then(<[_]>::first);
+        let peer = Peer {
+            address: Some(from),
+            has_certificate: shown.is_some_and(is_persons),
+            is_http2: session.alpn_protocol() == Some(HTTP2),
+            ..Peer::default()
+        };
+        self.serve(Box::new(stream), peer, slot);
     }
 
     /// Serves a connection in a task of its own, which keeps its places.
-    fn serve(&self, arrived: Arrived, peer: Peer, router: Router) {
-        let tasks = self.tasks.clone();
-        let was_let_in = peer.was_let_in.clone();
-        self.tasks.spawn("page connection", async move {
-            let Arrived { io, is_http2, place, slot } = arrived;
+    fn serve(&self, io: Io, peer: Peer, slot: Option<Slot>) {
+        // Only now: who is at the door takes nobody's place.
+        let Ok(place) = self.room.clone().try_acquire_owned() else {
+            return warn!(from = ?peer.address, "refused {CALLER}: there are too many");
+        };
+        let router = self.router.clone();
+        let tasks = self.page.tasks.clone();
+        self.page.tasks.spawn("page connection", async move {
+            let was_let_in = peer.was_let_in.clone();
             tokio::select! {
                 biased;
-                served = connection::serve(io, is_http2, peer, router, &tasks) => {
+                served = serve(io, peer, router, &tasks) => {
                     let error = served.err().map(|error| chain(&error)).unwrap_or_default();
-                    debug!(error, "a connection to the page ended");
+                    debug!(error, "{CALLER} ended");
                 }
                 () = tasks.given_up() => {}
             }
@@ -209,20 +181,65 @@ impl PageListener {
     }
 }
 
-/// Reads the tokens and the files of TLS again and again. What cannot be used changes nothing.
-async fn keep_files(guard: &Guard, tls: Option<Arc<Tls>>) {
-    let mut last_tokens = None;
-    let mut last_tls: Option<String> = None;
-    loop {
-        tokio::time::sleep(FILES_INTERVAL).await;
-        guard.refresh(&mut last_tokens);
-        let Some(tls) = &tls else { continue };
-        let error = tls.reload().err().map(|error| format!("{error:#}"));
-        if let Some(error) = error.as_ref().filter(|error| last_tls.as_ref() != Some(error)) {
-            warn!(%error, "a certificate or key of the page cannot be used; the old ones stay");
-        } else if error.is_none() && last_tls.is_some() {
-            info!("the certificates and the key of the page can be used again");
-        }
-        last_tls = error;
+/// Starts hyper's tasks as ours.
+#[derive(Clone)]
+struct PageExecutor(Tasks);
+
+impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for PageExecutor {
+    fn execute(&self, task: F) {
+        self.0.spawn("page request", task);
     }
+}
+
+/// Answers requests until the connection closes; after the tasks are told to stop, or after some
+/// time without anybody who is let in, only those that are there.
+///
+/// # Errors
+/// The connection breaks, or the peer is too slow or does not speak HTTP.
+async fn serve(io: Io, peer: Peer, router: Router, tasks: &Tasks) -> hyper::Result<()> {
+    let (is_http2, was_let_in) = (peer.is_http2, peer.was_let_in.clone());
+    let stranger = async {
+        tokio::time::sleep(STRANGER).await;
+        if was_let_in.load(Ordering::Relaxed) {
+            std::future::pending::<()>().await;
+        }
+    };
+    let over = async {
+        tokio::select! {
+            biased;
+            () = tasks.stopped() => {}
+            () = stranger => {}
+        }
+    };
+    let service = TowerToHyperService::new(router.layer(Extension(peer)));
+    if is_http2 {
+        let mut builder = http2::Builder::new(PageExecutor(tasks.clone()));
+        builder
+            .timer(TokioTimer::new())
+            .max_concurrent_streams(STREAMS)
+            .max_header_list_size(HEADER_BYTES_MAX)
+            .keep_alive_interval(SILENCE)
+            .keep_alive_timeout(SILENCE);
+        let io = TokioIo::new(Paced::serving(io));
+        return drive(builder.serve_connection(io, service), over).await;
+    }
+    let mut builder = http1::Builder::new();
+    builder.timer(TokioTimer::new()).header_read_timeout(HEADERS);
+    builder.max_buf_size(HEADER_BYTES_MAX as usize);
+    drive(builder.serve_connection(TokioIo::new(io), service), over).await
+}
+
+/// Drives a connection until it is over, and then waits for the answers that are on their way.
+async fn drive<C>(connection: C, over: impl Future<Output = ()>) -> hyper::Result<()>
+where
+    C: GracefulConnection<Error = hyper::Error>,
+{
+    let mut connection = pin!(connection);
+    tokio::select! {
+        biased;
+        ended = connection.as_mut() => return ended,
+        () = over => connection.as_mut().graceful_shutdown(),
+    }
+    // A peer that sends PINGs would stay for ever.
+    timeout(STRANGER, connection).await.unwrap_or(Ok(()))
 }

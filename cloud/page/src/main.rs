@@ -10,24 +10,19 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Parser;
 use proto::host::program;
-use proto::host::tasks;
-use proto::host::tasks::Tasks;
+use proto::host::tasks::{Tasks, stop_signal};
 
-use crate::access::guard::Guard;
 use crate::arguments::Arguments;
-use crate::hub::Hub;
 use crate::listen::PageListener;
-use crate::page::Page;
+use crate::state::PageState;
 
 mod access;
 mod arguments;
-mod asset;
-mod connection;
 mod events;
 mod hub;
 mod listen;
-mod page;
 mod screens;
+mod state;
 mod tls;
 mod view_client;
 mod views;
@@ -50,14 +45,11 @@ fn main() -> ExitCode {
 
 /// Serves until the process is asked to stop.
 async fn serve(arguments: Arguments) -> anyhow::Result<()> {
-    let stop = tasks::stop_signal().context("cannot listen to signals")?;
+    let stop = stop_signal().context("cannot listen to signals")?;
     let tasks = Tasks::default();
-    let guard = Guard::open(arguments.tokens.clone())?;
-    let hub = Arc::new(Hub::new(arguments.view.clone()));
-    tasks.spawn("view", hub.clone().keep_current(tasks.clone()));
-    let listener = PageListener::new(arguments, tasks.clone())?;
-    let page = Arc::new(Page::new(hub, guard, listener.client_ca(), tasks.clone()));
-    listener.listen(page).await?;
+    let page = Arc::new(PageState::open(&arguments, tasks.clone())?);
+    page.clone().keep_current();
+    PageListener::new(page).listen(&arguments.listen).await?;
     println!("ready");
     stop.await;
     tasks.finish(GRACE).await;

@@ -28,21 +28,14 @@
     }
   }
 
-  // Squares by the names of their nodes; found anew after the map was drawn.
-  let squares = null;
+  // Squares have the places of their nodes' names.
   const namesOf = (svg) => svg.dataset.nodes.split(" ");
-  function squaresOf(name) {
-    if (!squares) {
-      squares = new Map();
-      for (const svg of document.querySelectorAll("svg[data-nodes]")) {
-        namesOf(svg).forEach((name, place) => {
-          const known = squares.get(name);
-          if (known) known.push(svg.children[place]);
-          else squares.set(name, [svg.children[place]]);
-        });
-      }
+  function paint(states) {
+    for (const svg of document.querySelectorAll("svg[data-nodes]")) {
+      namesOf(svg).forEach((name, place) => {
+        if (states[name]) svg.children[place].setAttribute("class", states[name]);
+      });
     }
-    return squares.get(name) || [];
   }
   function nodeAt(target) {
     const svg = target.closest && target.closest("svg[data-nodes]");
@@ -57,10 +50,10 @@
     const node = nodeAt(event.target);
     const pointed = document.getElementById("pointed");
     if (!node || !pointed) return;
-    pointed.textContent = node + ": " + label(event.target.getAttribute("class"));
+    const state = event.target.getAttribute("class");
+    const badge = document.querySelector(`.legend .badge:has(path.${state})`);
+    pointed.textContent = node + ": " + badge.textContent;
   });
-  const labels = { down: "driver down", apart: "set apart", ending: "certificate ends soon" };
-  const label = (state) => labels[state] || state;
 
   // Choosing a group needs no button.
   document.addEventListener("change", (event) => {
@@ -75,7 +68,6 @@
       : active.getAttribute("href") && `a[href="${CSS.escape(active.getAttribute("href"))}"]`);
     if (typeof content === "string") element.innerHTML = content;
     else element.replaceChildren(...content.childNodes);
-    squares = null;
     const again = key && element.querySelector(key);
     if (again) again.focus({ preventScroll: true });
     showAges();
@@ -106,15 +98,12 @@
   const about = new Set((root.dataset.about || "").split(" ").filter(Boolean));
   const news = document.getElementById("news");
   function changed(change) {
-    for (const [id, content] of Object.entries(change.regions || {})) {
+    for (const [id, content] of Object.entries(change.regions)) {
       const region = document.getElementById(id);
       if (region) replace(region, content);
     }
-    for (const [name, state] of Object.entries(change.squares || {})) {
-      for (const square of squaresOf(name)) square.setAttribute("class", state);
-    }
-    const names = change.about || [];
-    const isOld = about.size && names.some((name) => name === "*" || about.has(name));
+    if (Object.keys(change.squares).length) paint(change.squares);
+    const isOld = about.size && change.about.some((name) => name === "*" || about.has(name));
     if (isOld || (change.reload && document.getElementById("map"))) renew();
     if (isOld) news.textContent = "This page has changed.";
     else if (change.news && document.getElementById("map")) news.textContent = change.news;

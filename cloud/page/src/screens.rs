@@ -1,304 +1,250 @@
-//! Makes each page: asks csi-cloud for what it shows, and hands that to its view.
-//! Nothing here writes HTML.
+//! Makes each page: asks csi-cloud for what it shows, and hands that to its view. The frame around
+//! it is the same for all.
 
 use std::sync::Arc;
 
-use axum::extract::{Path, Query, State};
+use axum::extract::{Path, Query, Request, State};
+use axum::middleware::Next;
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::get;
 use axum::{Extension, Router};
-use http::StatusCode;
 use http::header::RETRY_AFTER;
+use http::{HeaderName, HeaderValue, StatusCode};
 use maud::{Markup, html};
 use proto::admin::view;
 use proto::admin::view::{
-    Calls, ClaimPage, Explanation, Found, NodeOf, NodePage, NodeState, Subject, TextOf, VolumeOf,
+    CallsPage, ClaimPage, ExplainAnswer, ExplainQuery, Found, NodeOf, NodePage, TextOf, VolumeOf,
     VolumePage,
 };
-use proto::host::plain;
 use proto::names::{DriverName, NodeName};
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use tokio::time::{Duration, Instant, timeout};
 
 use crate::access::guard::Pass;
 use crate::events::{CALLS, NODES};
-use crate::hub::Moment;
-use crate::page::{Page, html as answered};
-use crate::view_client::NoAnswer;
+use crate::hub::FleetMoment;
+use crate::state::PageState;
 use crate::views;
 use crate::views::frame;
 use crate::views::frame::{Frame, Tab};
-use crate::views::link;
+use crate::views::lists::NodeFilter;
 use crate::views::map::By;
+use crate::views::{link, lists, subject};
 
-/// A page without its frame.
-struct Screen {
-    title: String,
-    tab: Tab,
-    about: Vec<String>,
-    main: Markup,
+/// The time limit for making a page.
+const MAKING_TIME_MAX: Duration = Duration::from_secs(30);
+
+/// Somebody's look at one page: the fleet as it is now, and who looks.
+#[derive(Clone)]
+struct Visit {
+    page: Arc<PageState>,
+    moment: Arc<FleetMoment>,
+    pass: Pass,
+    /// What was searched for.
+    query: String,
 }
 
-/// The reason for no page.
-enum NoScreen {
-    Missing,
-    Away,
-    Elsewhere(String),
-}
-
-impl From<NoAnswer> for NoScreen {
-    fn from(none: NoAnswer) -> Self {
-        match none {
-            NoAnswer::Unknown => Self::Missing,
-            NoAnswer::Away => Self::Away,
-        }
-    }
-}
-
-type Made = Result<Screen, NoScreen>;
+type Look = Extension<Visit>;
+type Shown = Result<Response, StatusCode>;
 
 /// The keys of queries.
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Asked {
+struct PageQuery {
     q: String,
-    by: String,
+    by: By,
     state: String,
-    driver: String,
-    name: String,
-    after: String,
 }
 
-impl Screen {
-    fn new(title: impl Into<String>, tab: Tab, about: &[&str], main: Markup) -> Self {
-        let about = about.iter().map(|name| (*name).to_owned()).collect();
-        Self { title: title.into(), tab, about, main }
-    }
-}
-
-/// The routes of the pages.
-pub(crate) fn routes() -> Router<Arc<Page>> {
+/// The pages. A request has its [`Pass`] as an extension.
+pub(crate) fn routes(page: Arc<PageState>) -> Router<Arc<PageState>> {
     Router::new()
-        .route("/", get(fixed))
-        .route("/{page}", get(fixed))
-        .route("/{kind}/{name}", get(about_one))
-        .route("/{kind}/{scope}/{name}", get(about_two))
+        .route("/", get(overview))
+        .route("/wrong", get(wrong))
+        .route("/nodes", get(nodes))
+        .route("/volumes", get(volumes))
+        .route("/calls", get(calls))
+        .route("/certificates", get(certificates))
+        .route("/find", get(find))
+        .route("/node/{name}", get(node))
+        .route("/driver/{name}", get(driver))
+        .route("/pv/{name}", get(pv))
+        .route("/pod/{namespace}/{name}", get(pod))
+        .route("/claim/{namespace}/{name}", get(claim))
+        .route("/volume/{driver}/{id}", get(volume))
+        .fallback(async || StatusCode::NOT_FOUND)
+        .layer(axum::middleware::from_fn_with_state(page, make))
 }
 
-/// The page for what is not there.
-pub(crate) async fn missing(
-    State(page): State<Arc<Page>>,
+/// Makes a page, a bounded number at a time, and says how long it took.
+async fn make(
+    State(page): State<Arc<PageState>>,
     Extension(pass): Extension<Pass>,
+    mut request: Request,
+    next: Next,
 ) -> Response {
+    let Ok(_turn) = page.making.try_acquire() else { return busy("1") };
+    let begun = Instant::now();
     let Some(moment) = page.hub.current().await else { return away() };
-    framed(&page, &moment, pass, "", Err(NoScreen::Missing))
-}
-
-async fn fixed(
-    State(page): State<Arc<Page>>,
-    Extension(pass): Extension<Pass>,
-    Query(asked): Query<Asked>,
-    name: Option<Path<String>>,
-) -> Response {
-    let name = name.map(|Path(name)| name).unwrap_or_default();
-    let Some(moment) = page.hub.current().await else { return away() };
-    let made = fixed_screen(&page, &moment, &name, &asked).await;
-    framed(&page, &moment, pass, &asked.q, made)
-}
-
-async fn fixed_screen(page: &Page, moment: &Moment, name: &str, asked: &Asked) -> Made {
-    match name {
-        "" => overview(page, moment, &asked.by).await,
-        "wrong" => {
-            let main = views::wrong::all(&moment.snapshot);
-            Ok(Screen::new("What is wrong", Tab::Overview, &[NODES, CALLS], main))
-        }
-        "nodes" => Ok(nodes(moment, asked)),
-        "volumes" => {
-            let main = views::volumes::volumes(&moment.snapshot.troubled, given(&asked.state));
-            Ok(Screen::new("Volumes", Tab::Volumes, &[CALLS], main))
-        }
-        "calls" => {
-            let calls: Calls = page.hub.view().ask(view::CALLS, &()).await?;
-            let main = views::calls::calls(&calls, moment.snapshot.at);
-            Ok(Screen::new("Calls", Tab::Calls, &[CALLS], main))
-        }
-        "certificates" => {
-            let main = views::certificates::certificates(&moment.snapshot);
-            Ok(Screen::new("Certificates", Tab::Certificates, &[NODES], main))
-        }
-        "find" => find(page, asked.q.trim()).await,
-        _ => Err(NoScreen::Missing),
+    let visit = Visit { page: page.clone(), moment, pass, query: String::new() };
+    request.extensions_mut().insert(visit.clone());
+    let Ok(mut made) = timeout(MAKING_TIME_MAX, next.run(request)).await else {
+        return busy("5");
+    };
+    if made.status() == StatusCode::SERVICE_UNAVAILABLE {
+        return away();
     }
+    if made.status().is_client_error() {
+        made = visit.show("Not found", Tab::Other, &[], frame::not_found());
+        *made.status_mut() = StatusCode::NOT_FOUND;
+    }
+    let millis = begun.elapsed().as_secs_f64() * 1000.0;
+    if let Ok(value) = HeaderValue::from_str(&format!("render;dur={millis:.1}")) {
+        made.headers_mut().insert(HeaderName::from_static("server-timing"), value);
+    }
+    made
 }
 
-async fn about_one(
-    State(page): State<Arc<Page>>,
-    Extension(pass): Extension<Pass>,
-    Path((kind, name)): Path<(String, String)>,
-) -> Response {
-    let Some(moment) = page.hub.current().await else { return away() };
-    let made = match kind.as_str() {
-        "node" => node(&page, &moment, &name).await,
-        "driver" => driver(&page, &name).await,
-        "pv" => pv(&page, &name).await,
-        _ => Err(NoScreen::Missing),
-    };
-    framed(&page, &moment, pass, "", made)
-}
-
-async fn about_two(
-    State(page): State<Arc<Page>>,
-    Extension(pass): Extension<Pass>,
-    Path((kind, scope, name)): Path<(String, String, String)>,
-) -> Response {
-    let Some(moment) = page.hub.current().await else { return away() };
-    let made = match kind.as_str() {
-        "volume" => volume(&page, &moment, &scope, &name).await,
-        "claim" => claim(&page, &moment, &format!("{scope}/{name}")).await,
-        "pod" => pod(&page, &format!("{scope}/{name}")).await,
-        _ => Err(NoScreen::Missing),
-    };
-    framed(&page, &moment, pass, "", made)
-}
-
-/// A page in its frame.
-fn framed(page: &Page, moment: &Moment, pass: Pass, query: &str, made: Made) -> Response {
-    let (status, screen) = match made {
-        Ok(screen) => (StatusCode::OK, screen),
-        Err(NoScreen::Missing) => (StatusCode::NOT_FOUND, not_found()),
-        Err(NoScreen::Away) => return away(),
-        Err(NoScreen::Elsewhere(href)) => return Redirect::to(&href).into_response(),
-    };
-    let frame = Frame {
-        title: &screen.title,
-        tab: screen.tab,
-        about: screen.about,
-        revision: format!("{}-{}", page.hub.epoch(), moment.feed.last()),
-        now: moment.snapshot.at,
-        query,
-        has_session: matches!(pass, Pass::Session(_)),
-    };
-    answered(status, frame::page(&frame, &screen.main))
+fn busy(seconds: &'static str) -> Response {
+    let text = "csi-page is busy; try again\n";
+    (StatusCode::SERVICE_UNAVAILABLE, [(RETRY_AFTER, seconds)], text).into_response()
 }
 
 fn away() -> Response {
-    let shown = views::login::away();
-    ([(RETRY_AFTER, "5")], answered(StatusCode::SERVICE_UNAVAILABLE, shown)).into_response()
+    (StatusCode::SERVICE_UNAVAILABLE, [(RETRY_AFTER, "5")], frame::away()).into_response()
 }
 
-fn not_found() -> Screen {
-    let main = html! {
-        h1 { "Not found" }
-        p { "csi-cloud knows no such page, node or driver. The search above finds what it knows." }
-    };
-    Screen::new("Not found", Tab::Other, &[], main)
-}
-
-async fn overview(page: &Page, moment: &Moment, by: &str) -> Made {
-    let map = page.hub.map(moment, &By::parse(by)).await?;
-    let main = views::overview::overview(&moment.snapshot, &map);
-    Ok(Screen::new("Overview", Tab::Overview, &[], main))
-}
-
-async fn find(page: &Page, text: &str) -> Made {
-    let found: Found = page.hub.view().ask(view::FIND, &TextOf { text: text.into() }).await?;
-    if let Some(only) = views::find::only(&found, text) {
-        return Err(NoScreen::Elsewhere(only));
+impl Visit {
+    /// The page in its frame. `about` are the names whose changes make it old.
+    fn show(&self, title: &str, tab: Tab, about: &[&str], main: Markup) -> Response {
+        let frame = Frame {
+            title,
+            tab,
+            about,
+            revision: format!("{}-{}", self.page.hub.epoch, self.moment.feed.last()),
+            now: self.moment.snapshot.at,
+            query: &self.query,
+            has_session: matches!(self.pass, Pass::Session(_)),
+        };
+        frame::page(&frame, &main).into_response()
     }
-    Ok(Screen::new("Search", Tab::Other, &[], views::find::find(text, &found)))
-}
 
-fn given(text: &str) -> Option<&str> {
-    Some(text).filter(|text| !text.is_empty())
-}
+    async fn ask<T: DeserializeOwned>(
+        &self,
+        path: &'static str,
+        asked: &impl serde::Serialize,
+    ) -> Result<T, StatusCode> {
+        self.page.hub.view.ask(path, asked).await
+    }
 
-fn nodes(moment: &Moment, asked: &Asked) -> Screen {
-    let wanted = views::nodes::NodeFilter {
-        state: NodeState::of_name(&asked.state),
-        driver: given(&asked.driver).map(str::to_owned),
-        text: asked.name.clone(),
-        after: given(&asked.after).map(str::to_owned),
-    };
-    Screen::new("Nodes", Tab::Nodes, &[NODES], views::nodes::nodes(&moment.snapshot, &wanted))
-}
-
-fn parsed<T: std::str::FromStr>(text: &str) -> Result<T, NoScreen> {
-    text.parse().map_err(|_| NoScreen::Missing)
-}
-
-async fn node(page: &Page, moment: &Moment, name: &str) -> Made {
-    let asked = NodeOf { node: parsed::<NodeName>(name)? };
-    let cell = moment.snapshot.node(name).ok_or(NoScreen::Missing)?;
-    let shown: NodePage = page.hub.view().ask(view::NODE, &asked).await?;
-    let main = views::node::node(cell, &shown, moment.snapshot.at);
-    Ok(Screen::new(name, Tab::Nodes, &[name], main))
-}
-
-async fn driver(page: &Page, name: &str) -> Made {
-    let driver: DriverName = parsed(name)?;
-    let href = format!("/nodes?driver={}", link::encode(name));
-    let main = explained(page, "Driver", name, &Subject::Driver(driver)).await?;
-    let main = html! { (main) p .more { a href=(href) { "the nodes that have it" } } };
-    Ok(Screen::new(name, Tab::Other, &[NODES], main))
-}
-
-async fn pv(page: &Page, name: &str) -> Made {
-    let main = explained(page, "PersistentVolume", name, &Subject::Pv(name.to_owned())).await?;
-    Ok(Screen::new(name, Tab::Other, &[NODES, CALLS], main))
-}
-
-async fn pod(page: &Page, name: &str) -> Made {
-    let main = explained(page, "Pod", name, &Subject::Pod(name.to_owned())).await?;
-    Ok(Screen::new(name, Tab::Other, &[NODES, CALLS], main))
-}
-
-async fn volume(page: &Page, moment: &Moment, driver: &str, id: &str) -> Made {
-    let asked = VolumeOf { driver: parsed(driver)?, id: id.to_owned() };
-    let shown: VolumePage = page.hub.view().ask(view::VOLUME, &asked).await?;
-    let VolumePage { id, facts, explanation, life } = shown;
-    let mut about = vec![id.clone()];
-    about.extend(facts.iter().map(|facts| facts.node.to_string()));
-    about.extend(facts.iter().filter_map(|facts| facts.name.clone()));
-    let title = link::short(&id);
-    let main = html! {
-        (headed("Volume", &title, &explanation))
-        @if let Some(facts) = &facts { (views::node::volume(facts, moment.snapshot.at)) }
-        (views::timeline::timeline("Its life", &life, moment.snapshot.at))
-    };
-    Ok(Screen { title, tab: Tab::Volumes, about, main })
-}
-
-async fn claim(page: &Page, moment: &Moment, name: &str) -> Made {
-    let shown: ClaimPage = page.hub.view().ask(view::CLAIM, &TextOf { text: name.into() }).await?;
-    let mut about = vec![CALLS.to_owned(), NODES.to_owned()];
-    about.extend(shown.volume.iter().map(|volume| volume.id.clone()));
-    let main = html! {
-        (headed("Claim", name, &shown.explanation))
-        @if let Some(VolumeOf { driver, id }) = &shown.volume {
-            p .more {
-                a href=(link::volume(driver, id)) { "volume " (link::short(&plain(id))) }
+    /// The page of what `explain` says of something.
+    async fn explain(&self, kind: &str, name: &str, asked: &ExplainQuery) -> Shown {
+        let said: ExplainAnswer = self.ask(view::EXPLAIN, asked).await?;
+        let main = html! {
+            (subject::headed(kind, name, &said))
+            @if let ExplainQuery::Driver(driver) = asked {
+                p .more {
+                    a href={"/nodes?driver=" (link::encode(driver.as_str()))} {
+                        "the nodes that have it"
+                    }
+                }
             }
-            (views::timeline::timeline("The life of its volume", &shown.life, moment.snapshot.at))
+        };
+        Ok(self.show(name, Tab::Other, &[NODES, CALLS], main))
+    }
+}
+
+async fn overview(Extension(visit): Look, Query(asked): Query<PageQuery>) -> Shown {
+    let map = visit.page.hub.map(&visit.moment, &asked.by).await?;
+    let main = views::overview::overview(&visit.moment.snapshot, &map);
+    Ok(visit.show("Overview", Tab::Overview, &[], main))
+}
+
+async fn wrong(Extension(visit): Look) -> Response {
+    let main = views::wrong::all(&visit.moment.snapshot);
+    visit.show("What is wrong", Tab::Overview, &[NODES, CALLS], main)
+}
+
+async fn nodes(Extension(visit): Look, Query(wanted): Query<NodeFilter>) -> Response {
+    let main = lists::nodes(&visit.moment.snapshot, &wanted);
+    visit.show("Nodes", Tab::Nodes, &[NODES], main)
+}
+
+async fn volumes(Extension(visit): Look, Query(asked): Query<PageQuery>) -> Response {
+    let main = lists::volumes(&visit.moment.snapshot.troubled, &asked.state);
+    visit.show("Volumes", Tab::Volumes, &[CALLS], main)
+}
+
+async fn calls(Extension(visit): Look) -> Shown {
+    let calls: CallsPage = visit.ask(view::CALLS, &()).await?;
+    let main = views::calls::calls(&calls, visit.moment.snapshot.at);
+    Ok(visit.show("Calls", Tab::Calls, &[CALLS], main))
+}
+
+async fn certificates(Extension(visit): Look) -> Response {
+    let main = lists::certificates(&visit.moment.snapshot);
+    visit.show("Certificates", Tab::Certificates, &[NODES], main)
+}
+
+async fn find(Extension(visit): Look, Query(asked): Query<PageQuery>) -> Shown {
+    let text = asked.q.trim();
+    let found: Found = visit.ask(view::FIND, &TextOf { text: text.into() }).await?;
+    if let Some(only) = lists::only(&found, text) {
+        return Ok(Redirect::to(&only).into_response());
+    }
+    let main = lists::find(text, &found);
+    Ok(Visit { query: text.into(), ..visit }.show("Search", Tab::Other, &[], main))
+}
+
+async fn node(Extension(visit): Look, Path(node): Path<NodeName>) -> Shown {
+    let snapshot = &visit.moment.snapshot;
+    let cell = snapshot.node(node.as_str()).ok_or(StatusCode::NOT_FOUND)?;
+    let shown: NodePage = visit.ask(view::NODE, &NodeOf { node: node.clone() }).await?;
+    let main = views::node::node(cell, &shown, snapshot.at);
+    Ok(visit.show(node.as_str(), Tab::Nodes, &[node.as_str()], main))
+}
+
+async fn driver(Extension(visit): Look, Path(driver): Path<DriverName>) -> Shown {
+    visit.explain("Driver", driver.as_str(), &ExplainQuery::Driver(driver.clone())).await
+}
+
+async fn pv(Extension(visit): Look, Path(name): Path<String>) -> Shown {
+    visit.explain("PersistentVolume", &name, &ExplainQuery::Pv(name.clone())).await
+}
+
+async fn pod(Extension(visit): Look, Path((space, name)): Path<(String, String)>) -> Shown {
+    let pod = format!("{space}/{name}");
+    visit.explain("Pod", &pod, &ExplainQuery::Pod(pod.clone())).await
+}
+
+async fn claim(Extension(visit): Look, Path((space, name)): Path<(String, String)>) -> Shown {
+    let claim = format!("{space}/{name}");
+    let shown: ClaimPage = visit.ask(view::CLAIM, &TextOf { text: claim.clone() }).await?;
+    let mut about = vec![CALLS, NODES];
+    about.extend(shown.volume.as_ref().map(|volume| &*volume.id));
+    let main = html! {
+        (subject::headed("Claim", &claim, &shown.explanation))
+        @if let Some(VolumeOf { driver, id }) = &shown.volume {
+            p .more { "volume " (link::volume(driver, id)) }
+            (subject::life("The life of its volume", &shown.life, visit.moment.snapshot.at))
         }
     };
-    Ok(Screen { title: name.to_owned(), tab: Tab::Other, about, main })
+    Ok(visit.show(&claim, Tab::Other, &about, main))
 }
 
-/// What `explain` says of something, with its name above.
-async fn explained(
-    page: &Page,
-    kind: &str,
-    name: &str,
-    subject: &Subject,
-) -> Result<Markup, NoScreen> {
-    let explanation: Explanation = page.hub.view().ask(view::EXPLAIN, subject).await?;
-    Ok(headed(kind, name, &explanation))
-}
-
-fn headed(kind: &str, name: &str, explanation: &Explanation) -> Markup {
-    html! {
-        p .kind { (kind) }
-        h1 { (plain(name)) }
-        (views::subject::explanation(explanation))
+async fn volume(Extension(visit): Look, Path((driver, id)): Path<(DriverName, String)>) -> Shown {
+    let shown: VolumePage = visit.ask(view::VOLUME, &VolumeOf { driver, id }).await?;
+    let now = visit.moment.snapshot.at;
+    let title = link::short(&shown.id);
+    let mut about = vec![&*shown.id];
+    if let Some(facts) = &shown.facts {
+        about.extend([facts.node.as_str()].into_iter().chain(facts.name.as_deref()));
     }
+    let main = html! {
+        (subject::headed("Volume", &title, &shown.explanation))
+        @if let Some(facts) = &shown.facts { (views::node::volume(facts, now)) }
+        (subject::life("Its life", &shown.life, now))
+    };
+    Ok(visit.show(&title, Tab::Volumes, &about, main))
 }

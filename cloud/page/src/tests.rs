@@ -17,25 +17,26 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use proto::admin::view;
 use proto::admin::view::{
-    Calls, ClaimPage, Explanation, FleetChange, FleetMessage, Found, GroupValues, Hit, NodeFacts,
-    NodePage, NodeState, Target, Timeline, VolumePage,
+    CallsPage, ClaimPage, ExplainAnswer, FleetChange, FleetMessage, Found, GroupValues, Hit,
+    NodeDetails, NodePage, NodeState, PageTarget, Snapshot, Timeline, VolumePage,
 };
 use proto::host::publish::{Existing, publish};
 use proto::host::tasks::Tasks;
 use tempfile::TempDir;
 use tower::ServiceExt;
 
+use crate::access::guard::Peer;
 use crate::access::guard::tests::{TOKEN, guard};
-use crate::connection::Peer;
-use crate::hub::Hub;
-use crate::page::Page;
+use crate::hub::FleetHub;
+use crate::state::PageState;
+use crate::tls::Tls;
 use crate::views::tests::{fleet, node, problem};
 use crate::web;
 
 const FORM: &str = "application/x-www-form-urlencoded";
 
-fn explanation(text: &str) -> Explanation {
-    Explanation { steps: Vec::new(), is_fine: false, text: text.into(), next: "next".into() }
+fn explanation(text: &str) -> ExplainAnswer {
+    ExplainAnswer { steps: Vec::new(), is_fine: false, text: text.into(), next: "next".into() }
 }
 
 /// The answer of the played csi-cloud at a path; `None` if it does not know the thing.
@@ -47,7 +48,7 @@ fn played(path: &str, body: &str) -> Option<String> {
     let json = match path {
         view::EXPLAIN => serde_json::to_string(&explanation("explained")),
         view::NODE => serde_json::to_string(&NodePage {
-            facts: NodeFacts::default(),
+            facts: NodeDetails::default(),
             explanation: explanation("node n1 has had no link"),
             volumes: Vec::new(),
             has_more: false,
@@ -63,10 +64,10 @@ fn played(path: &str, body: &str) -> Option<String> {
             let explanation = explanation("csi-cloud has no record of claim");
             serde_json::to_string(&ClaimPage { explanation, volume: None, life })
         }
-        view::CALLS => serde_json::to_string(&Calls::default()),
+        view::CALLS => serde_json::to_string(&CallsPage::default()),
         view::GROUPS => serde_json::to_string(&GroupValues::default()),
         view::FIND if body.contains("\"n1\"") => {
-            let target = Target::Node("n1".parse().unwrap());
+            let target = PageTarget::Node("n1".parse().unwrap());
             let hit = Hit { target, label: "n1".into(), state: None, detail: String::new() };
             serde_json::to_string(&Found { hits: vec![hit], is_cut: false })
         }
@@ -102,11 +103,18 @@ fn csi_cloud(path: &std::path::Path, tasks: &Tasks) {
     });
 }
 
-/// A page over a fleet with one node that is away.
+/// A fleet with one node that is away.
+fn world_fleet() -> Snapshot {
+    let mut fleet = fleet(&[("n1", NodeState::Away)]);
+    fleet.problems = vec![problem("node n1 has had no link", 1)];
+    fleet.node_ca.insert("ca".into());
+    fleet
+}
+
+/// A page over that fleet.
 struct World {
     router: Router,
-    hub: Arc<Hub>,
-    page: Arc<Page>,
+    page: Arc<PageState>,
     tokens: PathBuf,
     tasks: Tasks,
     _dirs: [TempDir; 2],
@@ -118,17 +126,13 @@ impl World {
         let dir = tempfile::tempdir().unwrap();
         let view = dir.path().join("view.sock");
         csi_cloud(&view, &tasks);
-        let hub = Arc::new(Hub::new(view));
-        let mut seen = fleet(&[("n1", NodeState::Away)]);
-        seen.problems = vec![problem("node n1 has had no link", 1)];
-        seen.node_ca.insert("ca".into());
-        hub.show(FleetMessage::Snapshot(Box::new(seen)));
+        let hub = FleetHub::new(&view);
+        hub.show(FleetMessage::Snapshot(Box::new(world_fleet())));
         let (tokens, guard) = guard();
         let path = tokens.path().join("tokens");
-        let page = Page::new(hub.clone(), guard, Arc::default, tasks.clone());
-        let page = Arc::new(page);
+        let page = Arc::new(PageState::new(hub, guard, None, tasks.clone()));
         let router = web::router(page.clone());
-        Self { router, hub, page, tokens: path, tasks, _dirs: [dir, tokens] }
+        Self { router, page, tokens: path, tasks, _dirs: [dir, tokens] }
     }
 
     async fn send_as(
@@ -246,14 +250,15 @@ async fn a_persons_certificate_lets_in_unless_its_ca_is_that_of_the_nodes() {
     let person = Peer { has_certificate: true, ..Peer::default() };
     let shown = page.send_as(person.clone(), Request::get("/nodes"), "").await;
     assert_eq!(shown.status(), StatusCode::OK);
-    let (dir, guard) = guard();
-    let ca = Arc::new(["ca".to_owned()].into());
-    let page_of_nodes =
-        Page::new(page.hub.clone(), guard, move || Arc::clone(&ca), page.tasks.clone());
-    let other = World { router: web::router(Arc::new(page_of_nodes)), ..World::new() };
+    let mut other = World::new();
+    let (_dir, guard) = guard();
+    let hub = FleetHub::new("/none".as_ref());
+    hub.show(FleetMessage::Snapshot(Box::new(world_fleet())));
+    let tls = Some(Tls::with_client_ca("ca"));
+    let page_of_nodes = PageState::new(hub, guard, tls, other.tasks.clone());
+    other.router = web::router(Arc::new(page_of_nodes));
     let refused = other.send_as(person, Request::get("/nodes"), "").await;
     assert_eq!(refused.status(), StatusCode::UNAUTHORIZED);
-    drop(dir);
 }
 
 #[tokio::test]
@@ -296,9 +301,8 @@ async fn every_page_is_made_and_only_shows() {
 #[tokio::test(start_paused = true)]
 async fn without_csi_cloud_the_page_says_so() {
     let mut page = World::new();
-    let hub = Arc::new(Hub::new("/none".into()));
     let (_dir, guard) = guard();
-    let away = Page::new(hub, guard, Arc::default, page.tasks.clone());
+    let away = PageState::new(FleetHub::new("/none".as_ref()), guard, None, page.tasks.clone());
     page.router = web::router(Arc::new(away));
     let (status, text) = page.get("/").await;
     assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
@@ -329,7 +333,7 @@ async fn who_watches_gets_events_and_no_more_may_watch_than_there_is_room_for() 
     assert!(anew.starts_with(b"id: ") && anew.ends_with(b"\n\n"), "{anew:?}");
     let nodes = vec![node("n1", NodeState::Linked)];
     let change = FleetChange { nodes, ..FleetChange::default() };
-    page.hub.show(FleetMessage::Change(Box::new(change)));
+    page.page.hub.show(FleetMessage::Change(Box::new(change)));
     let changed = event(first).await.unwrap();
     assert!(String::from_utf8_lossy(&changed).contains("\"n1\":\"linked\""), "{changed:?}");
     watching.clear();
@@ -369,10 +373,14 @@ fn the_page_depends_on_proto_alone_of_our_crates() {
     assert!(!manifest.contains("path = \"..") && manifest.contains("proto.workspace = true"));
 }
 
-/// The variables of a scheme, as red, green and blue.
-fn colours(scheme: &str) -> Vec<(String, [f64; 3])> {
-    let pairs =
-        scheme.split(';').filter_map(|line| line.trim().strip_prefix("--")?.split_once(": #"));
+/// The variables of the light or the dark scheme, as red, green and blue.
+fn colours(css: &str, is_dark: bool) -> Vec<(String, [f64; 3])> {
+    let pairs = css.lines().filter_map(|line| {
+        let line = line.trim().strip_prefix("--")?.strip_suffix(");")?;
+        let (name, colours) = line.split_once(": light-dark(#")?;
+        let (light, dark) = colours.split_once(", #")?;
+        Some((name, if is_dark { dark } else { light }))
+    });
     let channel =
         |hex: &str, at: usize| f64::from(u8::from_str_radix(&hex[at..at + 2], 16).unwrap()) / 255.0;
     pairs.map(|(name, hex)| (name.to_owned(), [0, 2, 4].map(|at| channel(hex, at)))).collect()
@@ -394,11 +402,8 @@ fn ratio(one: [f64; 3], other: [f64; 3]) -> f64 {
 #[test]
 fn texts_and_marks_stand_out_in_both_schemes() {
     let css = include_str!("page.css");
-    let schemes: Vec<_> =
-        css.split(":root {").skip(1).map(|of| of.split('}').next().unwrap()).collect();
-    assert_eq!(schemes.len(), 2, "light and dark");
-    for scheme in schemes {
-        let colours = colours(scheme);
+    for is_dark in [false, true] {
+        let colours = colours(css, is_dark);
         let of = |name: &str| colours.iter().find(|(known, _)| known == name).unwrap().1;
         let check = |front: &str, ground: &str, least: f64| {
             let ratio = ratio(of(front), of(ground));

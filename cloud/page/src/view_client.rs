@@ -1,23 +1,22 @@
 //! The page's end of csi-cloud's socket `view`: one question a connection, and the stream of the
 //! fleet. It reads only, since the socket serves nothing else.
 
-use std::path::{Path, PathBuf};
+use std::io;
+use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
-use bytes::{Bytes, BytesMut};
-use http::{HeaderValue, Request, StatusCode, header};
-use http_body_util::{BodyExt, Full};
-use hyper::body::Incoming;
-use hyper::client::conn::http1::{SendRequest, handshake};
-use hyper_util::rt::TokioIo;
+use anyhow::Context;
+use futures_util::{StreamExt, TryStreamExt};
+use http::StatusCode;
+use http_body_util::BodyDataStream;
 use proto::admin::client::{Client, ClientError};
 use proto::admin::view::{FleetMessage, WATCH};
-use proto::host::tasks::Tasks;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tokio::net::UnixStream;
+use tokio::io::AsyncRead;
 use tokio::time::timeout;
+use tokio_util::codec::{FramedRead, LinesCodec};
+use tokio_util::io::StreamReader;
 use tracing::warn;
 
 /// The time limit for an answer; those about claims ask Kubernetes.
@@ -27,56 +26,36 @@ const SILENCE: Duration = Duration::from_secs(10);
 /// The longest line, in bytes: a hundred thousand nodes fit.
 const LINE_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// The reason for no answer.
-#[derive(Debug)]
-pub(crate) enum NoAnswer {
-    /// csi-cloud does not know the thing.
-    Unknown,
-    /// csi-cloud does not answer.
-    Away,
-}
-
-/// Asks csi-cloud.
+/// Asks csi-cloud at its socket.
 #[derive(Clone)]
-pub(crate) struct ViewClient(PathBuf);
+pub(crate) struct ViewClient(pub(crate) PathBuf);
 
 /// The stream of the fleet.
 pub(crate) struct FleetStream {
-    body: Incoming,
-    read: BytesMut,
-    /// The bytes of `read` that have no line end.
-    looked: usize,
+    lines: FramedRead<Box<dyn AsyncRead + Send + Unpin>, LinesCodec>,
     /// Held, so that the connection stays.
-    _sender: SendRequest<Full<Bytes>>,
-    tasks: Tasks,
+    _client: Client,
 }
 
 impl ViewClient {
-    /// The client of this socket.
-    pub(crate) fn new(view: PathBuf) -> Self {
-        Self(view)
-    }
-
-    /// Returns the socket.
-    pub(crate) fn path(&self) -> &Path {
-        &self.0
-    }
-
     /// Asks one question.
+    ///
+    /// # Errors
+    /// NOT_FOUND if csi-cloud does not know the thing, SERVICE_UNAVAILABLE if it does not answer.
     pub(crate) async fn ask<T: DeserializeOwned>(
         &self,
         path: &'static str,
         asked: &impl Serialize,
-    ) -> Result<T, NoAnswer> {
+    ) -> Result<T, StatusCode> {
         let asking = async {
             let mut client = Client::connect("csi-cloud", &self.0).await?;
             client.exchange(ANSWER, path, asked).await
         };
         asking.await.map_err(|error: ClientError| match error {
-            ClientError::Refused(_) => NoAnswer::Unknown,
+            ClientError::Refused(_) => StatusCode::NOT_FOUND,
             other => {
                 warn!(error = %proto::host::chain(&other), path, "csi-cloud gives no answer");
-                NoAnswer::Away
+                StatusCode::SERVICE_UNAVAILABLE
             }
         })
     }
@@ -86,22 +65,11 @@ impl ViewClient {
     /// # Errors
     /// csi-cloud does not answer, or refuses.
     pub(crate) async fn watch(&self) -> anyhow::Result<FleetStream> {
-        let stream = UnixStream::connect(&self.0).await?;
-        let (mut sender, connection) = handshake(TokioIo::new(stream)).await?;
-        let tasks = Tasks::default();
-        tasks.spawn_until_stop("view", async move { drop(connection.await) });
-        let mut request = Request::post(WATCH).body(Full::from(Bytes::from_static(b"null")))?;
-        request.headers_mut().insert(header::HOST, HeaderValue::from_static("csi-cloud"));
-        let asked = timeout(SILENCE, sender.send_request(request)).await;
-        let answer = asked.context("it did not answer in time")??;
-        if answer.status() != StatusCode::OK {
-            bail!(
-                "it refuses with {}; are csi-cloud and csi-page of one version?",
-                answer.status()
-            );
-        }
-        let body = answer.into_body();
-        Ok(FleetStream { body, read: BytesMut::new(), looked: 0, _sender: sender, tasks })
+        let mut client = Client::connect("csi-cloud", &self.0).await?;
+        let body = BodyDataStream::new(client.stream(SILENCE, WATCH, &()).await?);
+        let read = Box::new(StreamReader::new(body.map_err(io::Error::other)));
+        let lines = LinesCodec::new_with_max_length(LINE_BYTES_MAX);
+        Ok(FleetStream { lines: FramedRead::new(read, lines), _client: client })
     }
 }
 
@@ -111,29 +79,9 @@ impl FleetStream {
     /// # Errors
     /// The stream ends, or csi-cloud sends nothing for long.
     pub(crate) async fn next(&mut self) -> anyhow::Result<FleetMessage> {
-        loop {
-            let unread = self.read.get(self.looked..).unwrap_or_default();
-            if let Some(end) = unread.iter().position(|byte| *byte == b'\n') {
-                let line = self.read.split_to(self.looked + end + 1);
-                self.looked = 0;
-                return serde_json::from_slice(&line)
-                    .context("a line cannot be read; are csi-cloud and csi-page of one version?");
-            }
-            self.looked = self.read.len();
-            if self.looked > LINE_BYTES_MAX {
-                bail!("a line is longer than {LINE_BYTES_MAX} bytes");
-            }
-            let frame = timeout(SILENCE, self.body.frame()).await.context("it is silent")?;
-            let frame = frame.context("it ended the stream")??;
-            if let Ok(data) = frame.into_data() {
-                self.read.extend_from_slice(&data);
-            }
-        }
-    }
-}
-
-impl Drop for FleetStream {
-    fn drop(&mut self) {
-        self.tasks.stop();
+        let line = timeout(SILENCE, self.lines.next()).await.context("it is silent")?;
+        let line = line.context("it ended the stream")??;
+        serde_json::from_str(&line)
+            .context("a line cannot be read; are csi-cloud and csi-page of one version?")
     }
 }

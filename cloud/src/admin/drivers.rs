@@ -1,6 +1,7 @@
 //! `csi-cloud drivers`: scope, placement, capabilities and mismatches of each driver.
 
 use proto::admin::command::{Command, Refusal, Row};
+use proto::admin::view::HealthDetails;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use clap::Args;
@@ -11,7 +12,6 @@ use std::io;
 use std::io::Write;
 
 use crate::admin::admin_state::{AdminState, InFlight, count_linked, nodes_with};
-use crate::admin::nodes::HealthView;
 use crate::state::capabilities;
 use crate::state::driver_state::DriverState;
 use crate::state::known::State;
@@ -61,7 +61,7 @@ pub struct DriverView {
     pub nodes_linked: usize,
     /// The linked nodes at which it is not up, and how it is there.
     #[serde(default)]
-    pub not_up: BTreeMap<NodeName, HealthView>,
+    pub not_up: BTreeMap<NodeName, HealthDetails>,
     /// The number of known volumes, snapshots and groups.
     pub homes: usize,
     /// The number of creates with an unknown outcome.
@@ -277,7 +277,7 @@ impl AdminState {
 
 impl AdminState {
     /// The linked nodes at which a driver is not up.
-    fn not_up(&self, driver: &DriverName, of: &DriverState) -> BTreeMap<NodeName, HealthView> {
+    fn not_up(&self, driver: &DriverName, of: &DriverState) -> BTreeMap<NodeName, HealthDetails> {
         let down = nodes_with(of).filter_map(|node| {
             let health = self.health(node, driver).filter(|health| !health.is_up())?;
             Some((node.clone(), health))

@@ -8,11 +8,12 @@ use clap::{ArgMatches, Args, FromArgMatches, Subcommand};
 use proto::admin::cells::short;
 use proto::admin::command_line::Printer;
 use proto::admin::output::{ListWriter, Output};
+use proto::admin::view::ExplainStep;
 use proto::names::{DriverName, NodeName};
 use serde::{Deserialize, Serialize};
 
 use crate::admin::admin_state::AdminState;
-use crate::explain::answer::{Cause, Explanation, Step};
+use crate::explain::answer::{Cause, Explanation};
 use crate::explain::ended::failure;
 use crate::explain::explainer::Explainer;
 use crate::explain::subject::{Namespaced, Subject};
@@ -142,7 +143,7 @@ fn table(mut out: &mut dyn Write, explanation: &Explanation) -> anyhow::Result<(
     Ok(writeln!(out, "{}", explanation.verdict.sentence())?)
 }
 
-fn row(step: &Step) -> Vec<String> {
+fn row(step: &ExplainStep) -> Vec<String> {
     vec![step.object.clone(), step.state.clone(), short(&step.found)]
 }
 
@@ -194,7 +195,8 @@ mod tests {
             text: "node n1 has no link".into(),
             next: "look there".into(),
         };
-        let step = Step { object: "node n1".into(), state: "away".into(), found: String::new() };
+        let step =
+            ExplainStep { object: "node n1".into(), state: "away".into(), found: String::new() };
         let mut out = Vec::new();
         table(&mut out, &Explanation { steps: vec![step], verdict }).unwrap();
         let text = String::from_utf8(out).unwrap();

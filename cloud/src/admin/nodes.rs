@@ -1,6 +1,7 @@
 //! `csi-cloud nodes`: all nodes that ever linked.
 
 use proto::admin::command::{Command, Page, Refusal, Row};
+use proto::admin::view::{HealthDetails, SetApartDetails};
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
@@ -67,7 +68,7 @@ pub struct NodeView {
     pub unserved: Vec<DriverName>,
     /// The health of its drivers, as its edge reports it; empty without a link.
     #[serde(default)]
-    pub health: BTreeMap<DriverName, HealthView>,
+    pub health: BTreeMap<DriverName, HealthDetails>,
     /// Volumes that live or are being created there, without lost ones.
     pub volumes: u64,
     /// Direct volumes there that no runtime took, by the edge's last report.
@@ -85,7 +86,7 @@ pub struct NodeView {
     pub revoked_ms: Option<u64>,
     /// The reason why it is set apart, for each driver or for all.
     #[serde(default)]
-    pub set_apart: Vec<SetApartView>,
+    pub set_apart: Vec<SetApartDetails>,
 }
 
 impl Row for NodeView {
@@ -128,71 +129,31 @@ impl Row for NodeView {
     }
 }
 
-fn not_up((driver, health): (&DriverName, &HealthView)) -> Option<String> {
+fn not_up((driver, health): (&DriverName, &HealthDetails)) -> Option<String> {
     (!health.is_up()).then(|| format!("{driver}: {}", health.text()))
 }
 
-fn set_apart(apart: &SetApartView) -> String {
+fn set_apart(apart: &SetApartDetails) -> String {
     match &apart.driver {
         Some(driver) => format!("{driver}: {}", apart.why),
         None => apart.why.clone(),
     }
 }
 
-/// The health of a driver at a linked node, as its edge reports it.
-#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct HealthView {
-    /// `up`, `starting`, `gone` or `failing`.
-    pub state: String,
-    /// The time in this state, in s.
-    pub for_s: u64,
-    /// The reason why it is not up; empty if it is.
-    pub why: String,
-}
-
-impl HealthView {
-    /// True if new volumes may go to it.
-    pub fn is_up(&self) -> bool {
-        self.state == "up"
-    }
-
-    /// For people.
-    pub(crate) fn text(&self) -> String {
-        let Self { state, for_s, why } = self;
-        let lasts = age(Duration::from_secs(*for_s));
-        format!("{state} for {lasts}{}{why}", if why.is_empty() { "" } else { ": " })
-    }
-}
-
-/// A reason for which a node is set apart.
-#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SetApartView {
-    /// The driver for which it is set apart; none for all drivers.
-    pub driver: Option<DriverName>,
-    /// The kind of the reason, for programs.
-    pub reason: String,
-    /// The reason, for people.
-    pub why: String,
-    /// Since when, in ms since 1970.
-    pub since_ms: u64,
-}
-
-impl SetApartView {
-    fn of(driver: Option<&DriverName>, apart: &Apart) -> Self {
-        Self {
-            driver: driver.cloned(),
-            reason: apart.reason.kind().name().into(),
-            why: apart.reason.to_string(),
-            since_ms: apart.since,
-        }
+fn set_apart_details(driver: Option<&DriverName>, apart: &Apart) -> SetApartDetails {
+    SetApartDetails {
+        driver: driver.cloned(),
+        reason: apart.reason.kind().name().into(),
+        why: apart.reason.to_string(),
+        since_ms: apart.since,
     }
 }
 
 impl AdminState {
     /// The health of a driver at a node; none without a link.
-    pub(super) fn health(&self, node: &NodeName, driver: &DriverName) -> Option<HealthView> {
+    pub(super) fn health(&self, node: &NodeName, driver: &DriverName) -> Option<HealthDetails> {
         let health = self.links.driver_health(node, driver)?;
-        Some(HealthView {
+        Some(HealthDetails {
             state: health.name().into(),
             for_s: health.lasts().as_secs(),
             why: health.why.to_string(),
@@ -269,6 +230,6 @@ fn stored(state: &State, name: &NodeName, node: &Node, is_linked: bool) -> NodeV
         removed_ms: node.removed,
         not_after_ms: None,
         revoked_ms: revocation.map(|revocation| revocation.since),
-        set_apart: apart.map(|(driver, apart)| SetApartView::of(driver, apart)).collect(),
+        set_apart: apart.map(|(driver, apart)| set_apart_details(driver, apart)).collect(),
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Display;
 
+use proto::admin::view::ExplainStep;
 use proto::names::{DriverName, NodeName};
 use serde::{Deserialize, Serialize};
 
@@ -10,20 +11,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Explanation {
     /// The chain from what was asked about to its node.
-    pub steps: Vec<Step>,
+    pub steps: Vec<ExplainStep>,
     /// The first cause that was found.
     pub verdict: Verdict,
-}
-
-/// One link of the chain.
-#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Step {
-    /// The object: `claim shop/data`.
-    pub object: String,
-    /// Its state, in a word or two.
-    pub state: String,
-    /// What was found about it; may be empty.
-    pub found: String,
 }
 
 /// Why something waits, in one sentence.
@@ -134,7 +124,7 @@ impl Verdict {
 /// The chain while it is followed. The first cause counts, since others follow from it.
 #[derive(Default)]
 pub(super) struct Chain {
-    steps: Vec<Step>,
+    steps: Vec<ExplainStep>,
     verdict: Option<Verdict>,
     /// The verdict if no cause is found.
     weak: Option<Verdict>,
@@ -150,7 +140,8 @@ impl Chain {
         state: impl Into<String>,
         found: impl Into<String>,
     ) {
-        let step = Step { object: object.to_string(), state: state.into(), found: found.into() };
+        let step =
+            ExplainStep { object: object.to_string(), state: state.into(), found: found.into() };
         if !self.steps.contains(&step) {
             self.steps.push(step);
         }

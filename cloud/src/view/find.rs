@@ -7,17 +7,18 @@ use std::mem::discriminant;
 use std::ops::Bound;
 use std::time::Duration;
 
-use proto::admin::view::{Found, Hit, Snapshot, Target};
+use proto::admin::view::{Found, Hit, PageTarget, Snapshot};
 use proto::csi::Id;
 use proto::csi::status::code_name;
 use proto::host::plain;
 use proto::names::DriverName;
 use tokio::time::Instant;
 
+use super::sweep::slice;
 use crate::admin::admin_state::AdminState;
 use crate::explain::subject::Namespaced;
+use crate::state::driver_state::DriverState;
 use crate::state::record::Claim;
-use crate::telemetry::ended::EndedCall;
 
 /// Hits of each kind that are shown.
 const MOST: usize = 30;
@@ -26,179 +27,161 @@ const SLICE: usize = 1000;
 /// How long records are looked at.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-fn add(found: &mut Found, hit: Hit) {
-    let is_same_kind = |other: &&Hit| discriminant(&other.target) == discriminant(&hit.target);
-    if found.hits.iter().filter(is_same_kind).count() >= MOST {
-        found.is_cut = true;
-    } else if !found.hits.iter().any(|other| other.target == hit.target) {
-        found.hits.push(hit);
-    }
-}
-
 /// Looks for a text.
 pub(super) async fn find(state: &AdminState, snapshot: &Snapshot, text: &str) -> Found {
-    let mut found = Found::default();
+    let mut search = Search { state, text, found: Found::default() };
     if text.is_empty() {
-        return found;
+        return search.found;
     }
     for node in snapshot.nodes.iter().filter(|node| node.name.as_str().contains(text)) {
-        let target = Target::Node(node.name.clone());
+        let target = PageTarget::Node(node.name.clone());
         let (label, state) = (node.name.to_string(), Some(node.state));
-        add(&mut found, Hit { target, label, state, detail: String::new() });
+        search.add(Hit { target, label, state, detail: String::new() });
     }
-    ids(state, text, &mut found);
-    in_flight(state, text, &mut found);
-    claims(state, text, &mut found).await;
-    // After the records, which know where the same thing is now.
-    ended(state, text, &mut found);
-    if let Ok(claim) = text.parse::<Namespaced>() {
-        let hit = claim_hit(&claim.namespace, &claim.name, "as explain finds it".into());
-        add(&mut found, hit);
-    }
-    found
-}
-
-/// Volumes whose ids begin with the text.
-fn ids(state: &AdminState, text: &str, found: &mut Found) {
-    let from = Id::Volume(text.to_owned());
-    state.store.read(|known| {
-        for (driver, of) in known.drivers() {
-            let homes = of.homes().range::<Id, _>((Bound::Included(&from), Bound::Unbounded));
-            let begins = |id: &Id| matches!(id, Id::Volume(id) if id.starts_with(text));
-            for (id, home) in homes.take_while(|(id, _)| begins(id)).take(MOST + 1) {
-                add(found, volume(driver, id.text(), format!("at node {}", home.node)));
-            }
-        }
-    });
-}
-
-fn volume(driver: &DriverName, id: &str, detail: String) -> Hit {
-    let target = Target::Volume { driver: driver.clone(), id: id.to_owned() };
-    Hit { target, label: plain(id), state: None, detail }
-}
-
-/// Names of calls in flight, and the claims that they are for.
-fn in_flight(state: &AdminState, text: &str, found: &mut Found) {
+    search.ids();
     for (_, call) in state.calls.running() {
         let progress = call.progress();
-        let claim = progress.claim.as_deref().and_then(|claim| claim.split_once('/'));
-        if let Some((namespace, name)) = claim.filter(|claim| is_claim(*claim, text)) {
-            add(found, claim_hit(namespace, name, format!("{} is in flight", call.rpc)));
-        }
-        if !progress.subject.is_empty() && progress.subject.starts_with(text) {
-            add(
-                found,
-                volume(&call.driver, &progress.subject, format!("{} is in flight", call.rpc)),
-            );
-        }
+        let detail = format!("{} is in flight", call.rpc);
+        search.claim(progress.claim.as_deref().unwrap_or_default(), &detail);
+        search.volume(&call.driver, &progress.subject, &detail);
     }
+    search.claims().await;
+    // After the records, which know where the same thing is now.
+    search.ended();
+    if text.parse::<Namespaced>().is_ok() {
+        search.claim(text, "as explain finds it");
+    }
+    search.found
 }
 
-/// Subjects and claims of calls that ended: what was never made has no other record.
-fn ended(state: &AdminState, text: &str, found: &mut Found) {
-    let is_of = |call: &EndedCall| claim_of(call).is_some_and(|claim| is_claim(claim, text));
-    let latest = state.calls.ended.latest(|call| call.subject.starts_with(text) || is_of(call));
-    for call in latest.iter().take(10 * MOST) {
-        if let Some((namespace, name)) = claim_of(call).filter(|claim| is_claim(*claim, text)) {
+/// A search, and what it has found.
+struct Search<'a> {
+    state: &'a AdminState,
+    text: &'a str,
+    found: Found,
+}
+
+impl Search<'_> {
+    fn add(&mut self, hit: Hit) {
+        let is_same_kind = |other: &&Hit| discriminant(&other.target) == discriminant(&hit.target);
+        let hits = &mut self.found.hits;
+        if hits.iter().filter(is_same_kind).count() >= MOST {
+            self.found.is_cut = true;
+        } else if !hits.iter().any(|other| other.target == hit.target) {
+            hits.push(hit);
+        }
+    }
+
+    /// Adds a volume, or the name under which one is to be made, if its id begins with the text.
+    fn volume(&mut self, driver: &DriverName, id: &str, detail: &str) {
+        if !id.is_empty() && id.starts_with(self.text) {
+            self.add(volume_hit(driver, id, detail.to_owned()));
+        }
+    }
+
+    /// Adds `NAMESPACE/NAME`, if it has the text.
+    fn claim(&mut self, claim: &str, detail: &str) {
+        let Some((namespace, name)) = claim.split_once('/') else { return };
+        if is_claim(namespace, name, self.text) {
+            let target = PageTarget::Claim { namespace: namespace.into(), name: name.into() };
+            self.add(Hit { target, label: plain(claim), state: None, detail: detail.into() });
+        }
+    }
+
+    /// Adds volumes whose ids begin with the text.
+    fn ids(&mut self) {
+        let from = Id::Volume(self.text.to_owned());
+        self.state.store.read(|known| {
+            for (driver, of) in known.drivers() {
+                let homes = of.homes().range::<Id, _>((Bound::Included(&from), Bound::Unbounded));
+                let text = self.text;
+                let begins = |id: &Id| matches!(id, Id::Volume(id) if id.starts_with(text));
+                for (id, home) in homes.take_while(|(id, _)| begins(id)).take(MOST + 1) {
+                    self.volume(driver, id.text(), &format!("at node {}", home.node));
+                }
+            }
+        });
+    }
+
+    /// Adds subjects and claims of calls that ended: what was never made has no other record.
+    fn ended(&mut self) {
+        let latest = self.state.calls.ended.latest(|call| {
+            let claim = call.claim.as_deref().and_then(|claim| claim.split_once('/'));
+            call.subject.starts_with(self.text)
+                || claim.is_some_and(|(namespace, name)| is_claim(namespace, name, self.text))
+        });
+        for call in latest.iter().take(10 * MOST) {
             let detail = format!("its last {} ended with {}", call.rpc, code_name(call.code));
-            add(found, claim_hit(namespace, name, detail));
-        }
-        if !call.subject.is_empty() && call.subject.starts_with(text) {
-            add(found, volume(&call.driver, &call.subject, String::new()));
+            self.claim(call.claim.as_deref().unwrap_or_default(), &detail);
+            self.volume(&call.driver, &call.subject, "");
         }
     }
-}
 
-fn claim_of(call: &EndedCall) -> Option<(&str, &str)> {
-    call.claim.as_deref()?.split_once('/')
-}
-
-fn is_claim((namespace, name): (&str, &str), text: &str) -> bool {
-    match text.split_once('/') {
-        Some((space, part)) => namespace == space && name.starts_with(part),
-        None => name.starts_with(text),
-    }
-}
-
-fn claim_hit(namespace: &str, name: &str, detail: String) -> Hit {
-    let label = plain(&format!("{namespace}/{name}"));
-    let target = Target::Claim { namespace: namespace.to_owned(), name: name.to_owned() };
-    Hit { target, label, state: None, detail }
-}
-
-/// Claims of the records, and volumes by their PersistentVolumes.
-async fn claims(state: &AdminState, text: &str, found: &mut Found) {
-    let end = Instant::now() + PATIENCE;
-    let drivers: Vec<_> = state.policies.keys().cloned().collect();
-    for driver in drivers {
-        for kind in [Kind::Intents, Kind::Homes] {
+    /// Adds claims of the records, and volumes by their PersistentVolumes.
+    async fn claims(&mut self) {
+        let state = self.state;
+        let end = Instant::now() + PATIENCE;
+        let looks = [Self::intents, Self::homes];
+        for (driver, look) in state.policies.keys().flat_map(|of| looks.map(|look| (of, look))) {
             let mut after = None;
             loop {
-                after = slice(state, &driver, kind, after.as_ref(), text, found);
+                after = state
+                    .store
+                    .read(|known| look(self, driver, known.driver(driver)?, after.as_ref()));
                 if after.is_none() {
                     break;
                 }
                 if Instant::now() > end {
-                    found.is_cut = true;
+                    self.found.is_cut = true;
                     return;
                 }
                 tokio::task::yield_now().await;
             }
         }
     }
-}
 
-/// Which records are looked at.
-#[derive(Clone, Copy)]
-enum Kind {
-    Intents,
-    Homes,
-}
+    /// Looks at some intents after this one. Returns the last of them, if there are more.
+    fn intents(&mut self, of: &DriverName, known: &DriverState, after: Option<&Id>) -> Option<Id> {
+        slice(known.intents(), after, SLICE, |id, intent| {
+            let claim = intent.claim.as_deref().filter(|_| intent.made.is_none());
+            self.record(of, id, claim, || format!("its create was sent to node {}", intent.node));
+        })
+    }
 
-/// Looks at some records after this one. Returns the last of them, if there are more.
-fn slice(
-    state: &AdminState,
-    driver: &DriverName,
-    kind: Kind,
-    after: Option<&Id>,
-    text: &str,
-    found: &mut Found,
-) -> Option<Id> {
-    let range = (after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
-    let mut last = None;
-    let mut looked = 0;
-    state.store.read(|known| {
-        let Some(of) = known.driver(driver) else { return };
-        let mut look = |id: &Id, claim: Option<&Claim>, node: String| {
-            looked += 1;
-            if looked == SLICE {
-                last = Some(id.clone());
-            }
-            let Some(claim) = claim else { return };
-            if !claim.name.is_empty() && is_claim((&claim.namespace, &claim.name), text) {
-                add(found, claim_hit(&claim.namespace, &claim.name, node));
-            } else if !claim.volume.is_empty() && claim.volume.starts_with(text) {
-                add(
-                    found,
-                    volume(driver, id.text(), format!("PersistentVolume {}", plain(&claim.volume))),
-                );
-            }
-        };
-        match kind {
-            Kind::Intents => {
-                for (id, intent) in of.intents().range::<Id, _>(range).take(SLICE) {
-                    let node = format!("its create was sent to node {}", intent.node);
-                    look(id, intent.claim.as_deref().filter(|_| intent.made.is_none()), node);
-                }
-            }
-            Kind::Homes => {
-                for (id, home) in of.homes().range::<Id, _>(range).take(SLICE) {
-                    look(id, home.claim.as_deref(), format!("at node {}", home.node));
-                }
-            }
+    /// The same of homes.
+    fn homes(&mut self, of: &DriverName, known: &DriverState, after: Option<&Id>) -> Option<Id> {
+        slice(known.homes(), after, SLICE, |id, home| {
+            self.record(of, id, home.claim.as_deref(), || format!("at node {}", home.node));
+        })
+    }
+
+    fn record(
+        &mut self,
+        driver: &DriverName,
+        id: &Id,
+        claim: Option<&Claim>,
+        detail: impl Fn() -> String,
+    ) {
+        let Some(Claim { namespace, name, volume }) = claim else { return };
+        if !name.is_empty() && is_claim(namespace, name, self.text) {
+            self.claim(&format!("{namespace}/{name}"), &detail());
+        } else if !volume.is_empty() && volume.starts_with(self.text) {
+            let detail = format!("PersistentVolume {}", plain(volume));
+            self.add(volume_hit(driver, id.text(), detail));
         }
-    });
-    last
+    }
+}
+
+fn volume_hit(driver: &DriverName, id: &str, detail: String) -> Hit {
+    let target = PageTarget::Volume { driver: driver.clone(), id: id.to_owned() };
+    Hit { target, label: plain(id), state: None, detail }
+}
+
+fn is_claim(namespace: &str, name: &str, text: &str) -> bool {
+    match text.split_once('/') {
+        Some((space, part)) => namespace == space && name.starts_with(part),
+        None => name.starts_with(text),
+    }
 }
 
 #[cfg(test)]
@@ -257,16 +240,16 @@ mod tests {
         Snapshot { nodes: vec![node("n1.shop.example"), node("n2")], ..Snapshot::default() }
     }
 
-    fn node(name: &str) -> Target {
-        Target::Node(name.parse().unwrap())
+    fn node(name: &str) -> PageTarget {
+        PageTarget::Node(name.parse().unwrap())
     }
 
-    fn volume_of(id: &str) -> Target {
-        Target::Volume { driver: "d.example".parse().unwrap(), id: id.into() }
+    fn volume_of(id: &str) -> PageTarget {
+        PageTarget::Volume { driver: "d.example".parse().unwrap(), id: id.into() }
     }
 
-    fn claim_of(namespace: &str, name: &str) -> Target {
-        Target::Claim { namespace: namespace.into(), name: name.into() }
+    fn claim_of(namespace: &str, name: &str) -> PageTarget {
+        PageTarget::Claim { namespace: namespace.into(), name: name.into() }
     }
 
     #[tokio::test]

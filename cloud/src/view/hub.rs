@@ -1,18 +1,15 @@
 //! Looks at the fleet for all who watch: once a second at most, and not at all without watchers.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use proto::admin::view::{FleetChange, FleetMessage, Snapshot};
-use proto::host::clock;
-use proto::host::tasks::Tasks;
-use tokio::sync::{broadcast, watch};
+use tokio::sync::{Mutex, Notify, broadcast};
 use tokio::time::Instant;
 
 use super::look::look;
-use super::replicas;
 use super::sweep::Sweep;
 use crate::admin::admin_state::AdminState;
 
@@ -24,11 +21,12 @@ const WORDS_AGE_MAX: Duration = Duration::from_secs(20);
 const WAITING_CHANGES: usize = 16;
 
 /// What is served of the fleet.
-pub(super) struct Hub {
+pub(super) struct ViewHub {
     state: Arc<AdminState>,
-    looking: tokio::sync::Mutex<Looking>,
+    looking: Mutex<Looking>,
+    /// Whoever has a receiver watches.
     changes: broadcast::Sender<Bytes>,
-    watchers: watch::Sender<usize>,
+    wanted: Notify,
 }
 
 /// The last look, and what the next one needs to know of it.
@@ -41,27 +39,27 @@ struct Looking {
     /// The number of the last call that ended.
     ended: Option<u64>,
     /// The calls in flight, and their subjects.
-    running: BTreeMap<u64, String>,
+    running: BTreeSet<(u64, String)>,
     /// The moment at which problems were sent last.
     worded: Option<Instant>,
 }
 
 /// Somebody who watches, until this is dropped.
-pub(super) struct Watching {
-    hub: Arc<Hub>,
+pub(super) struct FleetWatcher {
+    hub: Arc<ViewHub>,
     changes: broadcast::Receiver<Bytes>,
     /// True if the next line is the whole fleet.
     is_new: bool,
 }
 
-impl Hub {
+impl ViewHub {
     /// Nothing is looked at yet.
     pub(super) fn new(state: Arc<AdminState>) -> Self {
         Self {
             state,
-            looking: tokio::sync::Mutex::default(),
+            looking: Mutex::default(),
             changes: broadcast::Sender::new(WAITING_CHANGES),
-            watchers: watch::Sender::new(0),
+            wanted: Notify::new(),
         }
     }
 
@@ -83,9 +81,7 @@ impl Hub {
             return;
         }
         let before = looking.snapshot.clone();
-        let several = replicas::look(&self.state, before.several.as_ref(), clock::now()).await;
-        let seen = look(&self.state, &mut looking.sweep, &before);
-        let now = Snapshot { several, ..seen };
+        let now = look(&self.state, &mut looking.sweep, &before).await;
         let subjects = looking.subjects(&self.state);
         let is_old = looking.worded.is_none_or(|worded| worded.elapsed() >= WORDS_AGE_MAX);
         let words = is_old && !now.problems.is_empty();
@@ -96,37 +92,31 @@ impl Hub {
         looking.snapshot = Arc::new(now);
         let is_first = looking.looked.replace(Instant::now()).is_none();
         if !is_first && self.changes.receiver_count() > 0 {
-            // Nobody may have left since.
+            // Nobody may be left.
             let _ = self.changes.send(line(&FleetMessage::Change(Box::new(change))));
         }
     }
 
     /// Begins to watch.
-    pub(super) fn watch(self: &Arc<Self>) -> Watching {
-        self.watchers.send_modify(|watchers| *watchers += 1);
-        Watching { hub: self.clone(), changes: self.changes.subscribe(), is_new: true }
+    pub(super) fn watch(self: &Arc<Self>) -> FleetWatcher {
+        let changes = self.changes.subscribe();
+        self.wanted.notify_one();
+        FleetWatcher { hub: self.clone(), changes, is_new: true }
     }
 
     /// Looks again and again while somebody watches.
-    pub(super) async fn keep_looking(self: Arc<Self>, tasks: Tasks) {
-        let mut watchers = self.watchers.subscribe();
+    pub(super) async fn keep_looking(self: Arc<Self>) {
         loop {
-            let step = async {
-                // The sender is ours, so it is not gone.
-                let _ = watchers.wait_for(|watchers| *watchers > 0).await;
-                self.current().await;
-                tokio::time::sleep(PACE).await;
-            };
-            tokio::select! {
-                biased;
-                () = tasks.stopped() => return,
-                () = step => {}
+            while self.changes.receiver_count() == 0 {
+                self.wanted.notified().await;
             }
+            self.current().await;
+            tokio::time::sleep(PACE).await;
         }
     }
 }
 
-impl Watching {
+impl FleetWatcher {
     /// The next line of the stream; `None` if csi-cloud ends.
     pub(super) async fn next(&mut self) -> Option<Bytes> {
         if !self.is_new {
@@ -147,12 +137,6 @@ impl Watching {
     }
 }
 
-impl Drop for Watching {
-    fn drop(&mut self) {
-        self.hub.watchers.send_modify(|watchers| *watchers = watchers.saturating_sub(1));
-    }
-}
-
 /// A message as a line. JSON has no raw line ends.
 fn line(message: &FleetMessage) -> Bytes {
     // It is only texts, numbers and maps with texts as keys, so it can be written.
@@ -170,12 +154,10 @@ impl Looking {
         let mut names: BTreeSet<_> = ended.iter().map(|call| call.subject.to_string()).collect();
         names.extend(ended.iter().filter_map(|call| Some(call.node.as_ref()?.to_string())));
         let running = state.calls.running();
-        let running: BTreeMap<_, _> =
+        let running: BTreeSet<_> =
             running.into_iter().map(|(number, call)| (number, call.progress().subject)).collect();
-        let begun = running.iter().filter(|(number, _)| !self.running.contains_key(number));
-        names.extend(begun.map(|(_, subject)| subject.clone()));
-        let over = self.running.iter().filter(|(number, _)| !running.contains_key(number));
-        names.extend(over.map(|(_, subject)| subject.clone()));
+        let changed = running.symmetric_difference(&self.running);
+        names.extend(changed.map(|(_, subject)| subject.clone()));
         self.running = running;
         names.remove("");
         names
@@ -185,12 +167,13 @@ impl Looking {
 #[cfg(test)]
 mod tests {
     use proto::csi::{Id, Key};
+    use proto::host::tasks::Tasks;
 
     use super::*;
     use crate::admin::tests::admin_state;
     use crate::state::record::Node;
 
-    async fn add(hub: &Hub, name: &'static str) {
+    async fn add(hub: &ViewHub, name: &'static str) {
         let written = hub.state.store.write(move |txn| {
             let node = Node { since: 1, removed: None };
             txn.set_node(&name.parse().unwrap(), Some(node));
@@ -198,8 +181,8 @@ mod tests {
         written.await.unwrap();
     }
 
-    fn hub(tasks: &Tasks) -> Arc<Hub> {
-        Arc::new(Hub::new(Arc::new(admin_state(tasks))))
+    fn hub(tasks: &Tasks) -> Arc<ViewHub> {
+        Arc::new(ViewHub::new(Arc::new(admin_state(tasks))))
     }
 
     fn read(line: &Bytes) -> FleetMessage {
@@ -221,7 +204,7 @@ mod tests {
     async fn who_watches_is_told_and_without_watchers_nothing_is_looked_at() {
         let tasks = Tasks::default();
         let hub = hub(&tasks);
-        tasks.spawn("looks", hub.clone().keep_looking(tasks.clone()));
+        tasks.spawn_until_stop("looks", hub.clone().keep_looking());
         tokio::time::sleep(PACE * 5).await;
         assert!(hub.looking.lock().await.looked.is_none());
         let mut watching = hub.watch();
@@ -241,7 +224,7 @@ mod tests {
         assert_eq!(change.subjects, ["v 1".to_owned()].into());
         assert_eq!(change.in_flight.unwrap().calls, 1);
         drop(watching);
-        assert_eq!(*hub.watchers.borrow(), 0);
+        assert_eq!(hub.changes.receiver_count(), 0);
         tasks.finish(PACE).await;
     }
 

@@ -2,19 +2,22 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, UNIX_EPOCH};
 
 use proto::admin::view;
-use proto::admin::view::{DriverCell, InFlight, NodeCell, NodeState, Snapshot, near};
+use proto::admin::view::{
+    DriverCell, InFlight, NodeCell, NodeState, ReplicaCell, Several, Snapshot, TroubledVolume, near,
+};
 use proto::csi::Id;
 use proto::host::clock;
-use proto::names::certificate::Validity;
+use proto::host::clock::millis;
 use proto::names::{DriverName, NodeName};
+use tokio::time::timeout;
 
-use super::problem::rows;
-use super::sweep::{Sweep, Troubled};
+use super::sweep::{Sweep, TroubledHome};
 use super::trouble;
 use crate::admin::admin_state::AdminState;
+use crate::admin::replicas::ReplicaView;
 use crate::state::condition::NodeCondition;
 use crate::state::driver_state::DriverState;
 use crate::state::known::State;
@@ -22,13 +25,15 @@ use crate::telemetry::calls::{LONG, Stage};
 
 /// A certificate that ends within this time ends soon.
 const WEEK: Duration = Duration::from_secs(7 * 86_400);
+/// How long a look waits for etcd.
+const ETCD_WAIT: Duration = Duration::from_millis(500);
 
 /// What the store says of a node.
-struct Stored {
+struct StoredNode {
     name: NodeName,
     condition: NodeCondition,
-    /// Since when it is removed or revoked, in ms since 1970.
-    ended: Option<u64>,
+    /// Since when it is removed, in ms since 1970.
+    removed: Option<u64>,
     /// Since when it is set apart, in ms since 1970.
     apart: Option<u64>,
     drivers: Vec<Arc<DriverName>>,
@@ -39,30 +44,29 @@ struct Stored {
 ///
 /// Times since which something is so are those of `before` as long as they are near: each look
 /// computes them anew.
-pub(super) fn look(state: &AdminState, sweep: &mut Sweep, before: &Snapshot) -> Snapshot {
-    let drivers: Vec<_> = state.policies.keys().cloned().map(Arc::new).collect();
-    let names: BTreeSet<_> = state.policies.keys().cloned().collect();
-    sweep.step(&state.store, &names);
+pub(super) async fn look(state: &AdminState, sweep: &mut Sweep, before: &Snapshot) -> Snapshot {
     let now = clock::now();
+    let several = replicas(state, before.several.as_ref(), now).await;
+    let drivers: Vec<_> = state.policies.keys().cloned().map(Arc::new).collect();
+    sweep.step(&state.store, &state.policies.keys().cloned().collect());
     let stored: Vec<_> = state.store.read(|known| {
         let of: Vec<_> = drivers.iter().map(|driver| (driver, known.driver(driver))).collect();
         known.nodes().keys().map(|name| stored(state, known, name, &of)).collect()
     });
     let soon = soon(state);
-    let nodes = stored.into_iter().map(|node| cell(state, node, now, soon)).collect();
     let mut snapshot = Snapshot {
         at: now,
-        nodes,
+        nodes: stored.into_iter().map(|node| cell(state, node, now, soon)).collect(),
         drivers: driver_cells(state, drivers),
         problems: Vec::new(),
         in_flight: in_flight(state, now),
         own_ends: own_ends(state),
         node_ca: node_ca(state),
-        several: None,
+        several,
         troubled: sweep.found().map(troubled).collect(),
     };
     steady(&mut snapshot.nodes, before);
-    snapshot.problems = rows(trouble::faults(state, &snapshot, sweep));
+    snapshot.problems = trouble::rows(trouble::faults(state, &snapshot, sweep));
     snapshot
 }
 
@@ -75,8 +79,8 @@ fn steady(nodes: &mut [NodeCell], before: &Snapshot) {
     }
 }
 
-fn troubled(found: &Troubled) -> view::Troubled {
-    view::Troubled {
+fn troubled(found: &TroubledHome) -> TroubledVolume {
+    TroubledVolume {
         driver: found.driver.clone(),
         is_volume: matches!(found.id, Id::Volume(_)),
         id: found.id.text().to_owned(),
@@ -92,7 +96,7 @@ fn node_ca(state: &AdminState) -> BTreeSet<String> {
 }
 
 /// Within what time a node's certificate ends soon: it should have been renewed after a half.
-pub(super) fn soon(state: &AdminState) -> Duration {
+fn soon(state: &AdminState) -> Duration {
     let ca = state.installation.as_ref().and_then(|installed| installed.ca.as_ref());
     ca.map_or(WEEK, |ca| WEEK.min(ca.node_life / 3))
 }
@@ -102,15 +106,13 @@ fn stored(
     known: &State,
     name: &NodeName,
     drivers: &[(&Arc<DriverName>, Option<&DriverState>)],
-) -> Stored {
-    let condition = NodeCondition::of(known, name, state.links.now(name).is_some());
-    let removed = known.node(name).and_then(|node| node.removed);
+) -> StoredNode {
     let of = drivers.iter().filter_map(|(driver, of)| Some((driver, (*of)?)));
     let has = of.clone().filter(|(_, of)| of.at(name).is_some_and(|at| at.gone.is_none()));
-    Stored {
+    StoredNode {
         name: name.clone(),
-        condition,
-        ended: removed,
+        condition: NodeCondition::of(known, name, state.links.now(name).is_some()),
+        removed: known.node(name).and_then(|node| node.removed),
         apart: known.apart().at(name).map(|(_, apart)| apart.since).min(),
         drivers: has.map(|(driver, _)| (**driver).clone()).collect(),
         volumes: of.map(|(_, of)| of.load(name)).sum(),
@@ -118,30 +120,28 @@ fn stored(
 }
 
 /// Adds what the node's link says, to a node as the store has it.
-fn cell(state: &AdminState, stored: Stored, now: u64, soon: Duration) -> NodeCell {
-    let Stored { name, condition, ended, apart, drivers, volumes } = stored;
+fn cell(state: &AdminState, stored: StoredNode, now: u64, soon: Duration) -> NodeCell {
+    let StoredNode { name, condition, removed, apart, drivers, volumes } = stored;
     let link = state.links.now(&name);
-    let ends = link.as_ref().and_then(|link| link.expires()).and_then(millis);
-    let down = || {
-        let down = |driver: &Arc<DriverName>| state.links.driver_health(&name, driver)?.down();
-        drivers.iter().filter_map(down).max()
-    };
-    let ago = |time: Duration| now.saturating_sub(u64::try_from(time.as_millis()).unwrap_or(0));
-    let is_soon =
-        |end: &u64| *end <= now.saturating_add(u64::try_from(soon.as_millis()).unwrap_or(0));
+    let ago = |time: Duration| now.saturating_sub(millis(time));
+    let end = link.as_ref().and_then(|link| link.expires()?.duration_since(UNIX_EPOCH).ok());
+    let ends = end.map(millis);
     let away = || state.links.away(&name).map(ago);
+    let down = || {
+        let health = |driver| state.links.driver_health(&name, driver);
+        drivers.iter().filter_map(|driver| health(driver)?.down()).max()
+    };
     let (state, since) = match condition {
-        NodeCondition::Removed => (NodeState::Removed, ended),
+        NodeCondition::Removed => (NodeState::Removed, removed),
         NodeCondition::Revoked => (NodeState::Revoked, away()),
         NodeCondition::Away | NodeCondition::Unknown => (NodeState::Away, away()),
-        NodeCondition::Linked => match (down(), apart, ends.filter(is_soon)) {
-            (Some(down), ..) => (NodeState::Down, Some(ago(down))),
-            (None, Some(since), _) => (NodeState::Apart, Some(since)),
-            (None, None, Some(_)) => (NodeState::Ending, None),
-            (None, None, None) => {
-                let begun = link.as_ref().map(|link| ago(link.begun.elapsed()));
-                (NodeState::Linked, begun)
+        NodeCondition::Linked => match (down(), apart) {
+            (Some(down), _) => (NodeState::Down, Some(ago(down))),
+            (None, Some(since)) => (NodeState::Apart, Some(since)),
+            (None, None) if ends.is_some_and(|end| end <= now.saturating_add(millis(soon))) => {
+                (NodeState::Ending, None)
             }
+            (None, None) => (NodeState::Linked, link.map(|link| ago(link.begun.elapsed()))),
         },
     };
     NodeCell { name, state, since, drivers, volumes, ends }
@@ -174,14 +174,45 @@ fn own_ends(state: &AdminState) -> Vec<(String, u64)> {
         ("csi-cloud's certificate", credentials.validity()),
         ("the CA's certificate", credentials.ca_validity()),
     ];
-    let end = |validity: Validity| millis(validity.not_after);
-    own.into_iter().filter_map(|(of, validity)| Some((of.to_owned(), end(validity?)?))).collect()
+    let ends = own.into_iter().filter_map(|(of, validity)| {
+        let end = validity?.not_after.duration_since(UNIX_EPOCH).ok()?;
+        Some((of.to_owned(), millis(end)))
+    });
+    ends.collect()
 }
 
-/// A time, in ms since 1970.
-fn millis(time: SystemTime) -> Option<u64> {
-    let since = time.duration_since(UNIX_EPOCH).ok()?;
-    u64::try_from(since.as_millis()).ok()
+/// The csi-clouds that share the store, as `csi-cloud replicas` lists them; `None` if this one has
+/// it alone. If etcd gives no answer soon, they are what it said last.
+async fn replicas(state: &AdminState, before: Option<&Several>, now: u64) -> Option<Several> {
+    state.store.cluster()?;
+    let before = before.cloned().unwrap_or_default();
+    let Ok(Ok(views)) = timeout(ETCD_WAIT, state.replicas()).await else {
+        return Some(Several { is_old: true, ..before });
+    };
+    let began = now.saturating_sub(millis(state.links.leading().age()));
+    let cells = views.into_iter().map(|view| replica(view, &before, began, now));
+    Some(Several { replicas: cells.collect(), is_old: false })
+}
+
+/// `began` is the moment at which this csi-cloud began to lead, if it does.
+fn replica(view: ReplicaView, before: &Several, began: u64, now: u64) -> ReplicaCell {
+    let ReplicaView { name, leads, epoch, lag, version, drained, this, .. } = view;
+    let cell = ReplicaCell { name, leads, epoch, lag, version, drained, this, since: None };
+    let then = before.replicas.iter().find(|then| then.name == cell.name);
+    let since = match then {
+        Some(then) if part(then) == part(&cell) && then.since.is_some() => then.since,
+        _ if cell.this && cell.leads => Some(began),
+        Some(then) if part(then) == part(&cell) => None,
+        // It was so before this csi-cloud looked for the first time.
+        None if before.replicas.is_empty() => None,
+        _ => Some(now),
+    };
+    ReplicaCell { since, ..cell }
+}
+
+/// What a replica is, apart from how far it is.
+fn part(cell: &ReplicaCell) -> (bool, Option<u64>, bool, Option<&str>) {
+    (cell.leads, cell.epoch, cell.drained, cell.version.as_deref())
 }
 
 #[cfg(test)]
@@ -206,5 +237,40 @@ mod tests {
         steady(&mut now, &before);
         let since: Vec<_> = now.iter().filter_map(|node| node.since).collect();
         assert_eq!(since, [1_002, 1_000, 9_000, 1_002]);
+    }
+
+    fn replica_view(name: &str) -> ReplicaView {
+        ReplicaView {
+            name: name.into(),
+            leads: false,
+            epoch: None,
+            lag: 0,
+            version: Some("1".into()),
+            drained: false,
+            endpoints: Vec::new(),
+            this: false,
+        }
+    }
+
+    fn seen(views: Vec<ReplicaView>, before: &Several, now: u64) -> Several {
+        let cells = views.into_iter().map(|view| replica(view, before, 500, now));
+        Several { replicas: cells.collect(), is_old: false }
+    }
+
+    fn since(several: &Several) -> Vec<Option<u64>> {
+        several.replicas.iter().map(|cell| cell.since).collect()
+    }
+
+    #[test]
+    fn a_replica_is_what_it_is_since_that_was_seen_first() {
+        let a = ReplicaView { leads: true, this: true, ..replica_view("a") };
+        let first = seen(vec![a, replica_view("b")], &Several::default(), 1_000);
+        assert_eq!(since(&first), [Some(500), None], "nothing is known of before");
+        let behind = ReplicaView { lag: 9, ..replica_view("b") };
+        let same = seen(vec![replica_view("a"), behind, replica_view("c")], &first, 2_000);
+        assert_eq!(since(&same), [Some(2_000), None, Some(2_000)], "c is new, a leads no more");
+        let drained = ReplicaView { drained: true, ..replica_view("c") };
+        let last = seen(vec![replica_view("a"), drained], &same, 3_000);
+        assert_eq!(since(&last), [Some(2_000), Some(3_000)]);
     }
 }

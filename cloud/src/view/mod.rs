@@ -6,11 +6,8 @@
 
 mod answers;
 mod find;
-mod groups;
 mod hub;
 mod look;
-mod problem;
-mod replicas;
 pub mod server;
 mod sweep;
 mod timeline;

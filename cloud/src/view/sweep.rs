@@ -19,7 +19,7 @@ const KEPT: usize = 1_000;
 
 /// A volume in trouble.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Troubled {
+pub(super) struct TroubledHome {
     /// Its driver.
     pub(super) driver: DriverName,
     /// Its id.
@@ -45,9 +45,9 @@ struct Look {
     begun: u64,
     /// That of the last whole look.
     whole: Option<u64>,
-    found: Vec<Troubled>,
+    found: Vec<TroubledHome>,
     /// What the last whole look found.
-    last: Vec<Troubled>,
+    last: Vec<TroubledHome>,
 }
 
 impl Sweep {
@@ -55,17 +55,13 @@ impl Sweep {
     pub(super) fn step(&mut self, store: &Store, drivers: &BTreeSet<DriverName>) {
         self.looks.retain(|driver, _| drivers.contains(driver));
         for driver in drivers {
-            if !self.looks.contains_key(driver) {
-                self.looks.insert(driver.clone(), Look::default());
-            }
-            if let Some(look) = self.looks.get_mut(driver) {
-                store.read(|state| look.step(state, driver));
-            }
+            let look = self.looks.entry(driver.clone()).or_default();
+            store.read(|state| look.step(state, driver));
         }
     }
 
     /// What is in trouble, as the last whole looks found it.
-    pub(super) fn found(&self) -> impl Iterator<Item = &Troubled> {
+    pub(super) fn found(&self) -> impl Iterator<Item = &TroubledHome> {
         self.looks.values().flat_map(|look| &look.last)
     }
 }
@@ -83,31 +79,39 @@ impl Look {
             self.begun = of.changes();
             self.found.clear();
         }
-        let from = self.after.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
-        let mut looked = 0;
-        let mut last = None;
-        for (id, home) in of.homes().range::<Id, _>((from, Bound::Unbounded)).take(STEP) {
-            looked += 1;
-            last = Some(id);
+        let found = &mut self.found;
+        self.after = slice(of.homes(), self.after.as_ref(), STEP, |id, home| {
             let condition = HomeCondition::of(state, home);
-            if condition != HomeCondition::Ok && self.found.len() < KEPT {
-                let node = home.node.clone();
-                self.found.push(Troubled {
+            if condition != HomeCondition::Ok && found.len() < KEPT {
+                found.push(TroubledHome {
                     driver: driver.clone(),
                     id: id.clone(),
-                    node,
+                    node: home.node.clone(),
                     condition,
                 });
             }
-        }
-        if looked == STEP {
-            self.after = last.cloned();
-        } else {
-            self.after = None;
+        });
+        if self.after.is_none() {
             self.whole = Some(self.begun);
             self.last = std::mem::take(&mut self.found);
         }
     }
+}
+
+/// Looks at so many records after this one. Returns the last of them, if there may be more.
+pub(super) fn slice<T>(
+    records: &BTreeMap<Id, T>,
+    after: Option<&Id>,
+    most: usize,
+    mut look: impl FnMut(&Id, &T),
+) -> Option<Id> {
+    let range = (after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
+    let mut last = None;
+    for (place, (id, record)) in (1..).zip(records.range::<Id, _>(range).take(most)) {
+        look(id, record);
+        last = (place == most).then(|| id.clone());
+    }
+    last
 }
 
 #[cfg(test)]

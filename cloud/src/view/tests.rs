@@ -4,15 +4,16 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
+use http::StatusCode;
 use proto::admin::view::{
-    Calls, ClaimPage, Explanation, Found, GroupValues, GroupsOf, NodeOf, NodePage, PATHS, Subject,
-    TextOf, VolumeOf, VolumePage, WATCH,
+    CallsPage, ClaimPage, ExplainAnswer, ExplainQuery, Found, GroupValues, GroupsOf, NodeOf,
+    NodePage, PATHS, TextOf, VolumeOf, VolumePage, WATCH,
 };
 use proto::host::tasks::Tasks;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::server::{NoAnswer, ViewServer};
+use super::server::ViewServer;
 use crate::admin::admin_state::AdminState;
 use crate::admin::tests::{admin_state, refuse};
 use crate::state::record::{Claim, Home, Node};
@@ -81,7 +82,7 @@ async fn every_admin_command_is_refused_at_the_socket_view() {
     for path in &paths {
         for body in [&b"{}"[..], br#"{"node": "n1"}"#, br#"{"name": "n1"}"#] {
             let refused = server.answer(path, body).await;
-            assert!(matches!(refused, Err(NoAnswer::Unknown(_))), "{path}: {refused:?}");
+            assert!(matches!(refused, Err((StatusCode::NOT_FOUND, _))), "{path}: {refused:?}");
         }
     }
     assert_eq!(fingerprint(&state), before);
@@ -98,9 +99,9 @@ async fn the_answers_change_nothing_and_have_no_secret() {
         (proto::admin::view::NODE, json(&NodeOf { node: "n1".parse().unwrap() })),
         (proto::admin::view::VOLUME, json(&volume("v1"))),
         (proto::admin::view::CLAIM, json(&text("shop/data"))),
-        (proto::admin::view::EXPLAIN, json(&Subject::Driver("d.example".parse().unwrap()))),
-        (proto::admin::view::EXPLAIN, json(&Subject::Pod("shop/web".into()))),
-        (proto::admin::view::EXPLAIN, json(&Subject::Pv("pvc-1".into()))),
+        (proto::admin::view::EXPLAIN, json(&ExplainQuery::Driver("d.example".parse().unwrap()))),
+        (proto::admin::view::EXPLAIN, json(&ExplainQuery::Pod("shop/web".into()))),
+        (proto::admin::view::EXPLAIN, json(&ExplainQuery::Pv("pvc-1".into()))),
         (proto::admin::view::CALLS, json(&())),
         (proto::admin::view::FIND, json(&text("n1"))),
         (proto::admin::view::GROUPS, json(&GroupsOf { key: Some("zone".into()) })),
@@ -113,7 +114,7 @@ async fn the_answers_change_nothing_and_have_no_secret() {
         let answer = server.answer(path, body).await.unwrap();
         all.push_str(std::str::from_utf8(&answer).unwrap());
     }
-    let stream = super::hub::Hub::new(state.clone());
+    let stream = super::hub::ViewHub::new(state.clone());
     let line = Arc::new(stream).watch().next().await.unwrap();
     all.push_str(std::str::from_utf8(&line).unwrap());
     assert!(all.contains("n1") && all.contains("pvc-1"), "{all}");
@@ -145,23 +146,23 @@ async fn each_answer_is_what_the_admin_commands_and_explain_say() {
     let verdict = state.explain(&subject).await.verdict;
     assert_eq!((claim.explanation.text, claim.explanation.next), (verdict.text, verdict.next));
     assert_eq!(claim.volume.unwrap().id, "pvc-7");
-    let calls: Calls = ask(&server, view::CALLS, &()).await;
+    let calls: CallsPage = ask(&server, view::CALLS, &()).await;
     assert_eq!((calls.kept, calls.failures.len(), calls.latencies.len()), (1, 1, 1));
     let found: Found = ask(&server, view::FIND, &TextOf { text: "shop/stuck".into() }).await;
     assert_eq!(found.hits.len(), 1);
     let groups: GroupValues = ask(&server, view::GROUPS, &GroupsOf { key: None }).await;
     assert!(groups.keys.is_empty());
-    let driver = Subject::Driver("d.example".parse().unwrap());
-    let explained: Explanation = ask(&server, view::EXPLAIN, &driver).await;
+    let driver = ExplainQuery::Driver("d.example".parse().unwrap());
+    let explained: ExplainAnswer = ask(&server, view::EXPLAIN, &driver).await;
     assert!(explained.text.contains("no node with driver d.example has ever linked"));
     for (path, body) in [
         (view::NODE, json(&NodeOf { node: "other".parse().unwrap() })),
         (view::CLAIM, json(&TextOf { text: "Shop/data".into() })),
-        (view::EXPLAIN, json(&Subject::Pod("web".into()))),
+        (view::EXPLAIN, json(&ExplainQuery::Pod("web".into()))),
     ] {
         let refused = server.answer(path, &body).await;
-        assert!(matches!(refused, Err(NoAnswer::Unknown(_))), "{path}: {refused:?}");
+        assert!(matches!(refused, Err((StatusCode::NOT_FOUND, _))), "{path}: {refused:?}");
     }
     let bad = server.answer(view::NODE, b"{\"nod\": 1}").await;
-    assert!(matches!(bad, Err(NoAnswer::Bad(_))), "{bad:?}");
+    assert!(matches!(bad, Err((StatusCode::BAD_REQUEST, _))), "{bad:?}");
 }

@@ -1,9 +1,10 @@
 //! The life of a volume, as far as csi-cloud knows it: its create, its home, its calls.
 
 use proto::admin::cells;
-use proto::admin::view::{Moment, Outcome, Timeline};
+use proto::admin::view::{MomentOutcome, Timeline, TimelineMoment};
 use proto::csi::status::code_name;
 use proto::csi::{Id, Method, Resource};
+use proto::host::clock::millis;
 use proto::host::{clock, plain};
 use proto::names::{DriverName, NodeName};
 
@@ -59,7 +60,7 @@ fn intent(state: &AdminState, driver: &DriverName, name: &str) -> Option<Intent>
     state.store.read(|known| known.driver(driver)?.intent(&id).cloned())
 }
 
-fn create(state: &AdminState, driver: &DriverName, name: &str) -> Option<Moment> {
+fn create(state: &AdminState, driver: &DriverName, name: &str) -> Option<TimelineMoment> {
     let intent = intent(state, driver, name)?;
     let attempts = intent.attempts.filter(|attempts| *attempts > 0);
     let attempts = attempts.map(|attempts| match attempts {
@@ -67,102 +68,84 @@ fn create(state: &AdminState, driver: &DriverName, name: &str) -> Option<Moment>
         more => format!("; the driver may have got it {more} times"),
     });
     let outcome = if intent.made.is_some() { "" } else { "; its outcome is not known yet" };
-    Some(Moment {
-        at: intent.since,
-        what: "its create was sent for the first time".into(),
-        outcome: Outcome::Recorded,
-        node: Some(intent.node),
-        detail: format!("as {}{}{outcome}", plain(name), attempts.unwrap_or_default()),
-    })
+    let detail = format!("as {}{}{outcome}", plain(name), attempts.unwrap_or_default());
+    Some(record(intent.since, &intent.node, "its create was sent for the first time", detail))
 }
 
-fn recorded(home: &Home) -> Moment {
+/// A moment of which csi-cloud has a record.
+fn record(at: u64, node: &NodeName, what: &str, detail: String) -> TimelineMoment {
+    let node = Some(node.clone());
+    TimelineMoment { at, what: what.to_owned(), outcome: MomentOutcome::Recorded, node, detail }
+}
+
+fn recorded(home: &Home) -> TimelineMoment {
     let what = match &home.name {
         Some(_) => "its home was recorded",
         None => "csi-cloud learned of it",
     };
     let claim = home.claim.as_ref().filter(|claim| !claim.name.is_empty());
     let claim = claim.map(|claim| format!("for claim {}/{}", claim.namespace, claim.name));
-    Moment {
-        at: home.since,
-        what: what.into(),
-        outcome: Outcome::Recorded,
-        node: Some(home.node.clone()),
-        detail: plain(&claim.unwrap_or_default()),
-    }
+    record(home.since, &home.node, what, plain(&claim.unwrap_or_default()))
 }
 
-fn leased(lease: &LeaseRecord) -> Vec<Moment> {
-    let moment = |at, node: &NodeName, what: &str, detail: String| Moment {
-        at,
-        what: what.into(),
-        outcome: Outcome::Recorded,
-        node: Some(node.clone()),
-        detail,
-    };
-    let attached = lease.attached.as_ref().map(|attached| {
-        moment(attached.since, &attached.node, "it was attached as a direct volume", String::new())
+fn leased(lease: &LeaseRecord) -> impl Iterator<Item = TimelineMoment> {
+    let attached = lease.attached.iter().map(|attached| {
+        let what = "it was attached as a direct volume";
+        record(attached.since, &attached.node, what, String::new())
     });
-    let holder = lease.holder.as_ref().map(|holder| {
+    let held = lease.holder.iter().map(|holder| {
         let pod = format!("pod {}", plain(&holder.pod));
-        moment(holder.since, &holder.node, "a guest has it for itself", pod)
+        record(holder.since, &holder.node, "a guest has it for itself", pod)
     });
-    attached.into_iter().chain(holder).collect()
+    attached.chain(held)
 }
 
 /// A call that ended.
-pub(super) fn ended(call: &EndedCall) -> Moment {
-    let took = u64::try_from(call.duration.as_millis()).unwrap_or(u64::MAX);
-    let took = format!("took {}", cells::took(took));
+pub(super) fn ended(call: &EndedCall) -> TimelineMoment {
+    let took = format!("took {}", cells::took(millis(call.duration)));
     let tries = match call.attempts {
         0 | 1 => String::new(),
         more => format!(", sent {more} times"),
     };
     let message = plain(&call.message);
     let message = if message.is_empty() { message } else { format!(": {message}") };
-    Moment {
+    TimelineMoment {
         at: call.at,
         what: call.rpc.into(),
         outcome: match call.failed() {
-            true => Outcome::Failed(code_name(call.code).to_owned()),
-            false => Outcome::Done,
+            true => MomentOutcome::Failed(code_name(call.code).to_owned()),
+            false => MomentOutcome::Done,
         },
         node: call.node.clone(),
         detail: format!("{took}{tries}{message}"),
     }
 }
 
-fn runs(call: &Running, progress: Progress) -> Moment {
-    Moment {
+fn runs(call: &Running, progress: Progress) -> TimelineMoment {
+    TimelineMoment {
         at: clock::at(call.begun),
         what: call.rpc.into(),
-        outcome: Outcome::Runs(progress.stage.name().to_owned()),
+        outcome: MomentOutcome::Runs(progress.stage.name().to_owned()),
         node: progress.node,
         detail: String::new(),
     }
 }
 
 fn unknown(home: Option<&Home>, is_empty: bool) -> Vec<String> {
-    let mut unknown = Vec::new();
-    match home {
-        None if is_empty => {
-            unknown.push("csi-cloud has no record of it, and no call about it is kept.".into());
+    let before = match home {
+        None if is_empty => "csi-cloud has no record of it, and no call about it is kept.",
+        None => "No node is known to have it.",
+        Some(home) if home.name.is_none() => {
+            "csi-cloud did not make it, so nothing is known from before it learned of it."
         }
-        None => unknown.push("No node is known to have it.".into()),
-        Some(home) if home.name.is_none() => unknown.push(
-            "csi-cloud did not make it, so nothing is known from before it learned of it.".into(),
-        ),
-        Some(_) => {}
-    }
-    unknown.push(
-        "The last eight calls about an id and about a name are kept. Older ones are not known."
-            .into(),
-    );
-    unknown.push(
-        "What the node's kubelet did (stage, publish) does not pass csi-cloud, and is not known."
-            .into(),
-    );
-    unknown
+        Some(_) => "",
+    };
+    let always = [
+        "The last eight calls about an id and about a name are kept. Older ones are not known.",
+        "What the node's kubelet did (stage, publish) does not pass csi-cloud, and is not known.",
+    ];
+    let lines = [before].into_iter().filter(|line| !line.is_empty()).chain(always);
+    lines.map(str::to_owned).collect()
 }
 
 #[cfg(test)]
@@ -212,9 +195,9 @@ mod tests {
         assert_eq!(seen[..2], ["its create was sent for the first time", "its home was recorded"]);
         assert_eq!(seen[2..], ["ControllerExpandVolume", "DeleteVolume"]);
         assert!(life.moments[0].detail.contains("2 times"), "{:?}", life.moments);
-        assert_eq!(life.moments[2].outcome, Outcome::Failed("RESOURCE_EXHAUSTED".into()));
+        assert_eq!(life.moments[2].outcome, MomentOutcome::Failed("RESOURCE_EXHAUSTED".into()));
         assert!(life.moments[2].detail.ends_with(": no\\u{1b} room"), "{:?}", life.moments);
-        assert_eq!(life.moments[3].outcome, Outcome::Runs("front".into()));
+        assert_eq!(life.moments[3].outcome, MomentOutcome::Runs("front".into()));
         assert_eq!(life.unknown.len(), 2);
         assert_eq!(made(&state, &driver, "pvc-1").as_deref(), Some("v1"));
         assert_eq!((made(&state, &driver, "v1"), claim(&state, &driver, "pvc-1")), (None, None));

@@ -8,11 +8,13 @@ use bytes::Bytes;
 use futures_util::future::{Either, select};
 use http::{HeaderValue, Request, StatusCode, header};
 use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper_util::rt::TokioIo;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::net::UnixStream;
+use tokio::time::error::Elapsed;
 use tokio::time::{sleep, timeout};
 
 use crate::host::tasks::Tasks;
@@ -145,6 +147,49 @@ impl Client {
         path: &'static str,
         parameters: &impl Serialize,
     ) -> Result<T, ClientError> {
+        let request = self.request(path, parameters)?;
+        let asked = async {
+            self.sender.ready().await?;
+            let (parts, body) = self.sender.send_request(request).await?.into_parts();
+            Ok((parts.status, body.collect().await?.to_bytes()))
+        };
+        let answered = timeout(limit, asked).await;
+        let (status, body) = self.in_time(limit, answered)?;
+        if status == StatusCode::OK {
+            return serde_json::from_slice(&body).map_err(ClientError::Unreadable);
+        }
+        let refusal: ErrorBody = serde_json::from_slice(&body).map_err(ClientError::Unreadable)?;
+        Err(ClientError::Refused(refusal.error))
+    }
+
+    /// Asks for data that comes piece by piece, until the client is dropped. The first piece comes
+    /// within this time.
+    ///
+    /// # Errors
+    /// The program does not answer, refuses or goes away.
+    pub async fn stream(
+        &mut self,
+        limit: Duration,
+        path: &'static str,
+        parameters: &impl Serialize,
+    ) -> Result<Incoming, ClientError> {
+        let request = self.request(path, parameters)?;
+        let answered = timeout(limit, self.sender.send_request(request)).await;
+        let answer = self.in_time(limit, answered)?;
+        match answer.status() {
+            StatusCode::OK => Ok(answer.into_body()),
+            status => Err(ClientError::Refused(format!(
+                "{} refuses with {status}; are both programs of one version?",
+                self.program
+            ))),
+        }
+    }
+
+    fn request(
+        &self,
+        path: &'static str,
+        parameters: &impl Serialize,
+    ) -> Result<Request<Full<Bytes>>, ClientError> {
         let body = serde_json::to_vec(parameters).map_err(ClientError::Unreadable)?;
         let mut request = Request::new(Full::from(body));
         *request.method_mut() = http::Method::POST;
@@ -152,22 +197,20 @@ impl Client {
         let headers = request.headers_mut();
         headers.insert(header::HOST, HeaderValue::from_static(self.program));
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        let asked = async {
-            self.sender.ready().await?;
-            let (parts, body) = self.sender.send_request(request).await?.into_parts();
-            Ok((parts.status, body.collect().await?.to_bytes()))
-        };
+        Ok(request)
+    }
+
+    fn in_time<T>(
+        &self,
+        limit: Duration,
+        answered: Result<hyper::Result<T>, Elapsed>,
+    ) -> Result<T, ClientError> {
         let program = self.program;
-        let answered = timeout(limit, asked).await.map_err(|_| {
+        let answered = answered.map_err(|_| {
             let path = self.path.clone();
             ClientError::TimedOut { program, path, limit }
         })?;
-        let (status, body) = answered.map_err(|source| ClientError::Broken { program, source })?;
-        if status == StatusCode::OK {
-            return serde_json::from_slice(&body).map_err(ClientError::Unreadable);
-        }
-        let refusal: ErrorBody = serde_json::from_slice(&body).map_err(ClientError::Unreadable)?;
-        Err(ClientError::Refused(refusal.error))
+        answered.map_err(|source| ClientError::Broken { program, source })
     }
 }
 

@@ -19,8 +19,12 @@ pub fn now() -> u64 {
 
 /// The time after this duration, in ms since 1970.
 pub fn after(time: Duration) -> u64 {
-    let millis = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-    now().saturating_add(millis)
+    now().saturating_add(millis(time))
+}
+
+/// A duration in ms.
+pub fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// A moment, in ms since 1970.
@@ -28,6 +32,5 @@ pub fn at(moment: Instant) -> u64 {
     let (wall, begun) = *BEGUN;
     let wall = wall + moment.saturating_duration_since(begun);
     let wall = wall - begun.saturating_duration_since(moment);
-    let since = wall.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+    millis(wall.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default())
 }

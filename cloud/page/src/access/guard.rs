@@ -1,25 +1,49 @@
 //! Access to the page: by token, by a session that began with a token, or by client certificate.
+//!
+//! Sessions are in memory only: a restart ends all of them. A session ends after some hours, with
+//! its token, or when newer ones need its place.
 
-use parking_lot::Mutex;
+use std::collections::HashMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
+use base64::Engine;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use http::HeaderMap;
 use http::header::{AUTHORIZATION, COOKIE};
-use proto::host::chain;
+use parking_lot::{Mutex, RwLock};
+use ring::rand::{SecureRandom, SystemRandom};
+use tokio::time::Instant;
 use tracing::{info, warn};
 
-use super::Hash;
-use super::attempts::Attempts;
-pub(crate) use super::attempts::TooMany;
-use super::sessions::{LIFE, Sessions};
-use super::tokens::{TokenError, Tokens};
+pub(crate) use super::tokens::TooMany;
+use super::tokens::{FailedLogins, TokenHash, Tokens};
+
+/// How long a session lasts.
+const LIFE: Duration = Duration::from_secs(12 * 3600);
+/// The most sessions.
+const SESSIONS: usize = 256;
 
 /// The cookie's name. Browsers take it over TLS or on this host only, and for this host alone.
 const NAME: &str = "__Host-edge-csi";
 /// What keeps the cookie from scripts and other sites.
 const ATTRIBUTES: &str = "Path=/; HttpOnly; Secure; SameSite=Strict";
+
+/// The far end of a connection.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Peer {
+    /// Its address; `None` at a unix socket.
+    pub(crate) address: Option<IpAddr>,
+    /// Whether it showed a certificate of the CA of clients.
+    pub(crate) has_certificate: bool,
+    /// Whether TLS agreed on HTTP/2.
+    pub(crate) is_http2: bool,
+    /// Whether somebody was let in on this connection.
+    pub(crate) was_let_in: Arc<AtomicBool>,
+}
 
 /// Why somebody may see the page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,39 +51,39 @@ pub(crate) enum Pass {
     /// By a certificate.
     Certificate,
     /// By a token in this request.
-    Token(Hash),
+    Token(TokenHash),
     /// By a session.
-    Session(Hash),
+    Session(TokenHash),
 }
 
 /// What keeps the page closed.
 #[derive(Default)]
 pub(crate) struct Guard {
     file: Option<PathBuf>,
-    tokens: Mutex<Arc<Tokens>>,
+    tokens: RwLock<Tokens>,
     sessions: Sessions,
-    attempts: Attempts,
+    failures: Mutex<FailedLogins>,
 }
 
 impl Guard {
     /// Lets those in who show a token of this file. Without one, nobody has a token.
     ///
     /// # Errors
-    /// See [`TokenError`].
-    pub(crate) fn open(file: Option<PathBuf>) -> Result<Self, TokenError> {
+    /// See [`Tokens::read`].
+    pub(crate) fn open(file: Option<PathBuf>) -> anyhow::Result<Self> {
         let tokens = file.as_deref().map(Tokens::read).transpose()?.unwrap_or_default();
-        Ok(Self { file, tokens: Mutex::new(Arc::new(tokens)), ..Self::default() })
+        Ok(Self { file, tokens: RwLock::new(tokens), ..Self::default() })
     }
 
     /// Reads the file again. Sessions of tokens that are gone end.
     ///
     /// # Errors
-    /// See [`TokenError`]. The old tokens stay.
-    pub(crate) fn reload(&self) -> Result<(), TokenError> {
+    /// See [`Tokens::read`]. The old tokens stay.
+    pub(crate) fn reload(&self) -> anyhow::Result<()> {
         let Some(file) = &self.file else { return Ok(()) };
-        let tokens = Arc::new(Tokens::read(file)?);
+        let tokens = Tokens::read(file)?;
         self.sessions.keep(|token| tokens.has(token));
-        let mut current = self.tokens.lock();
+        let mut current = self.tokens.write();
         if *current != tokens {
             info!("the tokens of the page have changed");
         }
@@ -72,7 +96,7 @@ impl Guard {
         self.file.is_some()
     }
 
-    /// Why a request is let in; none if it is not.
+    /// Why a request is let in; `None` if it is not.
     ///
     /// # Errors
     /// Too many failed before.
@@ -92,7 +116,7 @@ impl Guard {
         Ok(self.check(from, shown)?.map(Pass::Token))
     }
 
-    /// Begins a session with a token; returns its cookie, or none if the token is not good.
+    /// Begins a session with a token; returns its cookie, or `None` if the token is not good.
     ///
     /// # Errors
     /// Too many failed before.
@@ -122,31 +146,18 @@ impl Guard {
     pub(crate) fn goes_on(&self, pass: Pass) -> bool {
         match pass {
             Pass::Certificate => true,
-            Pass::Token(token) => self.tokens().has(&token),
+            Pass::Token(token) => self.tokens.read().has(&token),
             Pass::Session(session) => self.sessions.goes_on(&session),
         }
     }
 
-    fn tokens(&self) -> Arc<Tokens> {
-        self.tokens.lock().clone()
-    }
-
-    fn check(&self, from: Option<IpAddr>, shown: &str) -> Result<Option<Hash>, TooMany> {
-        let tokens = self.tokens();
-        let checked = self.attempts.attempt(from, tokens.find(shown));
-        if let Ok(None) = checked {
+    fn check(&self, from: Option<IpAddr>, shown: &str) -> Result<Option<TokenHash>, TooMany> {
+        let token = self.tokens.read().find(shown);
+        if token.is_none() {
+            self.failures.lock().add(from)?;
             warn!(address = ?from, "a wrong token was shown for the page");
         }
-        checked
-    }
-
-    /// Reads the file again, and logs why it cannot be used. `last` is what was logged before.
-    pub(crate) fn refresh(&self, last: &mut Option<String>) {
-        let error = self.reload().err().map(|error| chain(&error));
-        if let Some(error) = error.as_ref().filter(|error| last.as_ref() != Some(error)) {
-            warn!(%error, "the page's tokens have changed and cannot be used; the old ones stay");
-        }
-        *last = error;
+        Ok(token)
     }
 }
 
@@ -157,11 +168,57 @@ fn bearer(headers: &HeaderMap) -> Option<&str> {
 }
 
 /// The session of a request.
-fn session(headers: &HeaderMap) -> Option<Hash> {
+fn session(headers: &HeaderMap) -> Option<TokenHash> {
     let cookies = headers.get_all(COOKIE).iter().filter_map(|cookies| cookies.to_str().ok());
     let mut pairs = cookies.flat_map(|cookies| cookies.split(';')).map(str::trim);
     let value = pairs.find_map(|pair| pair.strip_prefix(NAME)?.strip_prefix('='))?;
-    Some(Hash::of(value.as_bytes()))
+    Some(TokenHash::of(value.as_bytes()))
+}
+
+/// All sessions. They are found by the hash of their cookie, so no time tells a cookie.
+#[derive(Default)]
+struct Sessions(Mutex<HashMap<TokenHash, Session>>);
+
+/// A session.
+struct Session {
+    /// The token with which it began.
+    token: TokenHash,
+    begun: Instant,
+}
+
+impl Sessions {
+    /// Begins a session; returns the value of its cookie. None if the system has no random numbers.
+    fn begin(&self, token: TokenHash) -> Option<String> {
+        let mut bytes = [0; 32];
+        SystemRandom::new().fill(&mut bytes).ok()?;
+        let cookie = BASE64_URL_SAFE_NO_PAD.encode(bytes);
+        let mut sessions = self.0.lock();
+        sessions.retain(|_, session| session.begun.elapsed() < LIFE);
+        if sessions.len() >= SESSIONS {
+            let oldest = sessions.iter().min_by_key(|(_, session)| session.begun);
+            if let Some(oldest) = oldest.map(|(hash, _)| *hash) {
+                sessions.remove(&oldest);
+            }
+        }
+        sessions.insert(TokenHash::of(cookie.as_bytes()), Session { token, begun: Instant::now() });
+        Some(cookie)
+    }
+
+    /// Whether this session goes on.
+    fn goes_on(&self, session: &TokenHash) -> bool {
+        let sessions = self.0.lock();
+        sessions.get(session).is_some_and(|session| session.begun.elapsed() < LIFE)
+    }
+
+    /// Ends a session.
+    fn end(&self, session: &TokenHash) {
+        self.0.lock().remove(session);
+    }
+
+    /// Ends the sessions of tokens that are no longer good.
+    fn keep(&self, is_good: impl Fn(&TokenHash) -> bool) {
+        self.0.lock().retain(|_, session| is_good(&session.token));
+    }
 }
 
 #[cfg(test)]
@@ -199,7 +256,7 @@ pub(crate) mod tests {
         assert_eq!(guard.pass(peer(1), false, &nothing), Ok(None));
         assert_eq!(guard.pass(peer(1), true, &nothing), Ok(Some(Pass::Certificate)));
         let token = with(AUTHORIZATION, &format!("bearer {TOKEN}"));
-        let hash = Hash::of(TOKEN.as_bytes());
+        let hash = TokenHash::of(TOKEN.as_bytes());
         assert_eq!(guard.pass(peer(1), false, &token), Ok(Some(Pass::Token(hash))));
         for wrong in ["Bearer x", "Basic eDp5", TOKEN, ""] {
             assert_eq!(
@@ -233,12 +290,10 @@ pub(crate) mod tests {
         publish(&dir.path().join("tokens"), other.as_bytes(), 0o600, Existing::Replace).unwrap();
         guard.reload().unwrap();
         assert_eq!(guard.pass(peer(1), false, &session), Ok(None));
-        assert!(!guard.goes_on(Pass::Token(Hash::of(TOKEN.as_bytes()))));
+        assert!(!guard.goes_on(Pass::Token(TokenHash::of(TOKEN.as_bytes()))));
         assert!(guard.log_in(peer(1), &other).unwrap().is_some());
         publish(&dir.path().join("tokens"), b"short", 0o600, Existing::Replace).unwrap();
-        let mut last = None;
-        guard.refresh(&mut last);
-        assert!(last.is_some() && guard.log_in(peer(1), &other).unwrap().is_some());
+        assert!(guard.reload().is_err() && guard.log_in(peer(1), &other).unwrap().is_some());
     }
 
     #[tokio::test]
@@ -251,5 +306,36 @@ pub(crate) mod tests {
         assert!(guard.log_in(peer(1), TOKEN).unwrap().is_some(), "a right one is compared first");
         assert!(guard.pass(peer(1), false, &session).unwrap().is_some());
         assert!(guard.log_in(peer(2), TOKEN).unwrap().is_some());
+    }
+
+    fn hash(cookie: &str) -> TokenHash {
+        TokenHash::of(cookie.as_bytes())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_session_ends_with_its_time_its_token_or_when_told() {
+        let sessions = Sessions::default();
+        let [good, bad] = [TokenHash::of(b"good"), TokenHash::of(b"bad")];
+        let [one, two, three] = [good, bad, good].map(|token| sessions.begin(token).unwrap());
+        assert!(one.len() >= 43 && one != three, "a cookie is random");
+        assert!(sessions.goes_on(&hash(&one)) && !sessions.goes_on(&hash("guess")));
+        sessions.keep(|token| *token == good);
+        assert!(sessions.goes_on(&hash(&one)) && !sessions.goes_on(&hash(&two)));
+        sessions.end(&hash(&one));
+        assert!(!sessions.goes_on(&hash(&one)) && sessions.goes_on(&hash(&three)));
+        tokio::time::advance(LIFE).await;
+        assert!(!sessions.goes_on(&hash(&three)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn there_are_never_more_than_so_many_and_the_oldest_makes_room() {
+        let sessions = Sessions::default();
+        let first = sessions.begin(TokenHash::of(b"t")).unwrap();
+        tokio::time::advance(Duration::from_secs(1)).await;
+        for _ in 0..SESSIONS {
+            sessions.begin(TokenHash::of(b"t")).unwrap();
+        }
+        assert_eq!(sessions.0.lock().len(), SESSIONS);
+        assert!(!sessions.goes_on(&hash(&first)));
     }
 }

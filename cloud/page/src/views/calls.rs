@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use maud::{Markup, html};
 use proto::admin::cells::took;
-use proto::admin::view::{CallRow, Calls, Latency};
-use proto::host::plain;
+use proto::admin::view::{CallRow, CallsPage, Latency};
 
 use super::link;
-use super::time::{number, since};
-use super::timeline::moments;
+use super::parts::Column::{Number, Text};
+use super::parts::{number, section, since, table};
+use super::subject::moments;
 
 /// The width of the chart, for a latency of 100 s.
 const WIDTH: f64 = 600.0;
@@ -20,96 +20,67 @@ const LEFT: f64 = 210.0;
 /// What is left free after them.
 const RIGHT: f64 = 24.0;
 /// The marks of its axis, in ms.
-const MARKS: [(u64, &str); 6] = [
-    (1, "1 ms"),
-    (10, "10 ms"),
-    (100, "0.1 s"),
-    (1_000, "1 s"),
-    (10_000, "10 s"),
-    (100_000, "100 s"),
-];
+const MARKS: [u64; 6] = [1, 10, 100, 1_000, 10_000, 100_000];
 
 /// The calls in flight, the latencies of those that ended, and their last failures.
-pub(crate) fn calls(shown: &Calls, now: u64) -> Markup {
-    let Calls { running, failures, .. } = shown;
+pub(crate) fn calls(shown: &CallsPage, now: u64) -> Markup {
+    let CallsPage { running, failures, .. } = shown;
     html! {
         h1 { "Calls" }
-        section aria-labelledby="running-title" {
-            h2 #running-title { "In flight" }
+        (section("running-title", "In flight", html! {
             @if running.is_empty() {
                 p .muted { "No call is in flight." }
             } @else {
-                (table(running, now))
+                (in_flight(running, now))
             }
-        }
-        section aria-labelledby="latency-title" {
-            h2 #latency-title { "How long calls took" }
-            (latencies(shown))
-        }
-        section aria-labelledby="failures-title" {
-            h2 #failures-title { "The last failures" }
+        }))
+        (section("latency-title", "How long calls took", latencies(shown)))
+        (section("failures-title", "The last failures", html! {
             @if failures.is_empty() {
                 p .muted { "None of the calls that are kept has failed." }
             } @else {
                 (moments(failures, now))
             }
-        }
+        }))
     }
 }
 
-fn table(running: &[CallRow], now: u64) -> Markup {
-    html! {
-        div .scroll tabindex="0" role="region" aria-label="Calls in flight" {
-            table {
-                thead {
-                    tr {
-                        th scope="col" { "call" }
-                        th scope="col" { "for" }
-                        th scope="col" { "stage" }
-                        th scope="col" { "about" }
-                        th scope="col" { "node" }
-                        th scope="col" { "driver" }
-                    }
-                }
-                tbody { @for call in running { (row(call, now)) } }
-            }
-        }
-    }
+fn in_flight(running: &[CallRow], now: u64) -> Markup {
+    let columns =
+        [Text("call"), Text("for"), Text("stage"), Text("about"), Text("node"), Text("driver")];
+    let rows = running.iter().map(|call| {
+        let CallRow { rpc, driver, node, subject, age_ms, stage } = call;
+        [
+            html! { (rpc) },
+            since(now.saturating_sub(*age_ms), now),
+            html! { (stage) },
+            html! { @if !subject.is_empty() { (link::volume(driver, subject)) } },
+            html! { @if let Some(node) = node { (link::node(node)) } },
+            html! { (driver) },
+        ]
+    });
+    table("Calls in flight", columns, rows)
 }
 
-fn row(call: &CallRow, now: u64) -> Markup {
-    html! {
-        tr {
-            th scope="row" { (call.rpc) }
-            td { (since(now.saturating_sub(call.age_ms), now)) }
-            td { (call.stage) }
-            td {
-                @if !call.subject.is_empty() {
-                    a href=(link::volume(&call.driver, &call.subject)) {
-                        (link::short(&plain(&call.subject)))
-                    }
-                }
-            }
-            td { @if let Some(node) = &call.node { a href=(link::node(node)) { (node) } } }
-            td { (call.driver) }
-        }
-    }
-}
-
-fn latencies(shown: &Calls) -> Markup {
-    let Calls { kept, latencies, .. } = shown;
+fn latencies(shown: &CallsPage) -> Markup {
+    let CallsPage { kept, latencies, .. } = shown;
+    let columns =
+        [Text("call"), Number("kept"), Number("median"), Number("95 %"), Number("longest")];
+    let rows = latencies.iter().map(|(rpc, latency)| {
+        let Latency { calls, half, most, longest } = *latency;
+        let [half, most, longest] = [half, most, longest].map(|millis| html! { (took(millis)) });
+        [html! { (rpc) }, html! { (number(calls)) }, half, most, longest]
+    });
     html! {
         @if latencies.is_empty() {
             p .muted { "No call is kept." }
         } @else {
             p .muted {
-                "Of the " (number(*kept)) " calls that are kept: the last eight about each "
+                "Of the " (number(kept)) " calls that are kept: the last eight about each "
                 "id or name. Full to the median, pale to 95 %, a mark at the longest."
             }
-            div .scroll tabindex="0" role="region" aria-label="Latencies" {
-                (chart(latencies))
-                (figures(latencies))
-            }
+            (chart(latencies))
+            div .figures { (table("Latencies", columns, rows)) }
         }
     }
 }
@@ -122,16 +93,15 @@ fn place(millis: u64) -> f64 {
 
 fn chart(latencies: &BTreeMap<String, Latency>) -> Markup {
     let height = latencies.len() * ROW + ROW;
-    let bars = |row: usize| row * ROW + ROW;
     html! {
         svg .latencies viewBox={"0 0 " (WIDTH) " " (height)} width=(WIDTH) height=(height)
             aria-hidden="true" {
-            @for (millis, label) in MARKS {
+            @for millis in MARKS {
                 path .axis d={"M" (place(millis)) " 20V" (height)} {}
-                text .axis x=(place(millis)) y="13" text-anchor="middle" { (label) }
+                text .axis x=(place(millis)) y="13" text-anchor="middle" { (took(millis)) }
             }
             @for (row, (rpc, latency)) in latencies.iter().enumerate() {
-                @let y = bars(row);
+                @let y = row * ROW + ROW;
                 text x="0" y=(y + 15) { (rpc) }
                 path .light d=(bar(y, latency.most)) {}
                 path .dark d=(bar(y, latency.half)) {}
@@ -144,33 +114,6 @@ fn chart(latencies: &BTreeMap<String, Latency>) -> Markup {
 fn bar(y: usize, millis: u64) -> String {
     let width = (place(millis) - LEFT).max(2.0);
     format!("M{LEFT} {}h{width}v10h-{width}z", y + 5)
-}
-
-fn figures(latencies: &BTreeMap<String, Latency>) -> Markup {
-    html! {
-        table .figures {
-            thead {
-                tr {
-                    th scope="col" { "call" }
-                    th scope="col" .number { "kept" }
-                    th scope="col" .number { "median" }
-                    th scope="col" .number { "95 %" }
-                    th scope="col" .number { "longest" }
-                }
-            }
-            tbody {
-                @for (rpc, latency) in latencies {
-                    tr {
-                        th scope="row" { (rpc) }
-                        td .number { (number(latency.calls)) }
-                        td .number { (took(latency.half)) }
-                        td .number { (took(latency.most)) }
-                        td .number { (took(latency.longest)) }
-                    }
-                }
-            }
-        }
-    }
 }
 
 #[cfg(test)]
@@ -196,7 +139,8 @@ mod tests {
             age_ms: 5_000,
             stage: "sent".into(),
         };
-        let shown = calls(&Calls { running: vec![call], ..Calls::default() }, 61_000).into_string();
+        let shown =
+            calls(&CallsPage { running: vec![call], ..CallsPage::default() }, 61_000).into_string();
         assert!(shown.contains("/volume/d.example/%3Cv%3E\">&lt;v&gt;<"), "{shown}");
         assert!(shown.contains(">5s</time>") && shown.contains("No call is kept."), "{shown}");
     }

@@ -1,22 +1,27 @@
 //! What all pages have: the head, the way to the others, and the search.
 
+use std::hash::{DefaultHasher, Hasher};
+use std::sync::LazyLock;
+
 use maud::{DOCTYPE, Markup, html};
 use proto::host::plain;
 
-use crate::asset::{SCRIPT, STYLE};
+use super::link::encode;
+
+/// Tells the style sheet and the script from those of another csi-page, which a browser may have.
+static VERSION: LazyLock<String> = LazyLock::new(|| {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(concat!(include_str!("../page.css"), include_str!("../page.js")).as_bytes());
+    format!("{:x}", hasher.finish())
+});
 
 /// A page among the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tab {
-    /// The fleet at a glance.
     Overview,
-    /// The list of nodes.
     Nodes,
-    /// Volumes in trouble.
     Volumes,
-    /// Calls in flight and latencies.
     Calls,
-    /// Certificates.
     Certificates,
     /// Any other.
     Other,
@@ -29,7 +34,7 @@ pub(crate) struct Frame<'a> {
     /// Where it is among the pages.
     pub(crate) tab: Tab,
     /// The names whose changes make it old, and the script loads it anew.
-    pub(crate) about: Vec<String>,
+    pub(crate) about: &'a [&'a str],
     /// The revision of what it shows.
     pub(crate) revision: String,
     /// The time, in ms since 1970.
@@ -50,7 +55,7 @@ const TABS: [(Tab, &str, &str); 5] = [
 
 /// A whole page.
 pub(crate) fn page(frame: &Frame<'_>, main: &Markup) -> Markup {
-    let about = frame.about.iter().map(|name| super::link::encode(name)).collect::<Vec<_>>();
+    let about = frame.about.iter().map(|name| encode(name)).collect::<Vec<_>>();
     html! {
         (DOCTYPE)
         html lang="en" data-revision=(frame.revision) data-now=(frame.now)
@@ -60,8 +65,21 @@ pub(crate) fn page(frame: &Frame<'_>, main: &Markup) -> Markup {
                 a .skip href="#main" { "Skip to the content" }
                 header .top {
                     a .brand href="/" { (mark()) "Edge CSI" }
-                    (tabs(frame.tab))
-                    (search(frame.query))
+                    nav aria-label="Pages" {
+                        ul {
+                            @for (tab, href, label) in TABS {
+                                @let current = (tab == frame.tab).then_some("page");
+                                li { a href=(href) aria-current=[current] { (label) } }
+                            }
+                        }
+                    }
+                    form .search role="search" action="/find" {
+                        label .hidden for="q" { "Search for a claim, volume or node" }
+                        input #q type="search" name="q" value=(frame.query) maxlength="300"
+                            autocomplete="off" spellcheck="false"
+                            placeholder="Claim, volume or node";
+                        button type="submit" { "Find" }
+                    }
                     p #live .live { "not live" }
                     @if frame.has_session {
                         form .logout method="post" action="/logout" {
@@ -76,8 +94,56 @@ pub(crate) fn page(frame: &Frame<'_>, main: &Markup) -> Markup {
     }
 }
 
-/// The head of every page, also of the one that asks for a token.
-pub(crate) fn head(title: &str) -> Markup {
+/// The page that asks for a token; `why` says why the last one did not do.
+pub(crate) fn login(why: Option<&str>) -> Markup {
+    let form = html! {
+        form method="post" action="/login" {
+            label for="token" { "Token" }
+            input #token type="password" name="token" required autofocus
+                autocomplete="current-password"
+                aria-describedby=[why.is_some().then_some("why")];
+            @if let Some(why) = why { p #why .refused role="alert" { (why) } }
+            button type="submit" { "Log in" }
+        }
+        p .muted {
+            "The tokens are the lines of the file that csi-page is given as "
+            code { "--tokens" } "."
+        }
+    };
+    bare("Log in", &form)
+}
+
+/// Says that csi-cloud does not answer.
+pub(crate) fn away() -> Markup {
+    let main = html! {
+        p { "csi-cloud does not answer at its socket view. Is it running, and does it "
+            "have the key " code { "view" } "? csi-page's log says more." }
+        p { a href="" { "Try again" } }
+    };
+    bare("csi-cloud is away", &main)
+}
+
+/// What a page has that is not there.
+pub(crate) fn not_found() -> Markup {
+    html! {
+        h1 { "Not found" }
+        p { "csi-cloud knows no such page, node or driver. The search above finds what it knows." }
+    }
+}
+
+/// A page without the way to others.
+fn bare(title: &str, main: &Markup) -> Markup {
+    html! {
+        (DOCTYPE)
+        html lang="en" {
+            (head(title))
+            body .login { main #main { h1 { (mark()) "Edge CSI" } (main) } }
+        }
+    }
+}
+
+/// The head of every page.
+fn head(title: &str) -> Markup {
     html! {
         head {
             meta charset="utf-8";
@@ -85,14 +151,14 @@ pub(crate) fn head(title: &str) -> Markup {
             meta name="color-scheme" content="light dark";
             title { (plain(title)) " · Edge CSI" }
             link rel="icon" type="image/svg+xml" href="/icon.svg";
-            link rel="stylesheet" href=(STYLE.href());
-            script src=(SCRIPT.href()) defer {}
+            link rel="stylesheet" href={"/page.css?v=" (*VERSION)};
+            script src={"/page.js?v=" (*VERSION)} defer {}
         }
     }
 }
 
 /// The mark before the name.
-pub(crate) fn mark() -> Markup {
+fn mark() -> Markup {
     html! {
         svg .mark viewBox="0 0 16 16" width="16" height="16" aria-hidden="true" {
             path d="M1 1h6v6h-6zM9 1h6v6h-6zM1 9h6v6h-6z" {}
@@ -101,46 +167,27 @@ pub(crate) fn mark() -> Markup {
     }
 }
 
-fn tabs(current: Tab) -> Markup {
-    html! {
-        nav aria-label="Pages" {
-            ul {
-                @for (tab, href, label) in TABS {
-                    li {
-                        a href=(href) aria-current=[(tab == current).then_some("page")] { (label) }
-                    }
-                }
-            }
-        }
-    }
-}
-
-fn search(query: &str) -> Markup {
-    html! {
-        form .search role="search" action="/find" {
-            label .hidden for="q" { "Search for a claim, volume or node" }
-            input #q type="search" name="q" value=(query) maxlength="300" autocomplete="off"
-                spellcheck="false" placeholder="Claim, volume or node";
-            button type="submit" { "Find" }
-        }
-    }
-}
-
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use super::*;
 
-    /// A frame for tests.
-    pub(crate) fn frame(title: &str) -> Frame<'_> {
+    fn frame(title: &str) -> Frame<'_> {
         Frame {
             title,
             tab: Tab::Nodes,
-            about: vec!["n 1".into(), "v".into()],
+            about: &["n 1", "v"],
             revision: "e-7".into(),
             now: 9,
             query: "\"><script>",
             has_session: true,
         }
+    }
+
+    #[test]
+    fn a_refusal_is_said_to_everybody() {
+        assert!(!login(None).into_string().contains("alert"));
+        let shown = login(Some("no")).into_string();
+        assert!(shown.contains("role=\"alert\">no<") && shown.contains("aria-describedby"));
     }
 
     #[test]

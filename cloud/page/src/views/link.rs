@@ -1,7 +1,9 @@
 //! Addresses of the page, and short words in it.
 
+use maud::{Markup, html};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
-use proto::admin::view::Target;
+use proto::admin::view::PageTarget;
+use proto::host::plain;
 use proto::names::{DriverName, NodeName};
 
 /// What is written as it is in a part of an address.
@@ -14,24 +16,29 @@ pub(crate) fn encode(text: &str) -> String {
     utf8_percent_encode(text, PART).to_string()
 }
 
-/// The page of a node.
-pub(crate) fn node(node: &NodeName) -> String {
-    format!("/node/{}", encode(node.as_str()))
+/// A link to the page of a node.
+pub(crate) fn node(node: &NodeName) -> Markup {
+    html! { a href={"/node/" (encode(node.as_str()))} { (node) } }
 }
 
-/// The page of a driver.
-pub(crate) fn driver(driver: &DriverName) -> String {
-    format!("/driver/{}", encode(driver.as_str()))
+/// A link to the page of a driver.
+pub(crate) fn driver(driver: &DriverName) -> Markup {
+    html! { a href={"/driver/" (encode(driver.as_str()))} { (driver) } }
 }
 
-/// The page of a volume, or of the name under which one is to be made.
-pub(crate) fn volume(driver: &DriverName, id: &str) -> String {
-    format!("/volume/{}/{}", encode(driver.as_str()), encode(id))
+/// A link to the page of a volume, or of the name under which one is to be made.
+pub(crate) fn volume(driver: &DriverName, id: &str) -> Markup {
+    let target = PageTarget::Volume { driver: driver.clone(), id: id.to_owned() };
+    html! { a href=(address(&target)) { (short(&plain(id))) } }
 }
 
-/// The page of a claim.
-pub(crate) fn claim(namespace: &str, name: &str) -> String {
-    format!("/claim/{}/{}", encode(namespace), encode(name))
+/// A link to the page of a claim.
+pub(crate) fn claim((namespace, name): &(String, String)) -> Markup {
+    html! {
+        a href={"/claim/" (encode(namespace)) "/" (encode(name))} {
+            (plain(namespace)) "/" (plain(name))
+        }
+    }
 }
 
 /// A name, cut in the middle if it is long.
@@ -47,20 +54,24 @@ pub(crate) fn short(text: &str) -> String {
 }
 
 /// The address of a page.
-pub(crate) fn target(target: &Target) -> String {
+pub(crate) fn address(target: &PageTarget) -> String {
     match target {
-        Target::Overview => "/".into(),
-        Target::Certificates => "/certificates".into(),
-        Target::Calls => "/calls".into(),
-        Target::Node(name) => node(name),
-        Target::Driver(name) => driver(name),
-        Target::Volume { driver, id } => volume(driver, id),
-        Target::Claim { namespace, name } => claim(namespace, name),
-        Target::Nodes { state, driver: None } => format!("/nodes?state={}", state.name()),
-        Target::Nodes { state, driver: Some(driver) } => {
+        PageTarget::Overview => "/".into(),
+        PageTarget::Certificates => "/certificates".into(),
+        PageTarget::Calls => "/calls".into(),
+        PageTarget::Node(name) => format!("/node/{}", encode(name.as_str())),
+        PageTarget::Driver(name) => format!("/driver/{}", encode(name.as_str())),
+        PageTarget::Volume { driver, id } => {
+            format!("/volume/{}/{}", encode(driver.as_str()), encode(id))
+        }
+        PageTarget::Claim { namespace, name } => {
+            format!("/claim/{}/{}", encode(namespace), encode(name))
+        }
+        PageTarget::Nodes { state, driver: None } => format!("/nodes?state={}", state.name()),
+        PageTarget::Nodes { state, driver: Some(driver) } => {
             format!("/nodes?state={}&driver={}", state.name(), encode(driver.as_str()))
         }
-        Target::Volumes { state } => format!("/volumes?state={}", encode(state)),
+        PageTarget::Volumes { state } => format!("/volumes?state={}", encode(state)),
     }
 }
 
@@ -71,11 +82,10 @@ mod tests {
     #[test]
     fn whatever_is_in_a_name_is_one_part_of_an_address() {
         let driver = "d.example".parse().unwrap();
-        assert_eq!(
-            volume(&driver, "a/b?c#d e&\"<"),
-            "/volume/d.example/a%2Fb%3Fc%23d%20e%26%22%3C"
-        );
-        assert_eq!(claim("shop", "data-0"), "/claim/shop/data-0");
+        let target = PageTarget::Volume { driver, id: "a/b?c#d e&\"<".into() };
+        assert_eq!(address(&target), "/volume/d.example/a%2Fb%3Fc%23d%20e%26%22%3C");
+        let shown = claim(&("shop".into(), "data<0".into())).into_string();
+        assert_eq!(shown, "<a href=\"/claim/shop/data%3C0\">shop/data&lt;0</a>");
     }
 
     #[test]

@@ -3,15 +3,16 @@
 //! The squares of a block are in the order of its `data-nodes`, by which the script finds them.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
+use std::fmt;
 
 use maud::{Markup, html};
 use percent_encoding::percent_decode_str;
 use proto::admin::view::{GroupValues, NodeCell, NodeState, Snapshot};
 use proto::host::plain;
+use serde::Deserialize;
 
 use super::link;
-use super::time::number;
+use super::parts::{badge, number};
 
 /// Squares in a row of a block.
 const ROW: usize = 10;
@@ -26,7 +27,8 @@ const SHOWN: [(usize, usize); 3] = [(300, 22), (2_000, 11), (usize::MAX, 6)];
 const GROUPS: usize = 300;
 
 /// What the nodes are grouped by.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(from = "String")]
 pub(crate) enum By {
     /// All together.
     #[default]
@@ -37,25 +39,29 @@ pub(crate) enum By {
     Key(String),
 }
 
-impl By {
-    /// Reads `driver` or `key:KEY`, whose key is written as a part of an address.
-    pub(crate) fn parse(text: &str) -> Self {
-        match (text, text.strip_prefix("key:")) {
-            ("driver", _) => Self::Driver,
-            (_, Some(key)) => Self::Key(percent_decode_str(key).decode_utf8_lossy().into()),
-            _ => Self::Nothing,
+/// Reads `driver` or `key:KEY`, whose key is written as a part of an address.
+impl From<String> for By {
+    fn from(text: String) -> Self {
+        match text.strip_prefix("key:") {
+            Some(key) => Self::Key(percent_decode_str(key).decode_utf8_lossy().into()),
+            None if text == "driver" => Self::Driver,
+            None => Self::Nothing,
         }
     }
+}
 
-    /// As it is read.
-    pub(crate) fn text(&self) -> String {
+/// As it is read.
+impl fmt::Display for By {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Nothing => String::new(),
-            Self::Driver => "driver".into(),
-            Self::Key(key) => format!("key:{}", link::encode(key)),
+            Self::Nothing => Ok(()),
+            Self::Driver => f.write_str("driver"),
+            Self::Key(key) => write!(f, "key:{}", link::encode(key)),
         }
     }
+}
 
+impl By {
     /// The key of a segment or label.
     pub(crate) fn key(&self) -> Option<&str> {
         match self {
@@ -65,11 +71,15 @@ impl By {
     }
 }
 
-/// The nodes by the name of their group, as places in the snapshot.
-fn groups(snapshot: &Snapshot, values: &GroupValues, by: &By) -> BTreeMap<String, Vec<usize>> {
-    let mut groups: BTreeMap<String, Vec<usize>> = BTreeMap::new();
-    for (place, node) in snapshot.nodes.iter().enumerate() {
-        let names: Vec<String> = match by {
+/// The nodes by the name of their group.
+fn groups<'a>(
+    snapshot: &'a Snapshot,
+    values: &GroupValues,
+    by: &By,
+) -> BTreeMap<String, Vec<&'a NodeCell>> {
+    let mut groups: BTreeMap<String, Vec<&NodeCell>> = BTreeMap::new();
+    for node in &snapshot.nodes {
+        let names = match by {
             By::Nothing => vec![String::new()],
             By::Driver if node.drivers.is_empty() => vec!["no driver".into()],
             By::Driver => node.drivers.iter().map(ToString::to_string).collect(),
@@ -79,7 +89,7 @@ fn groups(snapshot: &Snapshot, values: &GroupValues, by: &By) -> BTreeMap<String
             }
         };
         for name in names {
-            groups.entry(name).or_default().push(place);
+            groups.entry(name).or_default().push(node);
         }
     }
     groups
@@ -89,6 +99,8 @@ fn groups(snapshot: &Snapshot, values: &GroupValues, by: &By) -> BTreeMap<String
 pub(crate) fn map(snapshot: &Snapshot, values: &GroupValues, by: &By) -> Markup {
     let groups = groups(snapshot, values, by);
     let more = groups.len().saturating_sub(GROUPS);
+    let pitch = SHOWN.into_iter().find(|(most, _)| snapshot.nodes.len() <= *most);
+    let pitch = pitch.map_or(PITCH, |(_, pitch)| pitch);
     html! {
         div .bar {
             h2 #map-title { "All nodes" }
@@ -97,18 +109,26 @@ pub(crate) fn map(snapshot: &Snapshot, values: &GroupValues, by: &By) -> Markup 
         }
         div .map {
             @for (name, nodes) in groups.iter().take(GROUPS) {
-                (group(snapshot, name, nodes, shown(snapshot.nodes.len())))
+                div .group {
+                    @if !name.is_empty() {
+                        h3 { (name) " " span .muted { (number(nodes.len())) } }
+                    }
+                    div .blocks {
+                        @for nodes in nodes.chunks(BLOCK) { (block(nodes, pitch)) }
+                    }
+                }
             }
         }
         @if more > 0 {
             p .muted { "and " (number(more)) " more groups" }
         }
-        (legend())
+        ul .legend aria-label="Colours of the map" {
+            @for state in NodeState::ALL { li { (badge(state)) } }
+        }
     }
 }
 
 fn choice(values: &GroupValues, by: &By) -> Markup {
-    let text = by.text();
     html! {
         form .choice action="/" {
             label for="by" { "Grouped by" }
@@ -116,31 +136,12 @@ fn choice(values: &GroupValues, by: &By) -> Markup {
                 option value="" selected[*by == By::Nothing] { "nothing" }
                 option value="driver" selected[*by == By::Driver] { "driver" }
                 @for key in &values.keys {
-                    @let value = By::Key(key.clone()).text();
-                    option value=(value) selected[value == text] { (plain(key)) }
+                    option value=(By::Key(key.clone())) selected[by.key() == Some(key)] {
+                        (plain(key))
+                    }
                 }
             }
             button type="submit" { "Show" }
-        }
-    }
-}
-
-/// From one square to the next on the screen.
-fn shown(nodes: usize) -> usize {
-    let pitch = SHOWN.into_iter().find(|(most, _)| nodes <= *most);
-    pitch.map_or(PITCH, |(_, pitch)| pitch)
-}
-
-fn group(snapshot: &Snapshot, name: &str, places: &[usize], pitch: usize) -> Markup {
-    let nodes: Vec<_> = places.iter().filter_map(|place| snapshot.nodes.get(*place)).collect();
-    html! {
-        div .group {
-            @if !name.is_empty() {
-                h3 { (name) " " span .muted { (number(nodes.len())) } }
-            }
-            div .blocks {
-                @for block in nodes.chunks(BLOCK) { (self::block(block, pitch)) }
-            }
         }
     }
 }
@@ -149,30 +150,16 @@ fn block(nodes: &[&NodeCell], pitch: usize) -> Markup {
     let rows = nodes.len().div_ceil(ROW);
     let columns = nodes.len().min(ROW);
     let (width, height) = (columns * PITCH, rows * PITCH);
+    let names: Vec<_> = nodes.iter().map(|node| node.name.as_str()).collect();
     html! {
         svg role="img" viewBox={"0 0 " (width) " " (height)} width=(columns * pitch)
-            height=(rows * pitch) aria-label=(summary(nodes)) data-nodes=(names(nodes)) {
+            height=(rows * pitch) aria-label=(summary(nodes)) data-nodes=(names.join(" ")) {
             @for (place, node) in nodes.iter().enumerate() {
-                path .(node.state.name()) d=(square(place)) {}
+                @let (x, y) = (place % ROW * PITCH + 1, place / ROW * PITCH + 1);
+                path .(node.state.name()) d={"M" (x) " " (y) "h9v9h-9z"} {}
             }
         }
     }
-}
-
-fn square(place: usize) -> String {
-    let (x, y) = (place % ROW * PITCH + 1, place / ROW * PITCH + 1);
-    format!("M{x} {y}h9v9h-9z")
-}
-
-fn names(nodes: &[&NodeCell]) -> String {
-    let mut names = String::with_capacity(nodes.len() * 16);
-    for node in nodes {
-        if !names.is_empty() {
-            names.push(' ');
-        }
-        names.push_str(node.name.as_str());
-    }
-    names
 }
 
 /// A block in words.
@@ -181,31 +168,13 @@ fn summary(nodes: &[&NodeCell]) -> String {
     for node in nodes {
         *counts.entry(node.state).or_default() += 1;
     }
-    let mut summary = match nodes {
+    let which = match nodes {
         [] => String::new(),
-        [only] => format!("node {}:", only.name),
-        [first, .., last] => format!("nodes {} to {}:", first.name, last.name),
+        [only] => format!("node {}", only.name),
+        [first, .., last] => format!("nodes {} to {}", first.name, last.name),
     };
-    for (state, count) in counts {
-        // Writing to a String cannot fail.
-        let _ = write!(summary, " {count} {},", state.label());
-    }
-    summary.trim_end_matches(',').to_owned()
-}
-
-fn legend() -> Markup {
-    html! {
-        ul .legend aria-label="Colours of the map" {
-            @for state in NodeState::ALL {
-                li {
-                    svg viewBox="0 0 11 11" width="11" height="11" aria-hidden="true" {
-                        path .(state.name()) d="M1 1h9v9h-9z" {}
-                    }
-                    (state.label())
-                }
-            }
-        }
-    }
+    let counts = counts.into_iter().map(|(state, count)| format!("{count} {}", state.label()));
+    format!("{which}: {}", counts.collect::<Vec<_>>().join(", "))
 }
 
 #[cfg(test)]
@@ -239,14 +208,18 @@ mod tests {
         let zones = zones.map(|(node, zone)| (node.parse().unwrap(), zone.to_owned()));
         let values = GroupValues { keys: vec!["zone".into()], values: zones.into() };
         let named = |by: &str| {
-            let groups = groups(&fleet, &values, &By::parse(by));
-            groups.into_iter().map(|(name, nodes)| format!("{name}={nodes:?}")).collect::<Vec<_>>()
+            let groups = groups(&fleet, &values, &By::from(by.to_owned()));
+            let names = |nodes: Vec<&NodeCell>| {
+                nodes.iter().map(|node| node.name.as_str()).collect::<String>()
+            };
+            let named = groups.into_iter().map(|(name, nodes)| format!("{name}={}", names(nodes)));
+            named.collect::<Vec<_>>()
         };
-        assert_eq!(named(""), ["=[0, 1, 2]"]);
-        assert_eq!(named("driver"), ["d.example=[0, 1]", "no driver=[2]"]);
-        assert_eq!(named("key:zone"), ["\\u{1b}y=[1]", "no value=[2]", "x=[0]"]);
+        assert_eq!(named(""), ["=abc"]);
+        assert_eq!(named("driver"), ["d.example=ab", "no driver=c"]);
+        assert_eq!(named("key:zone"), ["\\u{1b}y=b", "no value=c", "x=a"]);
         for by in ["", "driver", "key:zone", "key:a%1Bb%2Fc"] {
-            assert_eq!(By::parse(by).text(), by);
+            assert_eq!(By::from(by.to_owned()).to_string(), by);
         }
     }
 }

@@ -4,21 +4,14 @@
 //! mark of direction reaches a browser.
 
 pub(crate) mod calls;
-pub(crate) mod certificates;
-pub(crate) mod find;
 pub(crate) mod frame;
 pub(crate) mod link;
-pub(crate) mod login;
+pub(crate) mod lists;
 pub(crate) mod map;
 pub(crate) mod node;
-pub(crate) mod nodes;
 pub(crate) mod overview;
-pub(crate) mod replicas;
+mod parts;
 pub(crate) mod subject;
-pub(crate) mod time;
-pub(crate) mod timeline;
-pub(crate) mod volumes;
-pub(crate) mod words;
 pub(crate) mod wrong;
 
 #[cfg(test)]
@@ -26,7 +19,7 @@ pub(crate) mod tests {
     use std::sync::Arc;
 
     use proto::admin::view::{
-        NodeCell, NodeState, Problem, ReplicaCell, Severity, Snapshot, Target,
+        NodeCell, NodeState, PageTarget, Problem, ReplicaCell, Severity, Snapshot,
     };
 
     /// A node of one driver.
@@ -49,8 +42,9 @@ pub(crate) mod tests {
 
     /// A row about so many nodes.
     pub(crate) fn problem(text: &str, count: usize) -> Problem {
-        let place =
-            |number| (format!("n{number}"), Target::Node(format!("n{number}").parse().unwrap()));
+        let place = |number| {
+            (format!("n{number}"), PageTarget::Node(format!("n{number}").parse().unwrap()))
+        };
         Problem {
             severity: Severity::Fault,
             text: text.into(),
@@ -59,7 +53,7 @@ pub(crate) mod tests {
             latest: Some(1_000),
             count,
             places: (0..count.min(3)).map(place).collect(),
-            all: (count > 3).then_some(Target::Nodes { state: NodeState::Away, driver: None }),
+            all: (count > 3).then_some(PageTarget::Nodes { state: NodeState::Away, driver: None }),
         }
     }
 

@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use maud::{Markup, html};
 use proto::admin::cells::{age, ending};
-use proto::admin::view::{NodeCell, NodeFacts, NodePage, VolumeFacts};
+use proto::admin::view::{NodeCell, NodeDetails, NodePage, VolumeDetails};
 use proto::host::plain;
 
 use super::link;
-use super::nodes::badge;
+use super::parts::Column::Text;
+use super::parts::{badge, facts, number, section, since, table};
 use super::subject;
-use super::time::{number, since};
-use super::timeline::moments;
+use super::subject::moments;
 
 /// A node.
 pub(crate) fn node(cell: &NodeCell, page: &NodePage, now: u64) -> Markup {
@@ -24,57 +24,43 @@ pub(crate) fn node(cell: &NodeCell, page: &NodePage, now: u64) -> Markup {
         }
         (subject::explanation(&page.explanation))
         div .columns {
-            section aria-labelledby="facts-title" {
-                h2 #facts-title { "What is known of it" }
-                (list(cell, &page.facts, now))
-            }
-            section aria-labelledby="drivers-title" {
-                h2 #drivers-title { "Its drivers" }
-                (drivers(&page.facts))
-            }
+            (section("facts-title", "What is known of it", known(cell, &page.facts, now)))
+            (section("drivers-title", "Its drivers", drivers(&page.facts)))
         }
-        section aria-labelledby="volumes-title" {
-            h2 #volumes-title { "Its volumes" }
-            (volumes(page))
-        }
-        section aria-labelledby="calls-title" {
-            h2 #calls-title { "The last calls there" }
-            (moments(&page.calls, now))
-        }
+        (section("volumes-title", "Its volumes", volumes(page)))
+        (section("calls-title", "The last calls there", moments(&page.calls, now)))
     }
 }
 
-fn list(cell: &NodeCell, view: &NodeFacts, now: u64) -> Markup {
-    html! {
-        dl {
-            dt { "first linked" } dd { (since(view.since_ms, now)) " ago" }
-            @if let Some(version) = &view.version { dt { "csi-edge" } dd { (plain(version)) } }
-            @if let Some(transport) = &view.transport { dt { "transport" } dd { (transport) } }
-            @if let Some(address) = &view.address { dt { "address" } dd { (address) } }
-            @if let Some(end) = cell.ends {
-                dt { "certificate" } dd { (ending(end, now)) }
-            }
-            @if let Some(removed) = view.removed_ms {
-                dt { "removed" } dd { (since(removed, now)) " ago" }
-            }
-            @if let Some(revoked) = view.revoked_ms {
-                dt { "revoked" } dd { (since(revoked, now)) " ago" }
-            }
-            @if view.not_taken > 0 {
-                dt { "not taken" } dd { (view.not_taken) " direct volumes" }
-            }
-            @for apart in &view.set_apart {
-                dt { "set apart" }
-                dd {
-                    @if let Some(driver) = &apart.driver { "for " (driver) ": " }
-                    (plain(&apart.why)) ", for " (since(apart.since_ms, now))
-                }
-            }
-        }
-    }
+fn known(cell: &NodeCell, view: &NodeDetails, now: u64) -> Markup {
+    let ago = |moment| html! { (since(moment, now)) " ago" };
+    let not_taken = Some(view.not_taken).filter(|count| *count > 0);
+    let apart = view.set_apart.iter().map(|apart| {
+        let fact = html! {
+            @if let Some(driver) = &apart.driver { "for " (driver) ": " }
+            (plain(&apart.why)) ", for " (since(apart.since_ms, now))
+        };
+        ("set apart", Some(fact))
+    });
+    let all = [
+        ("first linked", Some(ago(view.since_ms))),
+        ("csi-edge", said(view.version.as_deref())),
+        ("transport", said(view.transport.as_deref())),
+        ("address", said(view.address.as_deref())),
+        ("certificate", cell.ends.map(|end| html! { (ending(end, now)) })),
+        ("removed", view.removed_ms.map(ago)),
+        ("revoked", view.revoked_ms.map(ago)),
+        ("not taken", not_taken.map(|count| html! { (count) " direct volumes" })),
+    ];
+    facts(all.into_iter().chain(apart))
 }
 
-fn drivers(view: &NodeFacts) -> Markup {
+/// What a peer says.
+fn said(text: Option<&str>) -> Option<Markup> {
+    text.map(|text| html! { (plain(text)) })
+}
+
+fn drivers(view: &NodeDetails) -> Markup {
     html! {
         @if view.drivers.is_empty() && view.unserved.is_empty() {
             p .muted { "It has none." }
@@ -82,7 +68,7 @@ fn drivers(view: &NodeFacts) -> Markup {
             ul .plain {
                 @for (driver, health) in &view.drivers {
                     li {
-                        a href=(link::driver(driver)) { (driver) }
+                        (link::driver(driver))
                         @if let Some(health) = health {
                             " " span .outcome .up[health.is_up()] { (health.state) }
                             " for " (age(Duration::from_secs(health.for_s)))
@@ -99,105 +85,62 @@ fn drivers(view: &NodeFacts) -> Markup {
 }
 
 fn volumes(page: &NodePage) -> Markup {
-    let volumes = &page.volumes;
+    let columns = [Text("volume"), Text("driver"), Text("claim"), Text("state")];
+    let rows = page.volumes.iter().map(|volume| {
+        [
+            link::volume(&volume.driver, &volume.id),
+            html! { (volume.driver) },
+            html! { @if let Some(claim) = &volume.claim { (link::claim(claim)) } },
+            html! { (volume.state) },
+        ]
+    });
     html! {
-        @if volumes.is_empty() {
+        @if page.volumes.is_empty() {
             p .muted { "It has none." }
         } @else {
-            div .scroll tabindex="0" role="region" aria-label="Volumes" {
-                table {
-                    thead {
-                        tr {
-                            th scope="col" { "volume" }
-                            th scope="col" { "driver" }
-                            th scope="col" { "claim" }
-                            th scope="col" { "state" }
-                        }
-                    }
-                    tbody { @for volume in volumes { (row(volume)) } }
-                }
-            }
+            (table("Volumes", columns, rows))
             @if page.has_more {
-                p .muted { "The first " (number(volumes.len())) "; `csi-cloud volumes` shows all." }
-            }
-        }
-    }
-}
-
-/// A volume in a table.
-fn row(volume: &VolumeFacts) -> Markup {
-    html! {
-        tr {
-            th scope="row" {
-                a href=(link::volume(&volume.driver, &volume.id)) {
-                    (link::short(&plain(&volume.id)))
+                p .muted {
+                    "The first " (number(page.volumes.len())) "; `csi-cloud volumes` shows all."
                 }
             }
-            td { (volume.driver) }
-            td {
-                @if let Some((namespace, name)) = claim(volume) {
-                    a href=(link::claim(namespace, name)) { (plain(namespace)) "/" (plain(name)) }
-                }
-            }
-            td { (volume.state) }
         }
     }
 }
 
 /// What is known of a volume.
-pub(crate) fn volume(volume: &VolumeFacts, now: u64) -> Markup {
-    html! {
-        section aria-labelledby="facts-title" {
-            h2 #facts-title { "What is known of it" }
-            dl {
-                dt { "node" } dd { a href=(link::node(&volume.node)) { (volume.node) } }
-                dt { "driver" } dd { a href=(link::driver(&volume.driver)) { (volume.driver) } }
-                @if let Some((namespace, name)) = claim(volume) {
-                    dt { "claim" }
-                    dd {
-                        a href=(link::claim(namespace, name)) {
-                            (plain(namespace)) "/" (plain(name))
-                        }
-                    }
-                }
-                @if let Some(name) = &volume.persistent_volume {
-                    dt { "PersistentVolume" } dd { (plain(name)) }
-                }
-                @if let Some(bytes) = volume.capacity_bytes {
-                    dt { "size" } dd { (size(bytes)) }
-                }
-                @if !volume.published.is_empty() {
-                    dt { "attached to" } dd { (plain(&volume.published.join(", "))) }
-                }
-                dt { "state" } dd { (volume.state) }
-                dt { "known" } dd { "for " (since(volume.since_ms, now)) }
-            }
-        }
-    }
-}
-
-/// The namespace and name of its claim.
-fn claim(volume: &VolumeFacts) -> Option<(&str, &str)> {
-    volume.claim.as_ref().map(|(namespace, name)| (&**namespace, &**name))
+pub(crate) fn volume(volume: &VolumeDetails, now: u64) -> Markup {
+    let published = Some(volume.published.join(", ")).filter(|nodes| !nodes.is_empty());
+    let all = [
+        ("node", Some(link::node(&volume.node))),
+        ("driver", Some(link::driver(&volume.driver))),
+        ("claim", volume.claim.as_ref().map(link::claim)),
+        ("PersistentVolume", said(volume.persistent_volume.as_deref())),
+        ("size", volume.capacity_bytes.map(|bytes| html! { (size(bytes)) })),
+        ("attached to", said(published.as_deref())),
+        ("state", said(Some(&volume.state))),
+        ("known", Some(html! { "for " (since(volume.since_ms, now)) })),
+    ];
+    section("facts-title", "What is known of it", facts(all))
 }
 
 /// A size in the largest unit in which it is whole.
 fn size(bytes: i64) -> String {
-    let units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
     let mut left = bytes;
-    let mut unit = 0;
-    while left != 0 && left % 1024 == 0 && unit + 1 < units.len() {
+    let mut units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"].into_iter();
+    let mut unit = units.next();
+    while left != 0 && left % 1024 == 0 && units.len() > 0 {
         left /= 1024;
-        unit += 1;
+        unit = units.next();
     }
-    format!("{left} {}", units.get(unit).copied().unwrap_or_default())
+    format!("{left} {}", unit.unwrap_or_default())
 }
 
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
 
-    use proto::admin::view::{DriverHealth, Explanation, NodeState};
+    use proto::admin::view::{ExplainAnswer, HealthDetails, NodeState};
 
     use super::*;
     use crate::views::tests::node as cell;
@@ -211,16 +154,16 @@ mod tests {
     #[test]
     fn what_a_peer_says_is_escaped() {
         let driver = "d.example".parse().unwrap();
-        let health = DriverHealth { state: "failing".into(), for_s: 9, why: "<i>\u{7}".into() };
-        let facts = NodeFacts {
+        let health = HealthDetails { state: "failing".into(), for_s: 9, why: "<i>\u{7}".into() };
+        let facts = NodeDetails {
             version: Some("0.1.0\u{1b}".into()),
             drivers: BTreeMap::from([(driver, Some(health))]),
             unserved: vec!["e.example".parse().unwrap()],
             not_taken: 3,
             since_ms: 1,
-            ..NodeFacts::default()
+            ..NodeDetails::default()
         };
-        let explanation = Explanation {
+        let explanation = ExplainAnswer {
             steps: Vec::new(),
             is_fine: false,
             text: "why".into(),

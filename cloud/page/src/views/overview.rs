@@ -1,23 +1,24 @@
 //! The first screen: how many nodes are how, what is wrong, calls and drivers, and the map.
 
 use maud::{Markup, PreEscaped, html};
-use proto::admin::view::{DriverCell, NodeState, Snapshot};
+use proto::admin::view::{NodeState, ReplicaCell, Several, Snapshot};
+use proto::host::plain;
 
 use super::link;
-use super::replicas;
-use super::time::{number, since};
-use super::words::many;
+use super::parts::Column::{Number, Text};
+use super::parts::{badge, number, since, table};
 use super::wrong;
 
-/// The parts of the first screen that change while it is shown, by the ids of their elements.
-pub(crate) fn regions(snapshot: &Snapshot) -> Vec<(&'static str, Markup)> {
-    let all = [
-        ("counts", Some(counts(snapshot))),
-        ("wrong", Some(wrong::first(snapshot))),
-        ("flight", Some(flight(snapshot))),
-        ("replicas", several(snapshot)),
-    ];
-    all.into_iter().filter_map(|(id, markup)| Some((id, markup?))).collect()
+/// A part of the first screen that changes while it is shown, by the id of its element; `None` if
+/// this fleet has none.
+pub(crate) fn region(id: &str, snapshot: &Snapshot) -> Option<Markup> {
+    Some(match id {
+        "counts" => counts(snapshot),
+        "wrong" => wrong::first(snapshot),
+        "flight" => flight(snapshot),
+        "replicas" => replicas(snapshot.several.as_ref()?, snapshot.at),
+        _ => return None,
+    })
 }
 
 /// The first screen. The map is rendered already.
@@ -29,34 +30,25 @@ pub(crate) fn overview(snapshot: &Snapshot, map: &str) -> Markup {
             section #wrong aria-labelledby="wrong-title" { (wrong::first(snapshot)) }
             section #flight aria-labelledby="flight-title" { (flight(snapshot)) }
         }
-        @if let Some(several) = several(snapshot) {
-            section #replicas aria-labelledby="replicas-title" { (several) }
+        // The csi-clouds that share the store.
+        @if let Some(replicas) = region("replicas", snapshot) {
+            section #replicas aria-labelledby="replicas-title" { (replicas) }
         }
         section #map aria-labelledby="map-title" { (PreEscaped(map)) }
     }
 }
 
-/// The csi-clouds that share the store; none if this one has it alone.
-fn several(snapshot: &Snapshot) -> Option<Markup> {
-    snapshot.several.as_ref().map(|several| replicas::replicas(several, snapshot.at))
-}
-
 fn counts(snapshot: &Snapshot) -> Markup {
     let counts = snapshot.counts();
-    let count = |state: NodeState| counts.get(&state).copied().unwrap_or_default();
-    let shown = |state: &NodeState| count(*state) > 0 || *state == NodeState::Linked;
     html! {
         ul .counts {
             li { a href="/nodes" { b { (number(snapshot.nodes.len())) } " " span { "nodes" } } }
-            @for state in NodeState::ALL.into_iter().filter(shown) {
-                li .(state.name()) {
-                    a href={"/nodes?state=" (state.name())} {
-                        b { (number(count(state))) } " "
-                        span {
-                            svg viewBox="0 0 11 11" width="11" height="11" aria-hidden="true" {
-                                path .(state.name()) d="M1 1h9v9h-9z" {}
-                            }
-                            (state.label())
+            @for state in NodeState::ALL {
+                @let count = counts.get(&state).copied().unwrap_or_default();
+                @if count > 0 || state == NodeState::Linked {
+                    li .(state.name()) {
+                        a href={"/nodes?state=" (state.name())} {
+                            b { (number(count)) } " " (badge(state))
                         }
                     }
                 }
@@ -67,6 +59,21 @@ fn counts(snapshot: &Snapshot) -> Markup {
 
 fn flight(snapshot: &Snapshot) -> Markup {
     let flight = &snapshot.in_flight;
+    let columns = [Text("driver"), Number("volumes"), Number("calls"), Number("failed")];
+    let rows = snapshot.drivers.iter().map(|driver| {
+        let named = html! {
+            (link::driver(&driver.name))
+            @if driver.intents > 0 {
+                p .note {
+                    (number(driver.intents))
+                    (if driver.intents == 1 { " create" } else { " creates" })
+                    " with an outcome that is not known yet"
+                }
+            }
+        };
+        let [calls, failed] = [driver.answered, driver.failed].map(|of| html! { (number(of)) });
+        [named, html! { (number(driver.homes)) }, calls, failed]
+    });
     html! {
         h2 #flight-title { "Calls and drivers" }
         p .flight {
@@ -77,41 +84,54 @@ fn flight(snapshot: &Snapshot) -> Markup {
                 ", the oldest for " (since(oldest, snapshot.at))
             }
         }
-        div .scroll tabindex="0" role="region" aria-label="Drivers" {
-            table {
-                thead {
-                    tr {
-                        th scope="col" { "driver" }
-                        th scope="col" .number { "volumes" }
-                        th scope="col" .number { "calls" }
-                        th scope="col" .number { "failed" }
-                    }
-                }
-                tbody {
-                    @for driver in &snapshot.drivers { (row(driver)) }
-                }
-            }
-        }
+        (table("Drivers", columns, rows))
     }
 }
 
-fn row(driver: &DriverCell) -> Markup {
-    let calls = |calls: u64| number(usize::try_from(calls).unwrap_or(usize::MAX));
+/// The csi-clouds that share a store: who leads, and how far each is.
+fn replicas(several: &Several, now: u64) -> Markup {
+    let leader = several.replicas.iter().find(|cell| cell.leads && !cell.this);
+    let columns = [
+        Text("name"),
+        Text("part"),
+        Text("since"),
+        Number("epoch"),
+        Number("commits behind"),
+        Text("version"),
+    ];
+    let rows = several.replicas.iter().map(|cell| {
+        [
+            html! { (plain(&cell.name)) @if cell.this { " (this one)" } },
+            html! { (part(cell)) },
+            html! { @if let Some(begun) = cell.since { (since(begun, now)) } },
+            html! { @if let Some(epoch) = cell.epoch { (epoch) } },
+            html! { @if cell.version.is_some() { (number(cell.lag)) } },
+            html! { @if let Some(version) = &cell.version { (plain(version)) } },
+        ]
+    });
     html! {
-        tr {
-            th scope="row" { a href=(link::driver(&driver.name)) { (driver.name) } }
-            td .number { (number(driver.homes)) }
-            td .number { (calls(driver.answered)) }
-            td .number { (calls(driver.failed)) }
+        h2 #replicas-title { "csi-clouds" }
+        @if several.is_old {
+            p .muted { "etcd does not answer; this is what it said last." }
         }
-        @if driver.intents > 0 {
-            tr .note {
-                td colspan="4" {
-                    (many(driver.intents, "create", "creates"))
-                    " with an outcome that is not known yet"
-                }
+        @if let Some(leader) = leader {
+            p {
+                "This page is of a csi-cloud that follows. All nodes link to "
+                (plain(&leader.name)) ", so they look away here: open the page there."
             }
         }
+        (table("csi-clouds with this store", columns, rows))
+    }
+}
+
+/// What it does, in a word or two.
+fn part(cell: &ReplicaCell) -> &'static str {
+    match (cell.version.is_some(), cell.leads, cell.drained) {
+        (false, _, _) => "not running",
+        (true, true, false) => "leads",
+        (true, true, true) => "leads, drained",
+        (true, false, true) => "drained",
+        (true, false, false) => "follows",
     }
 }
 
@@ -119,10 +139,10 @@ fn row(driver: &DriverCell) -> Markup {
 mod tests {
     use std::sync::Arc;
 
-    use proto::admin::view::{InFlight, Several};
+    use proto::admin::view::{DriverCell, InFlight};
 
     use super::*;
-    use crate::views::tests::fleet;
+    use crate::views::tests::{fleet, replica};
 
     #[test]
     fn counts_are_links_to_the_nodes_that_are_counted() {
@@ -148,9 +168,40 @@ mod tests {
         assert!(!shown.contains("replicas"), "with one csi-cloud there is nothing of it: {shown}");
         fleet.several = Some(Several::default());
         assert_eq!(overview(&fleet, "").into_string().matches("id=\"replicas\"").count(), 1);
-        assert_eq!(regions(&fleet).len(), 4);
+        assert!(region("replicas", &fleet).is_some() && region("map", &fleet).is_none());
         for part in ["2 hang", "the oldest for", "5\u{202f}000", "2 creates with", "<p>map</p>"] {
             assert!(shown.contains(part), "{part} is not in {shown}");
         }
+    }
+
+    #[test]
+    fn the_leader_and_those_that_are_behind_are_seen() {
+        let since = Some(1_000);
+        let a = ReplicaCell { leads: true, epoch: Some(7), this: true, since, ..replica("a") };
+        let b = ReplicaCell { lag: 1_234, ..replica("b\u{1b}") };
+        let gone = ReplicaCell { version: None, since: Some(60_000), ..replica("c") };
+        let cells = vec![a, b, gone];
+        let several = Several { replicas: cells, is_old: false };
+        let shown = replicas(&several, 61_000).into_string();
+        for part in [
+            "a (this one)</th><td>leads</td><td><time",
+            "<td class=\"number\">7</td>",
+            "b\\u{1b}</th><td>follows</td><td></td>",
+            "1\u{202f}234",
+            "<td>not running</td>",
+        ] {
+            assert!(shown.contains(part), "{part} is not in {shown}");
+        }
+        assert!(!shown.contains("etcd does not answer") && !shown.contains("open the page there"));
+        let old = Several { is_old: true, ..several };
+        assert!(replicas(&old, 61_000).into_string().contains("etcd does not answer"));
+    }
+
+    #[test]
+    fn a_page_of_a_follower_names_the_leader() {
+        let leader = ReplicaCell { leads: true, ..replica("a") };
+        let cells = [leader, ReplicaCell { this: true, ..replica("b") }];
+        let shown = replicas(&Several { replicas: cells.into(), is_old: false }, 0).into_string();
+        assert!(shown.contains("All nodes link to a, so they look away here"), "{shown}");
     }
 }

@@ -1,92 +1,139 @@
-//! What `explain` says of something, in its own words.
+//! What `explain` says of something, in its own words, and its life as a list of moments.
 
 use maud::{Markup, html};
-use proto::admin::view::{Explanation, Step};
+use proto::admin::view::{ExplainAnswer, MomentOutcome, PageTarget, Timeline, TimelineMoment};
 use proto::host::plain;
-use proto::names::{DriverName, NodeName};
 
 use super::link;
-use super::words::words;
+use super::parts::Column::Text;
+use super::parts::{date, section, since, table, words};
+
+/// What `explain` says of something, with its name above.
+pub(crate) fn headed(kind: &str, name: &str, said: &ExplainAnswer) -> Markup {
+    html! {
+        p .kind { (kind) }
+        h1 { (plain(name)) }
+        (explanation(said))
+    }
+}
 
 /// The verdict and the chain that led to it.
-pub(crate) fn explanation(explanation: &Explanation) -> Markup {
-    html! {
-        (verdict(explanation))
-        @if !explanation.steps.is_empty() {
-            section aria-labelledby="chain-title" {
-                h2 #chain-title { "How csi-cloud came to that" }
-                div .scroll tabindex="0" role="region" aria-label="The chain to its node" {
-                    table .chain {
-                        thead {
-                            tr {
-                                th scope="col" { "object" }
-                                th scope="col" { "state" }
-                                th scope="col" { "found" }
-                            }
-                        }
-                        tbody { @for step in &explanation.steps { (row(step)) } }
-                    }
-                }
+pub(super) fn explanation(said: &ExplainAnswer) -> Markup {
+    let class = if said.is_fine { "fine" } else { "fault" };
+    let columns = [Text("object"), Text("state"), Text("found")];
+    let rows = said.steps.iter().map(|step| {
+        let object = plain(&step.object);
+        let named = html! {
+            @match href(&step.object) {
+                Some(href) => a href=(href) { (object) },
+                None => (object),
             }
-        }
-    }
-}
-
-fn verdict(verdict: &Explanation) -> Markup {
-    let class = if verdict.is_fine { "fine" } else { "fault" };
+        };
+        [named, html! { (plain(&step.state)) }, words(&step.found)]
+    });
+    let chain = html! { div .chain { (table("The chain to its node", columns, rows)) } };
     html! {
         section #verdict .verdict .(class) aria-label="Verdict" {
-            p .what { (words(&verdict.text)) }
-            @if !verdict.next.is_empty() {
-                p .next { span .arrow aria-hidden="true" { "→ " } (words(&verdict.next)) }
-            }
+            p .what { (words(&said.text)) }
+            (next_step(&said.next))
+        }
+        @if !said.steps.is_empty() {
+            (section("chain-title", "How csi-cloud came to that", chain))
         }
     }
 }
 
-fn row(step: &Step) -> Markup {
-    let object = plain(&step.object);
+/// What to do next, if anything.
+pub(super) fn next_step(next: &str) -> Markup {
     html! {
-        tr {
-            th scope="row" {
-                @match href(&step.object) {
-                    Some(href) => a href=(href) { (object) },
-                    None => (object),
-                }
-            }
-            td { (plain(&step.state)) }
-            td { (words(&step.found)) }
+        @if !next.is_empty() {
+            p .next { span .arrow aria-hidden="true" { "→ " } (words(next)) }
         }
     }
 }
 
 /// The page of an object of the chain, if it has one.
 fn href(object: &str) -> Option<String> {
-    if let Some(node) = object.strip_prefix("node ") {
-        return Some(link::node(&node.parse::<NodeName>().ok()?));
+    let (kind, name) = object.split_once(' ')?;
+    let target = match kind {
+        "node" => PageTarget::Node(name.parse().ok()?),
+        "driver" => PageTarget::Driver(name.parse().ok()?),
+        "claim" => {
+            let (namespace, name) = name.split_once('/')?;
+            PageTarget::Claim { namespace: namespace.into(), name: name.into() }
+        }
+        "volume" => {
+            let (id, driver) = name.rsplit_once(" of ")?;
+            PageTarget::Volume { driver: driver.parse().ok()?, id: id.into() }
+        }
+        _ => return None,
+    };
+    Some(link::address(&target))
+}
+
+/// A life, the newest moment first, and what is not known of it.
+pub(crate) fn life(title: &str, life: &Timeline, now: u64) -> Markup {
+    section(
+        "life-title",
+        title,
+        html! {
+            (moments(&life.moments, now))
+            @if !life.unknown.is_empty() {
+                h3 { "What is not known" }
+                ul .unknown { @for line in &life.unknown { li { (line) } } }
+            }
+        },
+    )
+}
+
+/// Moments, of which the oldest is the first.
+pub(crate) fn moments(moments: &[TimelineMoment], now: u64) -> Markup {
+    html! {
+        @if moments.is_empty() {
+            p .muted { "No call is kept." }
+        } @else {
+            ol .timeline reversed {
+                @for moment in moments.iter().rev() { (row(moment, now)) }
+            }
+        }
     }
-    if let Some(claim) = object.strip_prefix("claim ") {
-        let (namespace, name) = claim.split_once('/')?;
-        return Some(link::claim(namespace, name));
+}
+
+fn row(moment: &TimelineMoment, now: u64) -> Markup {
+    let (class, word) = match &moment.outcome {
+        MomentOutcome::Recorded => ("recorded", None),
+        MomentOutcome::Done => ("done", Some("OK")),
+        MomentOutcome::Failed(code) => ("failed", Some(&**code)),
+        MomentOutcome::Runs(stage) => ("runs", Some(&**stage)),
+    };
+    html! {
+        li .(class) {
+            p .when { span .date { (date(moment.at)) } " " span .ago { (since(moment.at, now)) } }
+            p .what {
+                b { (moment.what) }
+                @if let Some(word) = word { " " span .outcome { (word) } }
+                @if let Some(node) = &moment.node {
+                    " at node " (link::node(node))
+                }
+            }
+            @if !moment.detail.is_empty() { p .detail { (moment.detail) } }
+        }
     }
-    if let Some(driver) = object.strip_prefix("driver ") {
-        return Some(link::driver(&driver.parse::<DriverName>().ok()?));
-    }
-    let (id, driver) = object.strip_prefix("volume ")?.rsplit_once(" of ")?;
-    Some(link::volume(&driver.parse::<DriverName>().ok()?, id))
 }
 
 #[cfg(test)]
 mod tests {
+    use proto::admin::view::ExplainStep;
+
     use super::*;
 
-    fn step(object: &str) -> Step {
-        Step { object: object.into(), state: "bad\u{202e}".into(), found: "<b>".into() }
+    fn step(object: &str) -> ExplainStep {
+        ExplainStep { object: object.into(), state: "bad\u{202e}".into(), found: "<b>".into() }
     }
 
     #[test]
     fn the_words_are_those_of_explain_and_escaped() {
-        let shown = explanation(&Explanation {
+        let shown = explanation(&ExplainAnswer {
             steps: vec![step("claim shop/data"), step("scheduler")],
             is_fine: false,
             text: "node n1 is away".into(),
@@ -109,5 +156,32 @@ mod tests {
         for other in ["driver d.example at node n1", "scheduler", "node a b", "claim x"] {
             assert_eq!(href(other), None, "{other}");
         }
+    }
+
+    #[test]
+    fn the_newest_moment_is_the_first_and_texts_are_escaped() {
+        let moment = |at, outcome, detail: &str| TimelineMoment {
+            at,
+            what: format!("call {at}"),
+            outcome,
+            node: "n1".parse().ok(),
+            detail: detail.into(),
+        };
+        let life = Timeline {
+            moments: vec![
+                moment(1_000, MomentOutcome::Done, ""),
+                moment(
+                    2_000,
+                    MomentOutcome::Failed("INTERNAL".into()),
+                    "<script>alert(1)</script>",
+                ),
+            ],
+            unknown: vec!["much".into()],
+        };
+        let shown = self::life("Its life", &life, 3_000).into_string();
+        assert!(shown.find("call 2000") < shown.find("call 1000"), "{shown}");
+        assert!(shown.contains("&lt;script&gt;") && !shown.contains("<script>"), "{shown}");
+        assert!(shown.contains("class=\"outcome\">INTERNAL<") && shown.contains("much"));
+        assert!(moments(&[], 1).into_string().contains("No call"));
     }
 }

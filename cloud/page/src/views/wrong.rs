@@ -5,8 +5,8 @@ use proto::admin::view::{Problem, Severity, Snapshot};
 use proto::host::plain;
 
 use super::link;
-use super::time::{number, since};
-use super::words::words;
+use super::parts::{number, since, words};
+use super::subject::next_step;
 
 /// Rows on the first screen.
 const FIRST: usize = 6;
@@ -14,7 +14,7 @@ const FIRST: usize = 6;
 const MOST: usize = 200;
 
 /// The first rows, for the first screen.
-pub(crate) fn first(snapshot: &Snapshot) -> Markup {
+pub(super) fn first(snapshot: &Snapshot) -> Markup {
     let more = snapshot.problems.len().saturating_sub(FIRST);
     html! {
         h2 #wrong-title { "What is wrong now" }
@@ -60,16 +60,14 @@ fn row(problem: &Problem, now: u64) -> Markup {
                     "for " @if problem.count > 1 { "up to " } (since(moment, now))
                 }
             }
-            @if !problem.next.is_empty() {
-                p .next { span .arrow aria-hidden="true" { "→ " } (words(&problem.next)) }
-            }
+            (next_step(&problem.next))
             p .places {
                 @for (at, (label, target)) in problem.places.iter().enumerate() {
                     @if at > 0 { ", " }
-                    a href=(link::target(target)) { (link::short(&plain(label))) }
+                    a href=(link::address(target)) { (link::short(&plain(label))) }
                 }
                 @if let Some(all) = &problem.all {
-                    ", " a href=(link::target(all)) { "all " (number(problem.count)) }
+                    ", " a href=(link::address(all)) { "all " (number(problem.count)) }
                 }
             }
         }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::fleet::{DriverHealth, Target};
+use super::fleet::{HealthDetails, PageTarget};
 use super::node_state::NodeState;
 use crate::names::{DriverName, NodeName};
 
@@ -45,7 +45,7 @@ pub struct GroupsOf {
 /// Asks for an explanation.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum Subject {
+pub enum ExplainQuery {
     /// Of a driver.
     Driver(DriverName),
     /// Of a pod, as `NAMESPACE/NAME`.
@@ -56,9 +56,9 @@ pub enum Subject {
 
 /// What `explain` says of something.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Explanation {
+pub struct ExplainAnswer {
     /// The chain from what was asked about to its node.
-    pub steps: Vec<Step>,
+    pub steps: Vec<ExplainStep>,
     /// True if nothing is wrong.
     pub is_fine: bool,
     /// The verdict, in one sentence.
@@ -69,7 +69,7 @@ pub struct Explanation {
 
 /// One link of the chain.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Step {
+pub struct ExplainStep {
     /// The object: `claim shop/data`.
     pub object: String,
     /// Its state, in a word or two.
@@ -82,20 +82,20 @@ pub struct Step {
 #[derive(Debug, Serialize, Deserialize)]
 pub struct NodePage {
     /// What is known of it.
-    pub facts: NodeFacts,
+    pub facts: NodeDetails,
     /// What `explain` says of it.
-    pub explanation: Explanation,
+    pub explanation: ExplainAnswer,
     /// The first of its volumes.
-    pub volumes: Vec<VolumeFacts>,
+    pub volumes: Vec<VolumeDetails>,
     /// Whether it has more.
     pub has_more: bool,
     /// The last calls there, the oldest first.
-    pub calls: Vec<Moment>,
+    pub calls: Vec<TimelineMoment>,
 }
 
 /// What is known of a node.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct NodeFacts {
+pub struct NodeDetails {
     /// The time at which it first linked, in ms since 1970.
     pub since_ms: u64,
     /// `wss` or `quic`.
@@ -105,7 +105,7 @@ pub struct NodeFacts {
     /// The version of csi-edge.
     pub version: Option<String>,
     /// Its drivers, with their health as far as it is known.
-    pub drivers: BTreeMap<DriverName, Option<DriverHealth>>,
+    pub drivers: BTreeMap<DriverName, Option<HealthDetails>>,
     /// Drivers that it names and that have no front.
     pub unserved: Vec<DriverName>,
     /// Direct volumes there that no runtime took.
@@ -115,14 +115,16 @@ pub struct NodeFacts {
     /// The time at which its certificates were revoked, in ms since 1970.
     pub revoked_ms: Option<u64>,
     /// The reasons why it is set apart.
-    pub set_apart: Vec<SetApart>,
+    pub set_apart: Vec<SetApartDetails>,
 }
 
 /// A reason for which a node is set apart.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SetApart {
+pub struct SetApartDetails {
     /// The driver for which it is set apart; `None` for all.
     pub driver: Option<DriverName>,
+    /// The kind of the reason, for programs.
+    pub reason: String,
     /// The reason, for people.
     pub why: String,
     /// Its begin, in ms since 1970.
@@ -131,7 +133,7 @@ pub struct SetApart {
 
 /// A volume.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct VolumeFacts {
+pub struct VolumeDetails {
     /// Its id.
     pub id: String,
     /// Its driver.
@@ -160,9 +162,9 @@ pub struct VolumePage {
     /// Its id, if it was asked for by the name under which it was made.
     pub id: String,
     /// What is known of it; `None` if it has no home.
-    pub facts: Option<VolumeFacts>,
+    pub facts: Option<VolumeDetails>,
     /// What `explain` says of it.
-    pub explanation: Explanation,
+    pub explanation: ExplainAnswer,
     /// Its life.
     pub life: Timeline,
 }
@@ -171,7 +173,7 @@ pub struct VolumePage {
 #[derive(Debug, Serialize, Deserialize)]
 pub struct ClaimPage {
     /// What `explain` says of it.
-    pub explanation: Explanation,
+    pub explanation: ExplainAnswer,
     /// Its volume, or the name under which one is to be made, as far as it is known.
     pub volume: Option<VolumeOf>,
     /// The life of that volume.
@@ -182,20 +184,20 @@ pub struct ClaimPage {
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Timeline {
     /// What is known, the oldest first.
-    pub moments: Vec<Moment>,
+    pub moments: Vec<TimelineMoment>,
     /// What is not known.
     pub unknown: Vec<String>,
 }
 
 /// A moment of it.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Moment {
+pub struct TimelineMoment {
     /// The time, in ms since 1970.
     pub at: u64,
     /// What happened.
     pub what: String,
     /// How it ended.
-    pub outcome: Outcome,
+    pub outcome: MomentOutcome,
     /// The node at which it happened.
     pub node: Option<NodeName>,
     /// More of it.
@@ -205,7 +207,7 @@ pub struct Moment {
 /// How a moment ended.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Outcome {
+pub enum MomentOutcome {
     /// It is a record of csi-cloud.
     Recorded,
     /// A call was carried out.
@@ -218,7 +220,7 @@ pub enum Outcome {
 
 /// Calls in flight, and those that ended.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub struct Calls {
+pub struct CallsPage {
     /// The oldest calls in flight, the oldest first.
     pub running: Vec<CallRow>,
     /// The number of ended calls that are kept.
@@ -226,7 +228,7 @@ pub struct Calls {
     /// The latencies of those, by RPC.
     pub latencies: BTreeMap<String, Latency>,
     /// The last that failed, the oldest first.
-    pub failures: Vec<Moment>,
+    pub failures: Vec<TimelineMoment>,
 }
 
 /// A call in flight.
@@ -272,7 +274,7 @@ pub struct Found {
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hit {
     /// The thing.
-    pub target: Target,
+    pub target: PageTarget,
     /// Its name.
     pub label: String,
     /// Its state, if it is a node.

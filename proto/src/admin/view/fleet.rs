@@ -2,10 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use super::node_state::NodeState;
+use crate::admin::cells::age;
 use crate::names::{DriverName, NodeName};
 
 /// The fleet at one moment.
@@ -28,7 +30,7 @@ pub struct Snapshot {
     /// The csi-clouds that share the store; `None` if this one has it alone.
     pub several: Option<Several>,
     /// Volumes in trouble.
-    pub troubled: Vec<Troubled>,
+    pub troubled: Vec<TroubledVolume>,
 }
 
 /// A node.
@@ -65,7 +67,7 @@ pub struct DriverCell {
 
 /// The health of a driver at a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DriverHealth {
+pub struct HealthDetails {
     /// `up`, `starting`, `gone` or `failing`.
     pub state: String,
     /// The time in this state, in s.
@@ -120,7 +122,7 @@ pub struct ReplicaCell {
 /// A page about something.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Target {
+pub enum PageTarget {
     /// The first screen.
     Overview,
     /// The certificates.
@@ -185,14 +187,14 @@ pub struct Problem {
     /// The number of its places.
     pub count: usize,
     /// The first places: what is shown, and its page.
-    pub places: Vec<(String, Target)>,
+    pub places: Vec<(String, PageTarget)>,
     /// The list of all places, if there are more than are named.
-    pub all: Option<Target>,
+    pub all: Option<PageTarget>,
 }
 
 /// A volume in trouble.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Troubled {
+pub struct TroubledVolume {
     /// Its driver.
     pub driver: DriverName,
     /// True for a volume; false for a snapshot or a group.
@@ -247,7 +249,7 @@ pub struct FleetChange {
     pub several: Option<Several>,
     /// All volumes in trouble.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub troubled: Option<Vec<Troubled>>,
+    pub troubled: Option<Vec<TroubledVolume>>,
     /// Ids, names and nodes about which calls began or ended.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub subjects: BTreeSet<String>,
@@ -366,10 +368,17 @@ pub fn near(one: Option<u64>, other: Option<u64>) -> bool {
     }
 }
 
-impl DriverHealth {
+impl HealthDetails {
     /// True if new volumes may go to it.
     pub fn is_up(&self) -> bool {
         self.state == "up"
+    }
+
+    /// For people.
+    pub fn text(&self) -> String {
+        let Self { state, for_s, why } = self;
+        let lasts = age(Duration::from_secs(*for_s));
+        format!("{state} for {lasts}{}{why}", if why.is_empty() { "" } else { ": " })
     }
 }
 
@@ -396,7 +405,7 @@ mod tests {
             since: Some(since),
             latest: Some(since),
             count: 1,
-            places: vec![("a".into(), Target::Node("a".parse().unwrap()))],
+            places: vec![("a".into(), PageTarget::Node("a".parse().unwrap()))],
             all: None,
         }
     }

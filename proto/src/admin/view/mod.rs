@@ -13,19 +13,19 @@ mod fleet;
 mod node_state;
 
 pub use answers::{
-    CallRow, Calls, ClaimPage, Explanation, Found, GroupValues, GroupsOf, Hit, Latency, Moment,
-    NodeFacts, NodeOf, NodePage, Outcome, SetApart, Step, Subject, TextOf, Timeline, VolumeFacts,
-    VolumeOf, VolumePage,
+    CallRow, CallsPage, ClaimPage, ExplainAnswer, ExplainQuery, ExplainStep, Found, GroupValues,
+    GroupsOf, Hit, Latency, MomentOutcome, NodeDetails, NodeOf, NodePage, SetApartDetails, TextOf,
+    Timeline, TimelineMoment, VolumeDetails, VolumeOf, VolumePage,
 };
 pub use fleet::{
-    DriverCell, DriverHealth, FleetChange, FleetMessage, InFlight, NodeCell, Problem, ReplicaCell,
-    Several, Severity, Snapshot, Target, Troubled, near,
+    DriverCell, FleetChange, FleetMessage, HealthDetails, InFlight, NodeCell, PageTarget, Problem,
+    ReplicaCell, Several, Severity, Snapshot, TroubledVolume, near,
 };
 pub use node_state::NodeState;
 
 /// The path of the stream of [`FleetMessage`].
 pub const WATCH: &str = "/view/watch";
-/// Explains a [`Subject`]: [`Explanation`].
+/// Explains a [`ExplainQuery`]: [`ExplainAnswer`].
 pub const EXPLAIN: &str = "/view/explain";
 /// One node, [`NodeOf`]: [`NodePage`].
 pub const NODE: &str = "/view/node";
@@ -33,7 +33,7 @@ pub const NODE: &str = "/view/node";
 pub const VOLUME: &str = "/view/volume";
 /// One claim, [`TextOf`] with `NAMESPACE/NAME`: [`ClaimPage`].
 pub const CLAIM: &str = "/view/claim";
-/// Calls in flight and calls that ended: [`Calls`].
+/// Calls in flight and calls that ended: [`CallsPage`].
 pub const CALLS: &str = "/view/calls";
 /// What has a name, [`TextOf`]: [`Found`].
 pub const FIND: &str = "/view/find";
