@@ -94,8 +94,9 @@ impl At {
 fn only(found: Vec<PathBuf>) -> anyhow::Result<PathBuf> {
     let mut found = found.into_iter();
     let first = found.next().context(
-        "the state directory of csi-edge is not known: neither /etc/edge-csi/edge.toml is there, nor \
-         run/NODE/state here; name the configuration with --config, or the directory with --state",
+        "the state directory of csi-edge is not known: neither /etc/edge-csi/edge.toml is there, \
+         nor run/NODE/state here; name the configuration with --config, or the directory with \
+         --state",
     )?;
     let others: Vec<_> = found.map(|state| state.display().to_string()).collect();
     if !others.is_empty() {
