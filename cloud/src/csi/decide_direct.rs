@@ -16,7 +16,7 @@ use crate::rewrite::direct::{check_create, out_of};
 use crate::state::store::writer::Store;
 
 /// A create whose class left open whether its volume is direct, with the decision.
-pub(super) struct Decided {
+pub(super) struct DirectDecision {
     pub(super) is_direct: bool,
     /// Our parameters, as of a class that says so itself.
     pub(super) parameters: BTreeMap<String, String>,
@@ -33,7 +33,7 @@ pub(super) fn decide(
     store: &Store,
     name: &Id,
     call: &CallRequest,
-) -> Result<Option<Decided>, Error> {
+) -> Result<Option<DirectDecision>, Error> {
     if !direct::is_auto(&call.extracted.parameters) {
         return Ok(None);
     }
@@ -46,7 +46,7 @@ pub(super) fn decide(
     check_create(&call.message, &parameters)?;
     let edited = out_of(call.method, call.for_driver.clone(), &parameters);
     let for_driver = edited.map_err(|error| call.malformed(error))?;
-    Ok(Some(Decided { is_direct, parameters, for_driver }))
+    Ok(Some(DirectDecision { is_direct, parameters, for_driver }))
 }
 
 /// Decides by the RuntimeClass of the pods that use the claim.
