@@ -29,7 +29,7 @@ pub const QEMU: &str = "qemu-system-x86_64";
 /// emulation may.
 const UP: [Duration; 2] = [Duration::from_secs(25), Duration::from_secs(150)];
 /// How long a guest may take for a question.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(180);
 /// How much of the console an error shows, in bytes.
 const TAIL: usize = 1500;
 /// A guest's memory, in MiB.
