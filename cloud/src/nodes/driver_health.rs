@@ -154,9 +154,7 @@ impl ReportedHealth {
 
     /// True if a driver is up. Before the edge has said anything, it counts as up.
     pub(super) fn is_up(&self, driver: &DriverName) -> bool {
-        let report = self.lock();
-        let is_up = |report: &HealthReport| report.of(driver).is_some_and(DriverHealth::is_up);
-        report.as_ref().is_none_or(is_up)
+        !matches!(self.status(driver), DriverStatus::Down(_))
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<HealthReport>> {
