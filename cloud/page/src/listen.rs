@@ -240,6 +240,6 @@ where
         ended = connection.as_mut() => return ended,
         () = over => connection.as_mut().graceful_shutdown(),
     }
-    // A peer that sends PINGs would stay for ever.
+    // A peer that sends PINGs would never be closed.
     timeout(STRANGER, connection).await.unwrap_or(Ok(()))
 }

@@ -123,7 +123,7 @@ pub(crate) fn away() -> Markup {
     bare("csi-cloud is away", &main)
 }
 
-/// What a page has that is not there.
+/// The content of a page for an object that does not exist.
 pub(crate) fn not_found() -> Markup {
     html! {
         h1 { "Not found" }
