@@ -27,7 +27,7 @@ use crate::kubernetes::csidriver::CsiDriverSettings;
 use crate::kubernetes::keeper::KeeperSources;
 use crate::kubernetes::published::Published;
 use crate::kubernetes::settings::Kubernetes;
-use crate::kubernetes::{token_review, volumes};
+use crate::kubernetes::{token_review, trust, volumes};
 use crate::nodes::accept::Acceptor;
 use crate::nodes::links::Links;
 use crate::nodes::published_topology::ByNode;
@@ -122,8 +122,7 @@ async fn start(
     groups: &Groups,
 ) -> anyhow::Result<(Arc<AdminState>, Arc<Health>)> {
     let installation = config.installation();
-    let credentials = Credentials::load(&config.tls, tls::Role::Cloud)?;
-    let issuers = config.ca.take().map(|ca| Issuers::open(ca, &config.tls)).transpose()?;
+    let (credentials, issuers) = identity(&mut config)?;
     let sockets = bind(&config)?;
     let admin = Socket::bind_for(&config.admin, http1::MODE)?;
     let view = bind_view(&config)?;
@@ -166,6 +165,9 @@ async fn start(
         doctor: None,
         installation: Some(installation),
     };
+    if let Some(settings) = config.kubernetes.as_ref().filter(|_| config.first_start.is_some()) {
+        trust::start(settings, state.links.enrolment(), &state.calls, &groups.watching).await?;
+    }
     let settings = config.kubernetes;
     let state = publish(settings, state, config.csidrivers, &groups.watching).await?;
     let state = Arc::new(state);
@@ -174,6 +176,16 @@ async fn start(
     groups.watching.spawn("admin", admin::server::serve(state.clone(), admin, watching.clone()));
     serve_view(view, &state, &watching);
     Ok((state, health))
+}
+
+/// The certificate of csi-cloud and its CA, which are made at the first start if they are to be.
+fn identity(config: &mut Config) -> anyhow::Result<(Credentials, Option<Issuers>)> {
+    if let Some((first_start, ca)) = config.first_start.as_ref().zip(config.ca.as_ref()) {
+        first_start.prepare(ca, &config.tls)?;
+    }
+    let credentials = Credentials::load(&config.tls, tls::Role::Cloud)?;
+    let issuers = config.ca.take().map(|ca| Issuers::open(ca, &config.tls)).transpose()?;
+    Ok((credentials, issuers))
 }
 
 /// Binds the socket `view`, if there is to be one.

@@ -18,6 +18,7 @@ use crate::config::serve_arguments::Serve;
 use crate::etcd::settings::EtcdSettings;
 use crate::kubernetes::csidriver::CsiDriverSettings;
 use crate::kubernetes::settings::Kubernetes;
+use crate::pki::first_start::FirstStart;
 use crate::pki::issuer::DAY;
 use crate::pki::issuers::CaSettings;
 use crate::relay::address::Address;
@@ -74,6 +75,8 @@ pub struct Config {
     pub tls: Files,
     /// The CA that issues certificates; none if none are issued.
     pub ca: Option<CaSettings>,
+    /// The CA and certificate that csi-cloud makes at its first start, if it is to make them.
+    pub first_start: Option<FirstStart>,
     /// The endpoint by which edges reach this csi-cloud from outside, for the command that joins a
     /// node.
     pub advertise: Option<Endpoint>,
@@ -115,7 +118,8 @@ impl Config {
         let dead_after = file.section("link", |link| link.number("dead_after_s", HOUR)).flatten();
         let tls = file.certificates(&flags.common, None);
         let common = file.common(&flags.common, dead_after);
-        let ca = file.section("ca", ca).flatten();
+        let (ca, hosts) = file.section("ca", ca).unwrap_or_default();
+        let first_start = first_start(&mut file, hosts, ca.as_ref(), tls.as_ref(), store.as_ref());
         let replica = replica(flags.replica, flags.advertise, &mut file);
         let limits = file.section("limits", limits).unwrap_or_default();
         let quotas = file.section("quotas", quotas).unwrap_or_default();
@@ -144,6 +148,7 @@ impl Config {
             kubernetes,
             tls,
             ca,
+            first_start,
             advertise: replica.endpoints.first().cloned(),
             replica,
             limits,
@@ -321,15 +326,47 @@ fn refuse_labels(file: &mut Reader, policies: &Policies, kubernetes: Option<&Kub
     }
 }
 
-/// The section `[ca]`.
-fn ca(section: &mut Reader) -> Option<CaSettings> {
+/// The section `[ca]`: the CA, and the hosts for which it is made.
+fn ca(section: &mut Reader) -> (Option<CaSettings>, Option<Vec<String>>) {
     let cert = section.path("cert");
     let key = section.path("key");
     let node_life = node_life(section);
     let cloud_days = section.number("cloud_days", MAX_DAYS).unwrap_or(CLOUD_DAYS);
-    let cert = section.required("[ca] cert", cert)?;
-    let key = section.required("[ca] key", key)?;
-    Some(CaSettings { cert, key, node_life, cloud_days })
+    let hosts = section.some("hosts", |host| Ok::<_, String>(host.to_owned()));
+    let cert = section.required("[ca] cert", cert);
+    let key = section.required("[ca] key", key);
+    let settings = cert.zip(key);
+    (settings.map(|(cert, key)| CaSettings { cert, key, node_life, cloud_days }), hosts)
+}
+
+/// `[ca] hosts`: what csi-cloud makes at its first start.
+fn first_start(
+    file: &mut Reader,
+    hosts: Option<Vec<String>>,
+    ca: Option<&CaSettings>,
+    tls: Option<&Files>,
+    store: Option<&StoreAt>,
+) -> Option<FirstStart> {
+    // Of a missing one there is a problem already.
+    let (hosts, ca, tls, store) = (hosts?, ca?, tls?, store?);
+    let store = match store {
+        StoreAt::File(path) => Some(path.clone()),
+        StoreAt::Memory => None,
+        StoreAt::Etcd(_) => {
+            file.problem(
+                "[ca] hosts: csi-clouds with one store share one CA, so none of them makes it; make \
+                 it with `csi-cloud ca init`, give it to each, and take out hosts",
+            );
+            return None;
+        }
+    };
+    match FirstStart::new(hosts, ca, tls, store) {
+        Ok(first_start) => Some(first_start),
+        Err(faults) => {
+            faults.iter().for_each(|fault| file.problem(fault.to_string()));
+            None
+        }
+    }
 }
 
 /// The life of a node's certificate: in days, or as a duration of any unit.

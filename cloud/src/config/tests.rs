@@ -89,6 +89,28 @@ fn a_ca_has_a_certificate_and_a_key_and_its_lives_have_defaults() {
 }
 
 #[test]
+fn a_ca_is_made_for_named_hosts_in_one_directory_and_beside_a_store_in_a_file() {
+    let of = |ca: &str, hosts: &str, store: &[&str]| {
+        load(&with(&format!("[ca]\ncert = \"{ca}\"\nkey = \"/j\"\nhosts = {hosts}\n")), store)
+    };
+    let config = of("/ca", "[\"cloud.example\", \"10.0.0.1\"]", &[]).unwrap();
+    assert!(config.first_start.is_some());
+    assert!(of("/ca", "\"cloud.example\"", &["--store", "memory:"]).is_ok());
+    let etcd = ["--store", "etcd://e:1/p"];
+    for (ca, hosts, store, why) in [
+        ("/i", "[\"h\"]", &[][..], "in one directory"),
+        ("/ca", "[]", &[], "hosts is empty"),
+        ("/ca", "[\"a b\"]", &[], "\"a b\" is neither a DNS name nor an IP address"),
+        ("/ca", "[\"h\"]", &etcd, "share one CA"),
+    ] {
+        let problems = of(ca, hosts, store).unwrap_err().0;
+        assert!(problems.len() == 1 && problems[0].contains(why), "{why}: {problems:?}");
+    }
+    let without = load(&with("[ca]\ncert = \"/i\"\nkey = \"/j\"\n"), &[]).unwrap();
+    assert_eq!(without.first_start, None);
+}
+
+#[test]
 fn a_flag_overrides_the_file() {
     let flags =
         ["--listen", "quic://[::1]:1", "--workers", "4", "--store", "memory:", "--http", "[::1]:0"];

@@ -16,6 +16,8 @@
 //! | storage.k8s.io | volumeattachments | list, watch | the same |
 //! | node.k8s.io | runtimeclasses | list, watch | the same |
 //! | authentication.k8s.io | tokenreviews | create | nodes that join, in a role of its own |
+//! | (core) | configmaps | get, patch | the hash of the CA, in `csi-cloud-ca` alone |
+//! | (core) | secrets | get, patch | the relays' certificate, in `csi-sidecars-tls` alone |
 //! | events.k8s.io | events | create, patch | Events |
 //! | (core) | events | list | warnings about what `csi-cloud explain` is asked for |
 //! | storage.k8s.io | storageclasses | get | the same |
@@ -150,7 +152,7 @@ impl Server {
         Ok(Self::with(client, calls))
     }
 
-    fn with(client: Client, calls: Arc<Calls>) -> Self {
+    pub(super) fn with(client: Client, calls: Arc<Calls>) -> Self {
         Self {
             client,
             pace: Mutex::default(),

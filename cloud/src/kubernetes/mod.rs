@@ -1,4 +1,5 @@
-//! Publishes in Kubernetes: CSIDriver objects, CSINode entries and labels of nodes, Events.
+//! Publishes in Kubernetes: CSIDriver objects, CSINode entries and labels of nodes, Events; and what
+//! other pods need to trust csi-cloud.
 //!
 //! No call waits for it, and without Kubernetes everything else works. It changes only fields that
 //! it applied itself. Watches keep a copy of the API's objects, pure functions decide, and one task
@@ -28,6 +29,7 @@ pub mod run;
 pub mod settings;
 pub mod snapshot_facts;
 pub mod token_review;
+pub mod trust;
 pub mod volumes;
 mod waiting_calls;
 pub mod watch;

@@ -42,14 +42,27 @@ pub fn init(dir: &Path, hosts: &[String], days: u16) -> anyhow::Result<()> {
         CertificateParams::new(hosts.to_vec()).context("a --host is no name and no address")?;
     cloud.distinguished_name.push(DnType::CommonName, "csi-cloud");
     cloud.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
-    let ca_params = ca(days.saturating_mul(10));
-    let ca_key = KeyPair::generate()?;
-    let certificate = ca_params.self_signed(&ca_key)?;
+    let ca_days = days.saturating_mul(10);
+    let (certificate, ca_key) = root(ca_days)?;
     keep(dir, "ca", &certificate.pem(), &ca_key)?;
     let key = KeyPair::generate()?;
-    let certificate = valid(cloud, days).signed_by(&key, &Issuer::new(ca_params, ca_key))?;
+    let certificate = valid(cloud, days).signed_by(&key, &Issuer::new(ca(ca_days), ca_key))?;
     keep(dir, "cloud", &certificate.pem(), &key)?;
     check(dir, "cloud", Role::Cloud)
+}
+
+/// A new CA, which is its own root, and its key.
+///
+/// # Errors
+/// The system has no random numbers.
+pub(super) fn root(days: u16) -> Result<(Certificate, KeyPair), rcgen::Error> {
+    let key = KeyPair::generate()?;
+    Ok((ca(days).self_signed(&key)?, key))
+}
+
+/// A private key as text, which is overwritten when it is dropped.
+pub(super) fn pem(key: &KeyPair) -> Zeroizing<String> {
+    Zeroizing::new(key.serialize_pem())
 }
 
 /// An existing CA.
@@ -154,7 +167,7 @@ fn keep(dir: &Path, name: &str, certificate: &str, key: &KeyPair) -> anyhow::Res
     let writing = |path: &Path| {
         format!("{} cannot be written; files that are there are left alone", path.display())
     };
-    publish(&key_path, key.serialize_pem().as_bytes(), 0o600, Existing::Keep)
+    publish(&key_path, pem(key).as_bytes(), 0o600, Existing::Keep)
         .with_context(|| writing(&key_path))?;
     if let Err(error) = publish(&path, certificate.as_bytes(), 0o644, Existing::Keep) {
         let _ = std::fs::remove_file(&key_path);

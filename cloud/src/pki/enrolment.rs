@@ -11,13 +11,15 @@ use parking_lot::Mutex;
 use proto::control::certificate::Certificate;
 use proto::control::join::{Answer, Join};
 use proto::link::tls::{Admit, Denied};
-use proto::names::NodeName;
 use proto::names::certificate::{Identity, Serial, Subject};
+use proto::names::{FrontName, NodeName};
+use rcgen::{CertificateParams, KeyPair};
 use tokio::sync::Semaphore;
 use tracing::{info, warn};
+use zeroize::Zeroizing;
 
-use crate::pki::issuer::{CaTag, IssueError, Issued, new_serial};
-use crate::pki::issuers::Issuers;
+use crate::pki::issuer::{CaTag, DAY, IssueError, Issued, new_serial};
+use crate::pki::issuers::{Cas, Issuers};
 use crate::pki::pace::{Failures, Renewals};
 use crate::pki::request::{ProvenKey, RequestError};
 use crate::state::clock::now;
@@ -56,6 +58,14 @@ pub enum ReviewError {
     /// Kubernetes does not answer.
     #[error("csi-cloud cannot ask Kubernetes about this token; its log says why")]
     Unavailable,
+}
+
+/// The certificate of a socket relay, and its key as PEM.
+pub struct IssuedRelay {
+    /// The certificate, and the CAs that it trusts.
+    pub certificate: Certificate,
+    /// The private key.
+    pub key: Zeroizing<String>,
 }
 
 /// Issues certificates to nodes.
@@ -233,7 +243,7 @@ impl Enrolment {
             let record = move |txn: &mut Txn<'_>| use_token(txn, &shown, hash, recorded);
             self.store.write(record).await??
         };
-        let certificate = self.issued(node.clone(), key, bytes).await?;
+        let certificate = self.issued(Subject::Node(node.clone()), key, bytes).await?;
         info!(%node, %serial, %from, "issued a certificate to a node that joined");
         Ok(certificate)
     }
@@ -271,23 +281,62 @@ impl Enrolment {
         let recorded = serial.clone();
         let record = move |txn: &mut Txn<'_>| allow_renewal(txn, &old, recorded);
         self.store.write(record).await??;
-        let certificate = self.issued(node.clone(), key, bytes).await?;
+        let certificate = self.issued(Subject::Node(node.clone()), key, bytes).await?;
         info!(%node, %serial, before = %peer.serial, "renewed the certificate of a node");
         Ok(certificate)
+    }
+
+    /// Issues a certificate to a socket relay, with a new key. It counts also if older ones of this
+    /// relay were revoked.
+    ///
+    /// # Errors
+    /// Nothing can be issued.
+    pub async fn issue_relay(
+        self: &Arc<Self>,
+        relay: FrontName,
+    ) -> Result<IssuedRelay, EnrolmentError> {
+        let pair = KeyPair::generate().map_err(IssueError::Make)?;
+        let request = CertificateParams::default().serialize_request(&pair);
+        let key = ProvenKey::of(request.map_err(IssueError::Make)?.der())?;
+        let (bytes, serial) = new_serial()?;
+        let subject = Subject::Front(relay);
+        let allowed = subject.clone();
+        self.store.write(move |txn| allow_relay(txn, allowed, serial)).await?;
+        let certificate = self.issued(subject, key, bytes).await?;
+        Ok(IssuedRelay { certificate, key: Zeroizing::new(pair.serialize_pem()) })
+    }
+
+    /// True if the certificate of this name and serial was revoked.
+    pub fn is_revoked(&self, name: &Subject, serial: &Serial) -> bool {
+        self.store.read(|state| state.trust().is_revoked(name, serial))
+    }
+
+    /// The CAs. Their files are read again if they changed, in a blocking thread.
+    ///
+    /// # Errors
+    /// There is none, or csi-cloud is stopping.
+    pub async fn cas(self: &Arc<Self>) -> Result<Cas, EnrolmentError> {
+        let enrolment = self.clone();
+        let reading = tokio::task::spawn_blocking(move || {
+            enrolment.issuers().map(Issuers::read_again).ok_or(EnrolmentError::NoCa)
+        });
+        reading.await.map_err(|_| EnrolmentError::Stopping)?
     }
 
     /// Signs, in a blocking thread: the CA's files may have to be read again.
     async fn issued(
         self: &Arc<Self>,
-        node: NodeName,
+        subject: Subject,
         key: ProvenKey,
         serial: [u8; 16],
     ) -> Result<Certificate, EnrolmentError> {
         let enrolment = self.clone();
         let signing = tokio::task::spawn_blocking(move || -> Result<Issued, EnrolmentError> {
             let issuers = enrolment.issuers().ok_or(EnrolmentError::NoCa)?;
-            let life = issuers.settings().node_life;
-            let subject = Subject::Node(node);
+            let life = match subject {
+                Subject::Node(_) => issuers.settings().node_life,
+                Subject::Front(_) => DAY * u32::from(issuers.settings().cloud_days),
+            };
             Ok(issuers.current().issue(&subject, &key, &serial, life)?)
         });
         let issued = signing.await.map_err(|_| EnrolmentError::Stopping)??;
@@ -341,6 +390,14 @@ fn allow_reviewed(txn: &mut Txn<'_>, node: &NodeName) -> Result<(), EnrolmentErr
     match txn.revocation(&Subject::Node(node.clone())) {
         Some(_) => Err(EnrolmentError::NeedsOperator(node.clone())),
         None => Ok(()),
+    }
+}
+
+/// Has the certificate of this serial count, also if older ones of the relay were revoked.
+fn allow_relay(txn: &mut Txn<'_>, relay: Subject, serial: Serial) {
+    if let Some(revocation) = txn.revocation(&relay).cloned() {
+        let revocation = revocation.allowing(serial);
+        txn.set_trust(TrustChange::Revocation(relay, Some(revocation)));
     }
 }
 

@@ -273,6 +273,11 @@ impl Issuer {
         &self.roots
     }
 
+    /// The roots that both ends trust, PEM.
+    pub fn roots_pem(&self) -> String {
+        pems(&self.roots)
+    }
+
     /// The hash of the root, by which an edge recognises it.
     pub fn root_pin(&self) -> Pin {
         Pin::of(&self.root)
@@ -297,7 +302,7 @@ impl Issuer {
         params.use_authority_key_identifier_extension = true;
         let certificate = params.signed_by(key, &self.issuer)?;
         let chain = certificate.pem() + &pems(&self.between);
-        Ok(Issued { chain, ca: pems(&self.roots), not_after })
+        Ok(Issued { chain, ca: self.roots_pem(), not_after })
     }
 
     /// Issues a certificate and verifies it; returns the root that verifies it, and its issuer.

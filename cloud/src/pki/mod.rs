@@ -5,6 +5,7 @@
 
 pub mod ca;
 pub mod enrolment;
+pub mod first_start;
 pub mod install;
 pub mod issuer;
 pub mod issuers;

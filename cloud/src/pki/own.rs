@@ -82,13 +82,26 @@ pub fn renew(issuer: &Issuer, files: &Files, days: u16) -> Result<(), OwnError> 
     }
     let hosts = hosts_of(&own(files)?).filter(|hosts| !hosts.is_empty());
     let hosts = hosts.ok_or_else(|| OwnError::Names(files.cert.clone()))?;
+    reissue(issuer, files, &hosts, days)
+}
+
+/// Replaces the certificate of csi-cloud by one of this CA for these hosts, with the same key.
+///
+/// # Errors
+/// See [`OwnError`]. The old one stays.
+pub(super) fn reissue(
+    issuer: &Issuer,
+    files: &Files,
+    hosts: &[String],
+    days: u16,
+) -> Result<(), OwnError> {
     let failed = |path: &PathBuf, did, why: String| OwnError::File { path: path.clone(), did, why };
     let key = std::fs::read_to_string(&files.key)
         .map(Zeroizing::new)
         .map_err(|error| failed(&files.key, "read", error.to_string()))?;
     let key = KeyPair::from_pem(&key)
         .map_err(|error| failed(&files.key, "used to renew it", error.to_string()))?;
-    let issued = issuer.issue_cloud(&hosts, &key, days)?;
+    let issued = issuer.issue_cloud(hosts, &key, days)?;
     publish(&files.cert, issued.chain.as_bytes(), 0o644, Existing::Replace)
         .map_err(|error| failed(&files.cert, "written", error.to_string()))
 }

@@ -166,7 +166,7 @@ impl Plane {
             json!({"apiGroups": [group], "resources": [cells[1]], "verbs": verbs})
         });
         let rules: Vec<_> = rules.collect();
-        ensure!(rules.len() == 19, "{rules:?}");
+        ensure!(rules.len() == 21, "{rules:?}");
         let role = json!({"metadata": {"name": "edge-csi"}, "rules": rules});
         self.make::<ClusterRole>(role, "admin").await?;
         let binding = json!({

@@ -228,3 +228,37 @@ async fn both_programs_forbid_core_dumps() -> anyhow::Result<()> {
     }
     world.stop().await
 }
+
+/// With `[ca] hosts` a node can join a csi-cloud for which nobody has made a certificate. A lost CA
+/// is not replaced.
+#[tokio::test]
+async fn the_first_start_makes_a_ca_and_later_ones_use_it_or_say_what_is_lost() -> anyhow::Result<()>
+{
+    const LISTEN: [&str; 1] = ["wss://127.0.0.1:0"];
+    let stand = Stand::new().await?;
+    let pki = stand.pki();
+    std::fs::remove_dir_all(&pki)?;
+    let config = stand.issuing("hosts = [\"127.0.0.1\"]\n")?;
+    let more = ["--config", config.as_str()];
+    let admin = stand.at("cloud/_admin.sock");
+    let mut joins = Vec::new();
+    for dir in ["first", "second"] {
+        let cloud = stand.cloud(&LISTEN, &[DRIVER], &more).await?;
+        let token = ["token", "create", dir, "--cloud", &cloud.urls[0], "--admin", &admin];
+        let join = stand.run("csi-cloud", &token).await?;
+        stand.join(&join, dir).await?;
+        joins.push(join);
+        cloud.process.stop(START).await?;
+    }
+    let hash =
+        |join: &String| join.split(' ').find(|word| word.starts_with("sha256:")).map(str::to_owned);
+    assert!(hash(&joins[0]).is_some() && hash(&joins[0]) == hash(&joins[1]), "{joins:?}");
+    std::fs::remove_file(format!("{pki}/ca.key"))?;
+    let text = no_cloud(&stand, &LISTEN, &[DRIVER], &more).await;
+    assert!(text.contains("and ca.key not") && text.contains("from a backup"), "{text}");
+    std::fs::remove_dir_all(&pki)?;
+    let text = no_cloud(&stand, &LISTEN, &[DRIVER], &more).await;
+    assert!(text.contains("lock all of them out"), "{text}");
+    assert!(!Path::new(&pki).exists());
+    Ok(())
+}
