@@ -30,7 +30,7 @@ func bundles(t *testing.T) map[string][]Document {
 	for _, name := range presets {
 		bundles[name] = shipped(t, name)
 	}
-	for _, name := range []string{"nfs", "everything"} {
+	for _, name := range []string{"address", "nfs", "everything"} {
 		bundles[name] = rendered(t, "values/"+name+".yaml", "edge-csi")
 	}
 	return bundles
@@ -137,7 +137,7 @@ func TestASidecarReachesItsDriverOnly(t *testing.T) {
 // Whoever takes over csi-cloud must not have the sidecars' rights, nor the other way round.
 func TestCsiCloudAndTheSidecarsHaveAccountsOfTheirOwn(t *testing.T) {
 	of := map[string]string{}
-	for _, role := range []string{"", "-join", "-doctor", "-metadata", "-pods"} {
+	for _, role := range []string{"", "-join", "-doctor", "-metadata", "-pods", "-trust"} {
 		of["edge-csi-cloud"+role] = "csi-cloud"
 	}
 	for name, documents := range bundles(t) {
@@ -162,6 +162,42 @@ func TestCsiCloudAndTheSidecarsHaveAccountsOfTheirOwn(t *testing.T) {
 			if account := template.Spec.ServiceAccountName; account != "csi-sidecars" {
 				t.Errorf("%s: %s runs as %s", name, workload, account)
 			}
+		}
+	}
+}
+
+// What csi-cloud fills with its CA is there, and empty; it may change these two and make none. With a right to create, it
+// could have a token of another account put into a Secret.
+func TestCsiCloudFillsTwoObjects(t *testing.T) {
+	want := map[string]string{"configmaps": "csi-cloud-ca", "secrets": "csi-sidecars-tls"}
+	for name, documents := range bundles(t) {
+		made := name == "address" || name == "kubeedge"
+		there := 0
+		for _, document := range documents {
+			switch document.Name() {
+			case "ConfigMap/csi-cloud-ca", "Secret/csi-sidecars-tls":
+				there++
+				if len(document.Fields) != 3 {
+					t.Errorf("%s: %s has more than its name: %v", name, document.Name(), document.Fields)
+				}
+			}
+			role, is := document.Object.(*rbacv1.Role)
+			if !is || role.Name != "edge-csi-cloud-trust" {
+				continue
+			}
+			there++
+			if len(role.Rules) != len(want) {
+				t.Errorf("%s: %v", name, role.Rules)
+			}
+			for _, rule := range role.Rules {
+				names := []string{want[rule.Resources[0]]}
+				if len(rule.Resources) != 1 || !slices.Equal(rule.ResourceNames, names) || !slices.Equal(rule.Verbs, []string{"get", "patch"}) {
+					t.Errorf("%s: %v", name, rule)
+				}
+			}
+		}
+		if made != (there == 3) || !made && there != 0 {
+			t.Errorf("%s has %d of these", name, there)
 		}
 	}
 }

@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// fromOutside are Secrets that an operator makes, since they hold a key.
+// fromOutside are Secrets that an operator makes, since they hold a key, or that csi-cloud fills.
 var fromOutside = map[string]bool{
 	"Secret/csi-cloud-tls":    true,
 	"Secret/csi-cloud-ca":     true,
@@ -197,6 +197,11 @@ func pod(spec corev1.PodSpec, volumes, has map[string]bool) []string {
 			problems = append(problems, "container "+container.Name+" is there twice")
 		}
 		names[container.Name] = true
+		for _, variable := range container.Env {
+			if from := variable.ValueFrom; from != nil && from.ConfigMapKeyRef != nil && !has["ConfigMap/"+from.ConfigMapKeyRef.Name] {
+				problems = append(problems, container.Name+": there is no ConfigMap "+from.ConfigMapKeyRef.Name)
+			}
+		}
 		problems = append(problems, mounts(container, volumes, used)...)
 	}
 	for volume := range volumes {

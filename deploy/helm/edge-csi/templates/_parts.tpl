@@ -84,8 +84,22 @@ capabilities: {drop: [ALL]}
 {{- /* How nodes join. */ -}}
 {{- define "edge-csi.join" -}}
 {{- $join := .Values.join -}}
-{{- if and (eq $join.method "account") (not $join.caHash) -}}
-{{- fail "join.caHash is missing: nodes join with a token of csi-edge's ServiceAccount, and know csi-cloud by the hash of its CA. Set it to what `echo sha256:$(openssl x509 -in pki/ca.crt -outform DER | sha256sum | cut -d' ' -f1)` prints. Nodes that have their certificates already: join.method=files" -}}
+{{- if and (eq $join.method "account") (not $join.caHash) .Values.cloud.etcd.hosts -}}
+{{- fail "join.caHash is missing: several csi-clouds share a CA that you make, and nodes that join with a token of csi-edge's ServiceAccount know it by its hash. Set it to what `echo sha256:$(openssl x509 -in pki/ca.crt -outform DER | sha256sum | cut -d' ' -f1)` prints. Nodes that have their certificates already: join.method=files" -}}
 {{- end -}}
 {{- $join.method -}}
+{{- end -}}
+
+{{- /* "true" if csi-cloud makes its CA, in its own volume: one csi-cloud alone, and no other CA is named by its hash. */ -}}
+{{- define "edge-csi.makesCA" -}}
+{{- if not (or (eq .Values.join.method "files") .Values.join.caHash .Values.cloud.etcd.hosts) -}}true{{- end -}}
+{{- end -}}
+
+{{- /* By which names csi-cloud is dialed: by edges, and by the sidecars' relays. */ -}}
+{{- define "edge-csi.hosts" -}}
+{{- $hosts := list -}}
+{{- range .Values.address -}}
+  {{- $hosts = append $hosts (. | trimPrefix "wss://" | trimPrefix "quic://" | splitList ":" | initial | join ":" | trimPrefix "[" | trimSuffix "]") -}}
+{{- end -}}
+{{- append $hosts "csi-cloud-relays" | uniq | toJson -}}
 {{- end -}}

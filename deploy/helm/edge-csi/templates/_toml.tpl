@@ -47,6 +47,8 @@
 {{- $drivers := include "edge-csi.drivers" . | fromJson -}}
 {{- $etcd := .Values.cloud.etcd -}}
 {{- $join := include "edge-csi.join" . -}}
+{{- $made := include "edge-csi.makesCA" . -}}
+{{- $pki := ternary "/var/lib/edge-csi/pki/cloud" "/etc/edge-csi-tls/tls" (not (empty $made)) -}}
 {{- $config := dict
   "listen" (list "wss://0.0.0.0:7443" "quic://0.0.0.0:7443")
   "drivers" (keys $drivers | sortAlpha)
@@ -54,7 +56,7 @@
   "admin" "/run/edge-csi/_admin.sock"
   "store" "file:/var/lib/edge-csi/cloud.redb"
   "http" "0.0.0.0:9808"
-  "tls" (dict "ca" "/etc/edge-csi-tls/ca.crt" "cert" "/etc/edge-csi-tls/tls.crt" "key" "/etc/edge-csi-tls/tls.key")
+  "tls" (dict "ca" (printf "%s/ca.crt" (dir $pki)) "cert" (printf "%s.crt" $pki) "key" (printf "%s.key" $pki))
   "kubernetes" (dict "api" "in-cluster" "publish_csinode" .Values.publishCSINode)
   "driver" dict -}}
 {{- range $name, $driver := $drivers -}}
@@ -67,8 +69,12 @@
   {{- $_ := set $config "store" (printf "etcd://%s/%s" (join "," $etcd.hosts) $etcd.prefix) -}}
   {{- $_ := set $config "etcd" (dict "ca" "/etc/edge-csi-etcd/ca.crt" "cert" "/etc/edge-csi-etcd/tls.crt" "key" "/etc/edge-csi-etcd/tls.key") -}}
 {{- end -}}
-{{- if ne $join "files" -}}
+{{- if $made -}}
+  {{- $_ := set $config "ca" (dict "cert" "/var/lib/edge-csi/pki/ca.crt" "key" "/var/lib/edge-csi/pki/ca.key" "hosts" (include "edge-csi.hosts" . | fromJsonArray)) -}}
+{{- else if ne $join "files" -}}
   {{- $_ := set $config "ca" (dict "cert" "/etc/edge-csi-ca/tls.crt" "key" "/etc/edge-csi-ca/tls.key") -}}
+{{- end -}}
+{{- if ne $join "files" -}}
   {{- /* Of several, each says its own (cloud.yaml). */ -}}
   {{- range (ternary (list) .Values.address (not (empty $etcd.hosts))) -}}
     {{- if hasPrefix "wss://" . }}{{ $_ := set $config "advertise" (get $config "advertise" | default .) }}{{ end -}}
@@ -98,7 +104,9 @@
 {{- if .Values.kubeedge }}{{ $_ := set $config "node_expansion" "edge" }}{{ end -}}
 {{- if eq $join "account" -}}
   {{- $_ := set $config "identity" "/var/lib/edge-csi/identity" -}}
-  {{- $_ := set $config "join" (dict "ca_hash" .Values.join.caHash "token_file" "/var/run/secrets/edge-csi/token") -}}
+  {{- $_ := set $config "join" (dict "token_file" "/var/run/secrets/edge-csi/token") -}}
+  {{- /* That of a CA that csi-cloud makes is a flag (edge.yaml). */ -}}
+  {{- with .Values.join.caHash }}{{ $_ := set $config.join "ca_hash" . }}{{ end -}}
 {{- else if eq $join "token" -}}
   {{- $_ := set $config "identity" "/etc/edge-csi-tls" -}}
 {{- else -}}

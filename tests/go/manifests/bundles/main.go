@@ -34,6 +34,7 @@ func write(directory string) error {
 		"plain":              filepath.Join(shipped, "plain.yaml"),
 		"three":              filepath.Join(shipped, "three.yaml"),
 		"kubeedge":           filepath.Join(shipped, "kubeedge.yaml"),
+		"address":            "values/address.yaml",
 		"everything":         "values/everything.yaml",
 		"nfs":                "values/nfs.yaml",
 		"deployed-manifests": filepath.Join(stand, "one.yaml"),
