@@ -1,9 +1,13 @@
 #!/bin/sh
 # Whether deploy/ is whole, as far as that can be said without a cluster. Every document decodes strictly into its
 # type, references lead somewhere, deploy/manifests is what the chart renders, Helm's lint finds nothing, and queries are
-# queries. The image's file system is the same each time it is made. `make check` runs it.
+# queries. Both programs take what the chart gives them (`serve --check`). The image's file system is the same each time
+# it is made. `make check` runs it.
 set -eu
 cd "$(dirname "$0")/.."
+
+# Those of this source. As `make test` builds them, so nothing is built twice.
+cargo build --quiet --locked --workspace --bin csi-cloud --bin csi-edge
 
 (
     cd tests/go/manifests
