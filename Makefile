@@ -17,8 +17,11 @@ help: ## Show this
 build: ## Build csi-cloud, csi-edge and the tests' drivers (debug)
 	$(CARGO) build --workspace --locked
 
+# What it runs. For the workspace, so that a later `make build` builds nothing of it again.
+DEMO := conformance csi-cloud csi-edge hostdir
+
 demo: ## Three edges, one over QUIC, and a volume's whole life
-	$(CARGO) build --workspace --locked
+	$(CARGO) build --workspace --locked $(addprefix --bin ,$(DEMO))
 	target/debug/conformance demo
 
 test: $(GO_BIN)/.done build ## All tests; tiers whose tools are missing are named
