@@ -354,8 +354,8 @@ fn first_start(
         StoreAt::Memory => None,
         StoreAt::Etcd(_) => {
             file.problem(
-                "[ca] hosts: csi-clouds with one store share one CA, so none of them makes it; make \
-                 it with `csi-cloud ca init`, give it to each, and take out hosts",
+                "[ca] hosts: csi-clouds with one store share one CA, so none of them makes it; \
+                 make it with `csi-cloud ca init`, give it to each, and take out hosts",
             );
             return None;
         }

@@ -1,5 +1,5 @@
-//! Publishes in Kubernetes: CSIDriver objects, CSINode entries and labels of nodes, Events; and what
-//! other pods need to trust csi-cloud.
+//! Publishes in Kubernetes: CSIDriver objects, CSINode entries and labels of nodes, Events; and
+//! what other pods need to trust csi-cloud.
 //!
 //! No call waits for it, and without Kubernetes everything else works. It changes only fields that
 //! it applied itself. Watches keep a copy of the API's objects, pure functions decide, and one task

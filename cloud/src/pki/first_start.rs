@@ -60,8 +60,8 @@ pub enum FirstStartError {
     /// Some files are there, and others are not.
     #[error(
         "of csi-cloud's CA and certificate {there} {are} there, and {missing} not. Nothing was \
-         made or changed: put the missing files back from a backup. If no node has joined yet, move \
-         {directory} away, and csi-cloud makes them anew",
+         made or changed: put the missing files back from a backup. If no node has joined yet, \
+         move {directory} away, and csi-cloud makes them anew",
         are = if there.contains(", ") { "are" } else { "is" },
         directory = directory.display()
     )]
@@ -221,7 +221,7 @@ impl FirstStart {
         info!(
             directory = %directory.display(),
             hosts = self.hosts.join(" "),
-            "made csi-cloud's CA and certificate; keep a copy, without which nodes have to join anew"
+            "made csi-cloud's CA and certificate; keep a copy, or all nodes may have to join anew"
         );
         Ok(())
     }

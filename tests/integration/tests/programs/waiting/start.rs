@@ -232,8 +232,7 @@ async fn both_programs_forbid_core_dumps() -> anyhow::Result<()> {
 /// With `[ca] hosts` a node can join a csi-cloud for which nobody has made a certificate. A lost CA
 /// is not replaced.
 #[tokio::test]
-async fn the_first_start_makes_a_ca_and_later_ones_use_it_or_say_what_is_lost() -> anyhow::Result<()>
-{
+async fn the_first_start_makes_a_ca_and_later_ones_use_it() -> anyhow::Result<()> {
     const LISTEN: [&str; 1] = ["wss://127.0.0.1:0"];
     let stand = Stand::new().await?;
     let pki = stand.pki();
