@@ -242,8 +242,8 @@ fn drivers(
 ) -> BTreeMap<DriverName, Sockets> {
     let listed = file.sections("drivers", |driver| {
         let name = driver.parsed("name", str::parse::<DriverName>);
-        let socket = driver.path("socket");
-        let controller = driver.path("controller_socket");
+        let socket = driver.socket("socket");
+        let controller = driver.socket("controller_socket");
         if name.is_none() || socket.is_none() {
             driver.problem("[[drivers]] a driver has a name and a socket");
         }

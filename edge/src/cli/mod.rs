@@ -10,6 +10,7 @@ use edge_calls::drivers::Sockets;
 use edge_direct::climbs;
 use proto::admin::output::Output;
 use proto::config::Flags;
+use proto::host::socket::path_of;
 use proto::link::endpoint::Endpoint;
 use proto::link::proxy::ProxyText;
 use proto::link::tls::Pin;
@@ -107,7 +108,7 @@ pub(crate) fn target_directory(path: &str) -> Result<PathBuf, String> {
 fn driver_at(text: &str) -> Result<DriverAt, String> {
     let (name, socket) = text.split_once('=').ok_or("write NAME=SOCKET")?;
     let name = name.parse().map_err(|error: proto::names::IdentityError| error.to_string())?;
-    let socket = socket.strip_prefix("unix://").unwrap_or(socket);
+    let socket = path_of(socket);
     if socket.is_empty() {
         Err("the socket's path is missing".into())
     } else {

@@ -14,7 +14,7 @@ use clap::Args;
 use toml::{Table, Value};
 
 use crate::admin::input;
-use crate::host::chain;
+use crate::host::{chain, socket};
 use crate::link::keep_alive::KeepAlive;
 use crate::link::tls::Files;
 
@@ -279,6 +279,12 @@ impl Reader {
     /// Takes a path; a relative one is relative to the file's directory.
     pub fn path(&mut self, key: &str) -> Option<PathBuf> {
         self.text(key).map(|text| self.directory.join(text))
+    }
+
+    /// Takes the path of a socket, with `unix://` before it or bare; a relative one begins at the
+    /// file's directory.
+    pub fn socket(&mut self, key: &str) -> Option<PathBuf> {
+        self.text(key).map(|text| self.directory.join(socket::path_of(&text)))
     }
 
     /// Takes a whole number from 1 to `most`.

@@ -16,6 +16,12 @@ pub const MAX_PATH: usize = 107;
 /// The mode of the socket: the owner and the group may connect.
 pub const MODE: u32 = 0o660;
 
+/// The path of a socket as gRPC's clients take it: with `unix://` or `unix:` before it, or bare.
+pub fn path_of(address: &str) -> &str {
+    let path = address.strip_prefix("unix:").unwrap_or(address);
+    path.strip_prefix("//").filter(|path| path.starts_with('/')).unwrap_or(path)
+}
+
 /// The reason why a socket cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
@@ -194,6 +200,15 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     use super::*;
+
+    #[test]
+    fn a_path_is_read_as_grpcs_clients_write_it() {
+        for address in ["/a/b", "unix:/a/b", "unix:///a/b"] {
+            assert_eq!(path_of(address), "/a/b", "{address}");
+        }
+        assert_eq!(path_of("unix:b"), "b");
+        assert_eq!(path_of("b"), "b");
+    }
 
     #[tokio::test]
     async fn connections_of_a_socket_are_counted() {
