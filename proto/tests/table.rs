@@ -319,7 +319,7 @@ proptest! {
         for method in Method::ALL.iter().copied() {
             if let Ok(key) = method.key(&bytes) {
                 let _ = key.missing();
-                let _ = method.subjects(&key);
+                let _ = method.about(&key);
             }
             let _ = method.same(&bytes, &bytes);
             let _ = method.incomplete(&bytes.clone().into());

@@ -332,7 +332,7 @@ fn settled<'a>(
     node: &NodeName,
 ) -> Result<Option<Settled<'a>>, Error> {
     let Some(in_doubt) = sender.in_doubt else { return Ok(None) };
-    let begun = in_doubt.begin(call.method.subjects(&call.key), node);
+    let begun = in_doubt.begin(call.method.about(&call.key), node);
     begun.map(Some).map_err(|elsewhere| {
         let why = match elsewhere {
             Elsewhere::Runs(at) => format!("another one about the same runs at {at}"),

@@ -169,7 +169,7 @@ impl SubjectFacts {
 impl CallRequest {
     /// This call at a node.
     pub(crate) fn at<'a>(&self, node: &'a NodeName, sender: Sender<'a>) -> NodeCall<'a> {
-        let about = sender.in_doubt.map(|_| self.method.subjects(&self.key));
+        let about = sender.in_doubt.map(|_| self.method.about(&self.key));
         NodeCall {
             sender,
             node,
@@ -197,7 +197,7 @@ impl CallRequest {
 
 /// A create that would be refused now was sent before: a final code could lose its volume.
 fn class_changed(driver: &DriverName, method: Method, key: &Key, refusal: &Error) -> Error {
-    let name = method.subjects(key).first().map(|id| id.text().to_owned()).unwrap_or_default();
+    let name = method.about(key).first().map(|id| id.text().to_owned()).unwrap_or_default();
     let why = format!(
         "it was sent before, and its class or claim has changed since ({}); give it a class with \
          the former parameters, so that the outcome gets known",

@@ -6,7 +6,9 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
+use proto::csi::Method;
 use proto::csi::frame::FrameError;
 use proto::csi::status::{BadRequest, ToStatus};
 use proto::http2::forward::DeadlinePassed;
@@ -174,14 +176,29 @@ pub enum Error {
         /// The most calls.
         limit: usize,
     },
-    /// Another operation on the same subject is running.
+    /// A different request holds what this one needs for itself.
     #[error(
-        "a different request for the same subject is running, so this {method} was refused; send \
-         it again when that has ended"
+        "{running} of {about:?} has been running for {} s, so this {method} was refused; send it \
+         again when that has ended", age.as_secs()
     )]
     Pending {
         /// The RPC's method name.
         method: &'static str,
+        /// The name of the method that runs.
+        running: &'static str,
+        /// The id or name that it is about.
+        about: String,
+        /// The time since it began.
+        age: Duration,
+    },
+    /// The deadline of the call that began the run passed, and it was ended at the driver.
+    #[error(
+        "{at} did not answer by the deadline of the call, which was ended there; a driver that \
+         heeds no cancellation may do it all the same, so send it again"
+    )]
+    Ended {
+        /// The driver.
+        at: Arc<DriverSocket>,
     },
     /// The call arrived at the edge by a link that a newer one had replaced.
     #[error(
@@ -223,6 +240,7 @@ proto::codes! { Error:
     Full { .. } => Unavailable,
     // CSI: an operation is pending for the volume.
     Pending { .. } => Aborted,
+    Ended { .. } => DeadlineExceeded,
     LinkReplaced => Unavailable,
     // The csi-cloud that leads sends it again.
     Fenced(_) => Unavailable,
@@ -232,6 +250,12 @@ proto::codes! { Error:
 }
 
 impl Error {
+    /// A request that cannot be read; without a method it is newer than this csi-edge.
+    pub(crate) fn bad(method: Option<Method>, source: impl Into<BadRequest>) -> Self {
+        let method = method.map_or("a method newer than this csi-edge", Method::name);
+        Self::BadRequest { method, source: source.into() }
+    }
+
     /// The deadline passed before the driver was called.
     pub(crate) fn too_late() -> Self {
         Self::TooLate(DeadlinePassed("before it was passed on to the driver"))
@@ -254,7 +278,10 @@ impl Error {
             // Another run of what the call is about is open, or was.
             Self::DeniedInDoubt { .. } | Self::Pending { .. } => false,
             // A run may go on.
-            Self::DeadlinePassed(_) | Self::DriverBroke { .. } | Self::Stopping(_) => false,
+            Self::DeadlinePassed(_)
+            | Self::Ended { .. }
+            | Self::DriverBroke { .. }
+            | Self::Stopping(_) => false,
             // The driver has answered.
             Self::BadAnswer { .. } | Self::NotGrownHere { .. } => false,
             // No create is refused so.
@@ -300,6 +327,11 @@ impl Shared {
     pub(crate) fn is_not_dispatched(&self) -> bool {
         self.0.is_not_dispatched()
     }
+
+    /// True if the run was ended at its deadline, so that others that wait for it begin anew.
+    pub(crate) fn is_ended(&self) -> bool {
+        matches!(*self.0, Error::Ended { .. })
+    }
 }
 
 impl ToStatus for Shared {
@@ -322,7 +354,7 @@ mod tests {
         let at = Arc::new(DriverSocket { node: node.clone(), driver, socket });
         let away = Error::DriverAway { at: at.clone(), source: "nobody".into() };
         let broke = Error::DriverBroke { at: at.clone(), source: "it died".into() };
-        let full = Error::Full { at, limit: 1 };
+        let full = Error::Full { at: at.clone(), limit: 1 };
         let replaced = Error::LinkReplaced;
         let newest = LeaderEpoch(9);
         let fenced = FenceError::OldLeader { node: node.clone(), epoch: None, newest }.into();
@@ -333,8 +365,10 @@ mod tests {
         }
         let late = Error::DeadlinePassed(DeadlinePassed("before it was answered"));
         let doubt = Error::DeniedInDoubt { node, method, why: "it may run" };
-        let pending = Error::Pending { method };
-        for error in [broke, late, doubt, pending, Error::Stopping(Stopping("csi-edge"))] {
+        let about = "v".into();
+        let pending = Error::Pending { method, running: method, about, age: Duration::ZERO };
+        let ended = Error::Ended { at };
+        for error in [broke, late, doubt, pending, ended, Error::Stopping(Stopping("csi-edge"))] {
             assert!(!error.is_not_dispatched(), "{error}");
         }
     }

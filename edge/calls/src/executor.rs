@@ -3,7 +3,6 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
@@ -12,8 +11,8 @@ use parking_lot::RwLock;
 use proto::control::leader::LeaderEpoch;
 use proto::csi::frame;
 use proto::csi::method;
-use proto::csi::status::{BadRequest, ToStatus};
-use proto::csi::{DirectCall, Id, Key, Method, Rewrite};
+use proto::csi::status::ToStatus;
+use proto::csi::{Id, Key, Method, Rewrite};
 use proto::host::tasks::Tasks;
 use proto::http2::body::Body;
 use proto::http2::busy_poll::BusyPoll;
@@ -28,20 +27,21 @@ use tracing::{debug, warn};
 use uuid::Uuid;
 
 use crate::denied_methods::{self, DeniedMethods};
-use crate::driver_calls::{CallResult, DriverCalls, Operation};
+pub use crate::driver_calls::DeleteGuard;
+use crate::driver_calls::DriverCalls;
 use crate::drivers::Drivers;
 use crate::ended_calls::EndedCalls;
-use crate::error::{Error, GuardRefusal, Shared};
+use crate::error::{Error, Shared};
 use crate::expansions::{Caller, Expansions, Tracked};
 use crate::fence::Fence;
 use crate::introductions::Introductions;
 use crate::node_volumes::NodeVolume;
+use crate::operation::Operation;
 use crate::rewrite::TopologyRewrite;
+use crate::runs::CallResult;
 use crate::scopes::Scopes;
+pub use crate::validity::Replaced;
 use crate::validity::Validity;
-
-/// Refuses a DeleteVolume, given its driver and its message, while the node still uses the volume.
-pub type DeleteGuard = Box<dyn Fn(&DriverName, &Bytes) -> Result<(), GuardRefusal> + Send + Sync>;
 
 /// Executes the calls of all drivers of this node.
 pub struct Executor {
@@ -52,7 +52,7 @@ pub struct Executor {
     scopes: Arc<Scopes>,
     introductions: Arc<Introductions>,
     denied: DeniedMethods,
-    delete_guard: Option<DeleteGuard>,
+    delete_guard: Option<Arc<DeleteGuard>>,
     expansions: Option<Arc<Expansions>>,
     fence: Arc<Fence>,
     busy_poll: Arc<BusyPoll>,
@@ -67,8 +67,8 @@ pub struct RunningCall {
     pub begun: Instant,
     /// Its method.
     pub method: Method,
-    /// Its subjects; no other call runs for these meanwhile.
-    pub subjects: Vec<Id>,
+    /// What it is about.
+    pub about: Vec<Id>,
 }
 
 /// The origin of a request.
@@ -81,9 +81,6 @@ pub struct Origin {
     /// This node, if the request came by its own front, whose callers see our topology.
     pub front_of: Option<NodeName>,
 }
-
-/// Set when a newer link replaces a link. Not a token: cloning a token takes a lock for each call.
-pub type Replaced = Arc<AtomicBool>;
 
 /// Takes the leader epoch of the csi-cloud that sends a call, which is not for drivers.
 fn leader_epoch(headers: &mut HeaderMap) -> Option<LeaderEpoch> {
@@ -137,7 +134,7 @@ impl Executor {
     /// Asks this guard before each DeleteVolume.
     #[must_use]
     pub fn with_delete_guard(self, guard: DeleteGuard) -> Self {
-        Self { delete_guard: Some(guard), ..self }
+        Self { delete_guard: Some(Arc::new(guard)), ..self }
     }
 
     /// Expands volumes on this node.
@@ -244,22 +241,22 @@ impl Executor {
         // answer's length is bounded.
         let method =
             if by_link { Some(denied_methods::sent(path)?) } else { Method::of_path(path) };
-        let calls = &*self.calls(driver)?;
-        let deadline = forward::deadline(&parts.headers).map_err(|e| bad(method, e))?;
+        let calls = &self.calls(driver)?;
+        let deadline = forward::deadline(&parts.headers).map_err(|e| Error::bad(method, e))?;
         let validity = Validity::until(deadline);
         let validity = match by_link {
-            true => validity.while_leads(self.fence.clone(), epoch),
+            true => validity.on_link(self.fence.clone(), epoch, replaced),
             false => validity,
         };
         let work = async {
-            let mut body = frame::collect(body).await.map_err(|e| bad(method, e))?;
+            let mut body = frame::collect(body).await.map_err(|e| Error::bad(method, e))?;
             let (message, key) = read(method, &body)?;
             if by_link {
-                self.check_cloud(&replaced, epoch).await?;
+                validity.check_link()?;
+                self.settle(epoch).await?;
             }
             if let Some((method, key)) = method.zip(key.as_ref()) {
                 self.check_allowed(method, key, by_link, calls)?;
-                self.check_delete(method, &calls.driver.name, &message)?;
             }
             parts.headers.remove(&CALL_ID);
             let rewrite = method.zip(front_of);
@@ -278,10 +275,7 @@ impl Executor {
                 (None, Some((method, key))) => {
                     let caller = if by_link { Caller::Cloud } else { Caller::Node };
                     let tracked = self.track(calls, caller, method, &message)?;
-                    let operation = Operation { subjects: method.subjects(&key), method, body, id };
-                    if calls.await_expansion(&operation, tracked.as_ref()).await && by_link {
-                        self.check_cloud(&replaced, epoch).await?;
-                    }
+                    let operation = Operation::new(method, &key, &message, body).of_call(id);
                     calls.deduplicate(operation, call, validity, tracked).await?
                 }
                 (None, None) => calls.run(call, validity, None, None).await?,
@@ -294,52 +288,28 @@ impl Executor {
         forward::until(deadline, std::pin::pin!(work)).await
     }
 
-    /// Refuses a call of a csi-cloud that sends it elsewhere by now, or that may not call any more.
-    async fn check_cloud(
-        &self,
-        replaced: &Replaced,
-        epoch: Option<LeaderEpoch>,
-    ) -> Result<(), Error> {
-        if replaced.load(Ordering::Relaxed) {
-            // The cloud has sent this call again by now, and maybe a later one too.
-            return Err(Error::LinkReplaced);
-        }
+    /// Waits until it is known whether the csi-cloud of this epoch may call.
+    async fn settle(&self, epoch: Option<LeaderEpoch>) -> Result<(), Error> {
         if !self.fence.is_settled(epoch) {
             Box::pin(self.fence.settle(epoch)).await?;
         }
         Ok(())
     }
 
-    /// Refuses to delete a volume that this node still uses.
-    fn check_delete(
-        &self,
-        method: Method,
-        driver: &DriverName,
-        message: &Bytes,
-    ) -> Result<(), GuardRefusal> {
-        let guard = self.delete_guard.as_ref();
-        match guard.filter(|_| method.direct() == Some(DirectCall::Delete)) {
-            Some(guard) => guard(driver, message),
-            None => Ok(()),
-        }
-    }
-
-    /// Calls a driver on behalf of csi-edge itself; the call runs to its end as any other.
+    /// Calls a driver on behalf of csi-edge itself, and ends the call at the deadline as any other.
     ///
     /// # Errors
     /// There is no such driver or method, or the request cannot be read. Otherwise the call was not
     /// carried out, or its outcome is not known.
-    pub async fn ask(&self, driver: &str, call: Call) -> CallResult {
-        let calls = &*self.calls(driver)?;
+    pub async fn ask(&self, driver: &str, call: Call, deadline: Option<Instant>) -> CallResult {
+        let calls = &self.calls(driver)?;
         let path = call.path.path();
         let method = Method::of_path(path).ok_or_else(|| Error::UnknownMethod(path.to_owned()))?;
-        let message = frame::message(&call.body).map_err(|e| bad(Some(method), e))?;
-        let key = method.key(&message).map_err(|e| bad(Some(method), e))?;
+        let message = frame::message(&call.body).map_err(|e| Error::bad(Some(method), e))?;
+        let key = method.key(&message).map_err(|e| Error::bad(Some(method), e))?;
         let tracked = self.track(calls, Caller::Own, method, &message)?;
-        let subjects = method.subjects(&key);
-        let operation = Operation { method, body: call.body.clone(), subjects, id: None };
-        calls.await_expansion(&operation, tracked.as_ref()).await;
-        calls.deduplicate(operation, call, Validity::default(), tracked).await
+        let operation = Operation::new(method, &key, &message, call.body.clone());
+        calls.deduplicate(operation, call, Validity::until(deadline), tracked).await
     }
 
     /// Tracks the effect of a call on owed growth of a volume on this node.
@@ -378,7 +348,12 @@ impl Executor {
         if let Some(calls) = known.iter().find(named) {
             return Ok(calls.clone());
         }
-        let calls = Arc::new(DriverCalls::new(found, self.tasks.clone()));
+        let calls = Arc::new(DriverCalls::new(
+            found,
+            self.delete_guard.clone(),
+            self.scopes.clone(),
+            self.tasks.clone(),
+        ));
         known.push(calls.clone());
         Ok(calls)
     }
@@ -393,11 +368,11 @@ impl Executor {
         let known = self.calls.read();
         let of = |calls: &Arc<DriverCalls>| {
             let driver = calls.driver.name.clone();
-            let call = move |(begun, method, subjects)| RunningCall {
+            let call = move |(begun, method, about)| RunningCall {
                 driver: driver.clone(),
                 begun,
                 method,
-                subjects,
+                about,
             };
             calls.runs.running().into_iter().map(call)
         };
@@ -414,7 +389,7 @@ impl Executor {
     ) -> Result<(), Error> {
         if by_link {
             let node = self.drivers.node();
-            return self.denied.check(node, method, || calls.is_running(&method.subjects(key)));
+            return self.denied.check(node, method, || calls.runs.is_running(&method.about(key)));
         }
         self.denied.note_run(method);
         Ok(())
@@ -436,13 +411,7 @@ impl Executor {
 
 /// The message of a framed request, and what it is about if its method is known.
 fn read(method: Option<Method>, body: &Bytes) -> Result<(Bytes, Option<Key>), Error> {
-    let message = frame::message(body).map_err(|e| bad(method, e))?;
+    let message = frame::message(body).map_err(|e| Error::bad(method, e))?;
     let key = method.map(|method| method.key(&message)).transpose();
-    Ok((message, key.map_err(|e| bad(method, e))?))
-}
-
-/// The error of a request that cannot be read.
-fn bad(method: Option<Method>, source: impl Into<BadRequest>) -> Error {
-    let method = method.map_or("a method newer than this csi-edge", Method::name);
-    Error::BadRequest { method, source: source.into() }
+    Ok((message, key.map_err(|e| Error::bad(method, e))?))
 }

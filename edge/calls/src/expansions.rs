@@ -1,9 +1,9 @@
 //! Expands volumes on this node in the place of a kubelet that cannot (`node_expansion = "edge"`).
 //!
-//! The node's half follows the controller's in the same run, if the volume is staged here; else it
-//! is owed, and the next NodeStageVolume does it. An owed growth is durable before the cloud is
-//! answered, and is forgotten after the driver's OK only. Secrets are not known here. It may use
-//! `scopes`, `node_volumes`, `error`, `validity` and `drivers`.
+//! The node's half follows the controller's, if the volume is staged here; else it is owed, and the
+//! next NodeStageVolume does it. An owed growth is durable before the cloud is answered, and is
+//! forgotten after the driver's OK only. `driver_calls` calls the driver. It may use `scopes`,
+//! `node_volumes`, `error`, `operation`, `runs` and `drivers`.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,19 +16,20 @@ use proto::csi;
 use proto::csi::status::{BadRequest, ToStatus, is_nothing_done};
 use proto::csi::topology::Scope;
 use proto::csi::wire;
-use proto::csi::{DirectCall, Method, NodeStep, frame};
+use proto::csi::{DirectCall, Id, Key, Method, NodeStep, frame};
 use proto::http2::call_id::CallId;
 use proto::http2::forward::{Answer, Call};
 use proto::names::DriverName;
 use tonic::Code;
-use tracing::{Instrument, info, info_span, warn};
+use tracing::{info, warn};
 
 use crate::drivers;
 use crate::drivers::Driver;
 use crate::error::{Error, GuardRefusal};
 use crate::node_volumes::{Growth, NodeVolume, NodeVolumes, Places};
+use crate::operation::Operation;
+use crate::runs::CallResult;
 use crate::scopes::Scopes;
-use crate::validity::Validity;
 
 /// The caller of NodeExpandVolume after ControllerExpandVolume.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -87,15 +88,41 @@ pub(crate) struct Tracked {
     expansions: Arc<Expansions>,
     volume_id: String,
     step: Step,
+    /// The call begins a growth that was not noted before.
+    is_first: bool,
 }
 
-/// The result of a driver's NodeExpandVolume, if it ended.
+/// The node's half of an expansion, which is due after a call.
+pub(crate) struct NodeHalf {
+    volume: Id,
+    bytes: i64,
+    message: Bytes,
+}
+
+/// The result of the node's half.
 enum Outcome {
     Done,
     /// The driver can never do it, or not as long as the volume is used.
     Refused(String),
-    /// It may do it the next time.
+    /// The volume is busy at this node.
+    Busy(String),
+    /// It may be done the next time.
     Open(String),
+}
+
+impl NodeHalf {
+    /// The operation of its NodeExpandVolume.
+    pub(crate) fn operation(&self) -> Operation {
+        let key = Key::Node(Some(self.volume.clone()));
+        let body = frame::frame(&self.message);
+        Operation::new(Method::NodeExpandVolume, &key, &self.message, body)
+    }
+
+    /// The call of its NodeExpandVolume.
+    pub(crate) fn call(&self) -> Call {
+        let path = PathAndQuery::from_static(Method::NodeExpandVolume.path());
+        Call { headers: drivers::headers(), path, body: frame::frame(&self.message) }
+    }
 }
 
 impl Expansions {
@@ -152,7 +179,9 @@ impl Expansions {
                     || self.volumes.of(&driver.name, &volume_id).growth.is_some()
             }
         };
-        Ok(concerned.then(|| Tracked { id: None, expansions: self.clone(), volume_id, step }))
+        let expansions = self.clone();
+        let tracked = Tracked { id: None, expansions, volume_id, step, is_first: false };
+        Ok(concerned.then_some(tracked))
     }
 
     /// Whether the node's half of an expansion is done here.
@@ -178,183 +207,101 @@ impl Tracked {
         Self { id, ..self }
     }
 
-    /// True if the call waits for an expansion of its volume that runs already.
-    pub(crate) fn joins(&self) -> bool {
-        matches!(self.step, Step::Expand(_))
-    }
-
-    /// Sends the call to its driver, and carries out its effect.
-    ///
-    /// # Errors
-    /// The driver's, or the effect fails.
-    pub(crate) async fn carry_out(
-        self,
-        driver: &Driver,
-        call: &Call,
-        validity: &Validity,
-    ) -> Result<Answer, Error> {
-        let span = info_span!("call", call = self.id.map(display));
-        self.do_both(driver, call, validity).instrument(span).await
-    }
-
-    async fn do_both(
-        &self,
-        driver: &Driver,
-        call: &Call,
-        validity: &Validity,
-    ) -> Result<Answer, Error> {
-        if let Step::Grow(bytes) = self.step {
-            return self.grow(driver, call, validity, bytes).await;
-        }
-        let answer = driver.connection(call.path.path()).exchange(call, validity).await?;
-        if answer.ok().is_some() {
-            self.follow(driver).await?;
-        }
-        Ok(answer)
+    /// The id of its call, for the log.
+    pub(crate) fn id(&self) -> Option<&CallId> {
+        self.id.as_ref()
     }
 
     fn volumes(&self) -> &NodeVolumes {
         &self.expansions.volumes
     }
 
-    fn known(&self, driver: &Driver) -> NodeVolume {
-        self.volumes().of(&driver.name, &self.volume_id)
+    /// Notes that the call goes to its driver.
+    ///
+    /// # Errors
+    /// [`Error::NotNoted`]; the call may not go then.
+    pub(crate) async fn begin(&mut self, driver: &Driver) -> Result<(), Error> {
+        if !matches!(self.step, Step::Grow(_)) {
+            return Ok(());
+        }
+        let mut is_first = false;
+        let begin = |volume: &mut NodeVolume| {
+            is_first = volume.growth.is_none();
+            volume.growth.get_or_insert(Growth::Begun);
+        };
+        self.owe(driver, begin).await?;
+        self.is_first = is_first;
+        Ok(())
     }
 
-    /// Both halves of an expansion.
-    async fn grow(
+    /// Notes the driver's answer. Returns the caller's, and the node's half that is due after it.
+    ///
+    /// # Errors
+    /// The call's own; or it cannot be noted.
+    pub(crate) async fn note(
         &self,
         driver: &Driver,
-        call: &Call,
-        validity: &Validity,
-        requested: i64,
-    ) -> Result<Answer, Error> {
-        let before = self.known(driver);
-        if before.growth.is_none() {
-            self.owe(driver, Some(Growth::Begun)).await?;
-        }
-        let answered = driver.connection(call.path.path()).exchange(call, validity).await;
-        if before.growth.is_none() && was_not_begun(&answered) {
-            self.volumes().note(before).await;
-            return answered;
+        answered: Result<Answer, Error>,
+    ) -> Result<(Answer, Option<NodeHalf>), Error> {
+        if let Step::Grow(bytes) = self.step {
+            return self.note_growth(driver, answered, bytes).await;
         }
         let answer = answered?;
-        let Some(message) = answer.message() else { return Ok(answer) };
+        let half = match answer.ok() {
+            Some(_) => self.note_step(driver).await,
+            None => None,
+        };
+        Ok((answer, half))
+    }
+
+    /// Notes the answer to the controller's half.
+    async fn note_growth(
+        &self,
+        driver: &Driver,
+        answered: Result<Answer, Error>,
+        requested: i64,
+    ) -> Result<(Answer, Option<NodeHalf>), Error> {
+        if self.is_first && was_not_begun(&answered) {
+            self.forget_begin(driver).await;
+            return answered.map(|answer| (answer, None));
+        }
+        let answer = answered?;
+        let Some(message) = answer.message() else { return Ok((answer, None)) };
         let unreadable = || self.not_grown(driver, "the driver's answer cannot be read".into());
         let said = csi::ControllerExpandVolumeResponse::decode(message.clone());
         let said = said.map_err(|_| unreadable())?;
         // An attempt whose answer was lost may have had the driver's only word for it.
-        if !said.node_expansion_required && before.growth.is_none() {
-            self.volumes().note(before).await;
-            return Ok(answer);
+        if !said.node_expansion_required && self.is_first {
+            self.forget_begin(driver).await;
+            return Ok((answer, None));
         }
-        let bytes = said.capacity_bytes.max(requested).max(before.due().unwrap_or_default());
-        self.owe(driver, Some(Growth::Due { bytes })).await?;
-        self.grow_here(driver, bytes).await?;
+        let said_bytes = said.capacity_bytes.max(requested);
+        let mut known = None;
+        let due = |volume: &mut NodeVolume| {
+            let bytes = said_bytes.max(volume.due().unwrap_or_default());
+            volume.growth = Some(Growth::Due { bytes });
+            known = Some((volume.places.clone(), bytes));
+        };
+        self.owe(driver, due).await?;
+        let half = known.and_then(|(places, bytes)| self.half(driver, &places, bytes));
         let edited = without_node_half(&message).map_err(|_| unreadable())?;
-        Ok(answer.with(frame::frame(&edited)))
+        Ok((answer.with(frame::frame(&edited)), half))
     }
 
-    /// The node's half, if the volume is staged here; else it stays owed.
-    async fn grow_here(&self, driver: &Driver, bytes: i64) -> Result<(), Error> {
-        let known = self.known(driver);
+    /// The node's half of a growth to this size, if the volume is at a path here.
+    fn half(&self, driver: &Driver, places: &Places, bytes: i64) -> Option<NodeHalf> {
         let volume = &self.volume_id;
-        if known.places.path().is_none() {
+        let Some(path) = places.path() else {
             info!(
                 driver = %driver.name, volume, bytes,
                 "has grown, and is not staged here; it grows on this node when it is"
             );
-            return Ok(());
-        }
-        match self.expand(driver, &known.places, bytes).await {
-            Outcome::Done => {
-                self.forget_growth(driver).await;
-                Ok(())
-            }
-            // The controller's half is done, so no code may say that nothing was.
-            Outcome::Refused(why) | Outcome::Open(why) => Err(self.not_grown(driver, why)),
-        }
-    }
-
-    /// Carries out the effect of a call that was answered OK.
-    async fn follow(&self, driver: &Driver) -> Result<(), Error> {
-        let mut known = self.known(driver);
-        match &self.step {
-            // It has its own way.
-            Step::Grow(_) => {}
-            Step::Put(places) => {
-                known.places.targets.extend(places.targets.iter().cloned());
-                known.places.capability.clone_from(&places.capability);
-                if !places.staging.is_empty() {
-                    known.places.staging.clone_from(&places.staging);
-                }
-                let places = known.places.clone();
-                self.volumes().note(known).await;
-                self.catch_up(driver, &places).await?;
-            }
-            Step::PutDirect(places) => self.catch_up(driver, places).await?,
-            Step::Unpublish(target) => {
-                known.places.targets.remove(target);
-                self.volumes().note(known).await;
-            }
-            Step::Unstage => {
-                known.places = Places::default();
-                self.volumes().note(known).await;
-            }
-            Step::Expand(bytes) => {
-                if known.due().is_some_and(|due| due <= *bytes) {
-                    self.forget_growth(driver).await;
-                }
-            }
-            Step::Delete => {
-                let places = Places::default();
-                self.volumes().note(NodeVolume { places, growth: None, ..known }).await;
-            }
-        }
-        Ok(())
-    }
-
-    /// Does the owed growth of a volume that was just staged or published. A driver that cannot
-    /// does not keep a pod from its data.
-    async fn catch_up(&self, driver: &Driver, places: &Places) -> Result<(), Error> {
-        let Some(bytes) = self.known(driver).due() else { return Ok(()) };
-        match self.expand(driver, places, bytes).await {
-            Outcome::Done => self.forget_growth(driver).await,
-            Outcome::Refused(why) => {
-                let volume = &self.volume_id;
-                warn!(
-                    driver = %driver.name, volume, why,
-                    "has grown, but not on this node; it is used with its old size"
-                );
-            }
-            Outcome::Open(why) => return Err(self.not_grown(driver, why)),
-        }
-        Ok(())
-    }
-
-    async fn forget_growth(&self, driver: &Driver) {
-        let volume = &self.volume_id;
-        info!(driver = %driver.name, volume, "has grown on this node");
-        self.volumes().note(NodeVolume { growth: None, ..self.known(driver) }).await;
-    }
-
-    async fn owe(&self, driver: &Driver, growth: Option<Growth>) -> Result<(), Error> {
-        let kept = self.volumes().change(NodeVolume { growth, ..self.known(driver) }).await;
-        let volume = self.volume_id.clone();
-        kept.map_err(|error| Error::NotNoted { volume, why: error.to_string() })
-    }
-
-    fn not_grown(&self, driver: &Driver, why: String) -> Error {
-        let volume = self.volume_id.clone();
-        Error::NotGrownHere { at: driver.at(), volume, why }
-    }
-
-    /// Has the driver do the node's half.
-    async fn expand(&self, driver: &Driver, places: &Places, bytes: i64) -> Outcome {
+            return None;
+        };
         let range = csi::CapacityRange { required_bytes: bytes, limit_bytes: 0 };
         let request = csi::NodeExpandVolumeRequest {
-            volume_id: self.volume_id.clone(),
-            volume_path: places.path().unwrap_or_default().to_owned(),
+            volume_id: volume.clone(),
+            volume_path: path.to_owned(),
             // CSI: without a range the plugin takes the size that the volume has.
             capacity_range: (bytes > 0).then_some(range),
             staging_target_path: places.staging.clone(),
@@ -364,24 +311,145 @@ impl Tracked {
         if let Some(Base64(capability)) = &places.capability {
             wire::append(&mut message, &[EXPANDED_CAPABILITY], capability);
         }
-        let path = PathAndQuery::from_static(Method::NodeExpandVolume.path());
-        let call = Call { headers: drivers::headers(), path, body: frame::frame(&message) };
-        let answer =
-            match driver.connection(call.path.path()).exchange(&call, &Validity::default()).await {
-                Ok(answer) => answer,
-                Err(error) => return Outcome::Open(error.chain()),
-            };
-        let Some(status) = answer.failure() else { return Outcome::Done };
-        let why = format!("{:?}, {}", status.code(), status.message());
-        match status.code() {
-            // It has nothing to do on a node.
-            Code::Unimplemented => Outcome::Done,
-            Code::InvalidArgument
-            | Code::OutOfRange
-            | Code::NotFound
-            | Code::FailedPrecondition => Outcome::Refused(why),
-            _ => Outcome::Open(why),
+        Some(NodeHalf { volume: Id::Volume(volume.clone()), bytes, message: message.into() })
+    }
+
+    /// Notes a call that was answered OK. Returns the owed growth of a volume that it put there.
+    async fn note_step(&self, driver: &Driver) -> Option<NodeHalf> {
+        match &self.step {
+            // It has its own way.
+            Step::Grow(_) => None,
+            Step::Put(places) => {
+                let put = |volume: &mut NodeVolume| volume.places.put(places);
+                self.known(driver, put).await;
+                self.owed_half(driver, places)
+            }
+            Step::PutDirect(places) => self.owed_half(driver, places),
+            Step::Unpublish(target) => {
+                let gone = |volume: &mut NodeVolume| {
+                    volume.places.targets.remove(target);
+                };
+                self.known(driver, gone).await;
+                None
+            }
+            Step::Unstage => {
+                self.known(driver, |volume| volume.places = Places::default()).await;
+                None
+            }
+            Step::Expand(bytes) => {
+                self.forget_growth(driver, *bytes).await;
+                None
+            }
+            Step::Delete => {
+                let gone = |volume: &mut NodeVolume| {
+                    volume.places = Places::default();
+                    volume.growth = None;
+                };
+                self.known(driver, gone).await;
+                None
+            }
         }
+    }
+
+    fn owed_half(&self, driver: &Driver, places: &Places) -> Option<NodeHalf> {
+        let owed = self.volumes().of(&driver.name, &self.volume_id).due()?;
+        self.half(driver, places, owed)
+    }
+
+    /// Notes how the node's half ended. A volume that was just staged or published is used with its
+    /// old size if its driver cannot grow it, or if it is busy; the latter stays owed.
+    ///
+    /// # Errors
+    /// [`Error::NotGrownHere`].
+    pub(crate) async fn end(
+        &self,
+        driver: &Driver,
+        half: &NodeHalf,
+        outcome: CallResult,
+    ) -> Result<(), Error> {
+        let why = match outcome_of(outcome) {
+            Outcome::Done => {
+                self.forget_growth(driver, half.bytes).await;
+                return Ok(());
+            }
+            // The controller's half is done, so no code may say that nothing was.
+            Outcome::Open(why) => return Err(self.not_grown(driver, why)),
+            Outcome::Refused(why) | Outcome::Busy(why) => why,
+        };
+        if matches!(self.step, Step::Grow(_)) {
+            return Err(self.not_grown(driver, why));
+        }
+        let volume = &self.volume_id;
+        warn!(
+            driver = %driver.name, volume, why,
+            "has grown, but not on this node; it is used with its old size"
+        );
+        Ok(())
+    }
+
+    /// Forgets an owed growth that is done to this size; 0 is the size that the volume has.
+    async fn forget_growth(&self, driver: &Driver, bytes: i64) {
+        let mut is_done = false;
+        let grown = |volume: &mut NodeVolume| {
+            is_done = volume.due().is_some_and(|due| due <= bytes);
+            if is_done {
+                volume.growth = None;
+            }
+        };
+        self.known(driver, grown).await;
+        if is_done {
+            info!(driver = %driver.name, volume = self.volume_id, "has grown on this node");
+        }
+    }
+
+    /// Forgets a growth that was begun, and did nothing.
+    async fn forget_begin(&self, driver: &Driver) {
+        let nothing = |volume: &mut NodeVolume| {
+            if volume.growth == Some(Growth::Begun) {
+                volume.growth = None;
+            }
+        };
+        self.known(driver, nothing).await;
+    }
+
+    /// Changes what is known of the volume here.
+    async fn known(&self, driver: &Driver, change: impl FnOnce(&mut NodeVolume)) {
+        self.volumes().note(&driver.name, &self.volume_id, change).await;
+    }
+
+    /// Changes durably what the volume's node owes.
+    async fn owe(
+        &self,
+        driver: &Driver,
+        change: impl FnOnce(&mut NodeVolume),
+    ) -> Result<(), Error> {
+        let kept = self.volumes().change(&driver.name, &self.volume_id, change).await;
+        let volume = self.volume_id.clone();
+        kept.map_err(|error| Error::NotNoted { volume, why: error.to_string() })
+    }
+
+    fn not_grown(&self, driver: &Driver, why: String) -> Error {
+        let volume = self.volume_id.clone();
+        Error::NotGrownHere { at: driver.at(), volume, why }
+    }
+}
+
+/// What the outcome of a NodeExpandVolume says.
+fn outcome_of(outcome: CallResult) -> Outcome {
+    let answer = match outcome {
+        Ok(answer) => answer,
+        Err(error) if error.code() == Code::Aborted => return Outcome::Busy(error.chain()),
+        Err(error) => return Outcome::Open(error.chain()),
+    };
+    let Some(status) = answer.failure() else { return Outcome::Done };
+    let why = format!("{:?}, {}", status.code(), status.message());
+    match status.code() {
+        // It has nothing to do on a node.
+        Code::Unimplemented => Outcome::Done,
+        Code::InvalidArgument | Code::OutOfRange | Code::NotFound | Code::FailedPrecondition => {
+            Outcome::Refused(why)
+        }
+        _ => Outcome::Open(why),
     }
 }
 

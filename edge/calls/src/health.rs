@@ -1,14 +1,15 @@
 //! Decides how a driver is, from what happens at one of its sockets. It does no I/O.
 //!
-//! Three failures in a row make a driver `gone` or `failing`. A failure within a second of a
+//! Three failures in a row make a driver `gone` or `failing`. What a driver answers about one thing
+//! is no failure; only Probe and the connection decide. A failure within a second of a
 //! counted one is part of that one. A driver that was down is up after a time without a failure.
 //! Nothing of it is durable. It uses no other room.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use proto::control::health::{Health, HealthState};
 use tokio::time::Instant;
-use tonic::Code;
 
 /// So many failures in a row make a driver down.
 const DOWN_AFTER: u32 = 3;
@@ -17,16 +18,11 @@ const ONE_CAUSE: Duration = Duration::from_secs(1);
 /// A driver that was down is up after so long without a failure.
 const CALM: Duration = Duration::from_secs(30);
 
+/// A shared driver that answers UNAVAILABLE about so many things in a row is failing.
+const MANY: usize = 3;
+
 /// The longest reason, in characters.
 const LONGEST: usize = 512;
-
-/// True if a code says that the driver is broken, not that it refuses one request.
-///
-/// gRPC: UNAVAILABLE is "the service is currently unavailable". CSI gives no code that meaning, and
-/// drivers answer INTERNAL and UNKNOWN for what ails a single volume.
-pub fn is_failure(code: Code) -> bool {
-    code == Code::Unavailable
-}
 
 /// Failures in a row.
 #[derive(Clone, Debug, Default)]
@@ -60,6 +56,12 @@ pub struct HealthTracker {
     answers: Row,
     /// The reason why it is not ready, by its own word; none if it is ready.
     not_ready: Option<String>,
+    /// The reason why it is not known what it can do; none if it is known.
+    unknown: Option<String>,
+    /// What it answered UNAVAILABLE about, and no other answer since.
+    refused: BTreeSet<String>,
+    /// The time of the latest of those.
+    refused_at: Option<Instant>,
     /// It was reached at least once.
     was_reached: bool,
     /// It was down, and has not failed since then.
@@ -76,6 +78,9 @@ impl HealthTracker {
             attempts: Row::default(),
             answers: Row::default(),
             not_ready: None,
+            unknown: None,
+            refused: BTreeSet::new(),
+            refused_at: None,
             was_reached: false,
             calm_since: None,
         }
@@ -89,6 +94,7 @@ impl HealthTracker {
             // What it answered before says nothing of the next process.
             self.answers = Row::default();
             self.not_ready = None;
+            self.unknown = None;
         }
         self.settle(now, why);
     }
@@ -112,8 +118,23 @@ impl HealthTracker {
         self.settle(now, why);
     }
 
-    /// It answered a call, whatever the answer.
+    /// It answered a call, and not UNAVAILABLE.
     pub fn answered(&mut self, now: Instant) {
+        self.refused.clear();
+        self.end_row(now);
+    }
+
+    /// A shared driver answered UNAVAILABLE about this. For one volume that says nothing of the
+    /// driver; for three in a row another node may be better off.
+    pub fn refused(&mut self, now: Instant, about: &str, why: &str) {
+        if self.refused.len() < MANY {
+            self.refused.insert(about.to_owned());
+        }
+        self.refused_at = Some(now);
+        self.settle(now, why);
+    }
+
+    fn end_row(&mut self, now: Instant) {
         if self.answers.is_down() {
             self.calm_since = Some(now);
         }
@@ -121,10 +142,20 @@ impl HealthTracker {
         self.settle(now, "");
     }
 
+    fn is_refusing(&self) -> bool {
+        self.refused.len() >= MANY
+    }
+
+    /// It has introduced itself, or why it has not.
+    pub fn introduced(&mut self, now: Instant, unknown: Option<&str>) {
+        self.unknown = unknown.map(str::to_owned);
+        self.settle(now, "");
+    }
+
     /// It answered whether it is ready.
     pub fn probed(&mut self, now: Instant, is_ready: bool) {
         self.set_ready(is_ready);
-        self.answered(now);
+        self.end_row(now);
     }
 
     /// Time has passed.
@@ -134,12 +165,14 @@ impl HealthTracker {
 
     /// The next time at which [`HealthTracker::look`] may change something.
     pub fn due(&self) -> Option<Instant> {
-        self.calm_since.map(|since| since + CALM)
+        let refused = self.refused_at.filter(|_| !self.refused.is_empty());
+        let since = [self.calm_since, refused].into_iter().flatten().min();
+        since.map(|since| since + CALM)
     }
 
     /// True if an answer that is no failure would change nothing now.
     pub fn is_calm(&self) -> bool {
-        self.answers.count == 0
+        self.answers.count == 0 && self.refused.is_empty()
     }
 
     /// True if it was reached at least once.
@@ -173,14 +206,19 @@ impl HealthTracker {
         if self.calm_since.is_some_and(|since| now.duration_since(since) >= CALM) {
             self.calm_since = None;
         }
+        if self.refused_at.is_some_and(|at| now.duration_since(at) >= CALM) {
+            // Nobody asks it any more, so it gets another chance.
+            self.refused.clear();
+            self.refused_at = None;
+        }
         let was = self.state;
         self.state = self.now_is();
         if self.state != was {
             self.since = now;
         }
-        self.why = match (self.state, &self.not_ready) {
+        self.why = match (self.state, self.not_ready.as_ref().or(self.unknown.as_ref())) {
             (HealthState::Up, _) => String::new(),
-            (HealthState::Starting, Some(not_ready)) => not_ready.clone(),
+            (HealthState::Starting, Some(why)) => why.chars().take(LONGEST).collect(),
             (HealthState::Starting, None) if self.calm_since.is_some() => {
                 format!("it was down; it is up after {CALM:?} without a failure")
             }
@@ -197,6 +235,7 @@ impl HealthTracker {
     fn is_reason_of(&self, state: HealthState) -> bool {
         match state {
             HealthState::Gone => self.attempts.last >= self.answers.last,
+            HealthState::Failing if self.is_refusing() => true,
             HealthState::Failing => self.answers.last >= self.attempts.last,
             HealthState::Up | HealthState::Starting => true,
         }
@@ -205,9 +244,13 @@ impl HealthTracker {
     fn now_is(&self) -> HealthState {
         if self.attempts.is_down() {
             HealthState::Gone
-        } else if self.answers.is_down() {
+        } else if self.answers.is_down() || self.is_refusing() {
             HealthState::Failing
-        } else if !self.was_reached || self.not_ready.is_some() || self.calm_since.is_some() {
+        } else if !self.was_reached
+            || self.not_ready.is_some()
+            || self.unknown.is_some()
+            || self.calm_since.is_some()
+        {
             HealthState::Starting
         } else {
             HealthState::Up

@@ -1,9 +1,9 @@
 //! Executes CSI calls against the drivers of one node.
 //!
-//! Promises: a dispatched call runs to its end; an identical call in flight shares its run; two
-//! different calls never run for the same volume. It also holds what the cloud told this node
-//! (scopes, metadata), what drivers said last (introductions), and how this node asks for leases.
-//! It may use `proto` only.
+//! Promises: an identical call in flight shares its run; calls that exclude each other are never at
+//! a driver together before the first one's deadline, and creates never. It also holds what the
+//! cloud told this node (scopes, metadata), what drivers said last (introductions), and how this
+//! node asks for leases. It may use `proto` only.
 
 mod connection;
 pub mod denied_methods;
@@ -17,11 +17,14 @@ pub mod expansions;
 pub mod fence;
 pub mod health;
 pub mod introductions;
+mod kept_answers;
 pub mod lease_client;
 pub mod metadata;
 mod missing_volumes;
 pub mod node_volumes;
+mod operation;
 mod rewrite;
+mod runs;
 pub mod scopes;
 pub mod state_format;
 mod validity;

@@ -40,10 +40,10 @@ pub(crate) struct Mount {
 
 impl MissingVolumes {
     /// The mount that a call is; none if it is none.
-    pub(crate) fn mount(&self, method: Method, subjects: &[Id]) -> Option<Mount> {
+    pub(crate) fn mount(&self, method: Method, about: &[Id]) -> Option<Mount> {
         let step = method.direct();
         let mounts = [NodeStep::Stage, NodeStep::Publish].map(DirectCall::Node).map(Some);
-        let volume = subjects.first().filter(|_| mounts.contains(&step))?.clone();
+        let volume = about.first().filter(|_| mounts.contains(&step))?.clone();
         Some(Mount { missing: self.clone(), volume })
     }
 

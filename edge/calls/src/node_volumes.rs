@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -21,6 +22,8 @@ use tracing::{info, warn};
 
 /// The directory of the records in the state directory.
 const DIRECTORY: &str = "node-volumes";
+/// So many records can be written at the same time.
+const TURNS: usize = 32;
 
 /// The growth of a volume on this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,6 +50,15 @@ pub struct Places {
 }
 
 impl Places {
+    /// Adds the places to which another call has put the volume.
+    pub(crate) fn put(&mut self, other: &Self) {
+        self.targets.extend(other.targets.iter().cloned());
+        self.capability.clone_from(&other.capability);
+        if !other.staging.is_empty() {
+            self.staging.clone_from(&other.staging);
+        }
+    }
+
     /// A path at which the volume is available; none if it is at none.
     pub fn path(&self) -> Option<&str> {
         let staging = Some(self.staging.as_str()).filter(|path| !path.is_empty());
@@ -107,6 +119,8 @@ pub struct NodeVolumes {
     /// The id of this boot; empty if it is not known.
     boot: String,
     known: Mutex<HashMap<String, NodeVolume>>,
+    /// Who changes a record holds one of these, by the record's name.
+    turns: [tokio::sync::Mutex<()>; TURNS],
     /// The names of records that cannot be read.
     damaged: Mutex<BTreeSet<String>>,
     /// The reason why none of the records could be read.
@@ -122,6 +136,7 @@ impl NodeVolumes {
             directory,
             boot: boot.to_owned(),
             known: Mutex::default(),
+            turns: Default::default(),
             damaged: Mutex::default(),
             unreadable: None,
         };
@@ -206,34 +221,62 @@ impl NodeVolumes {
         self.known().get(&key).cloned().unwrap_or_else(nothing)
     }
 
-    /// Changes a volume's record durably. No two changes of one volume may run at the same time.
+    /// Changes a volume's record durably. Two changes of one volume follow each other.
     ///
     /// # Errors
     /// The file system's; nothing is changed then.
-    pub async fn change(&self, volume: NodeVolume) -> io::Result<()> {
-        let key = key(&volume.driver, &volume.volume_id);
+    pub async fn change(
+        &self,
+        driver: &DriverName,
+        volume_id: &str,
+        change: impl FnOnce(&mut NodeVolume),
+    ) -> io::Result<()> {
+        let key = key(driver, volume_id);
+        let _turn = self.turn(&key).lock().await;
+        let mut volume = self.of(driver, volume_id);
+        change(&mut volume);
+        self.write(key, volume).await
+    }
+
+    /// Changes a volume's record. One that cannot be written counts until csi-edge ends.
+    pub async fn note(
+        &self,
+        driver: &DriverName,
+        volume_id: &str,
+        change: impl FnOnce(&mut NodeVolume),
+    ) {
+        let key = key(driver, volume_id);
+        let _turn = self.turn(&key).lock().await;
+        let before = self.of(driver, volume_id);
+        let mut volume = NodeVolume { boot: self.boot.clone(), ..before.clone() };
+        change(&mut volume);
+        if before == volume {
+            return;
+        }
+        let Err(error) = self.write(key.clone(), volume.clone()).await else { return };
+        let directory = self.directory.display();
+        warn!(
+            %driver, volume = volume_id, %directory, %error,
+            "what is known of a volume here cannot be kept; after a restart it grows when it is \
+             next staged or published"
+        );
+        self.replace(key, volume);
+    }
+
+    /// The lock of a volume's record, which may be another volume's too.
+    fn turn(&self, key: &str) -> &tokio::sync::Mutex<()> {
+        let mut hasher = DefaultHasher::new();
+        key.hash(&mut hasher);
+        let turn = usize::try_from(hasher.finish() % TURNS as u64).unwrap_or_default();
+        // The remainder is less than the number of locks.
+        self.turns.get(turn).unwrap_or(&self.turns[0])
+    }
+
+    async fn write(&self, key: String, volume: NodeVolume) -> io::Result<()> {
         let write = write(self.path(&key), &volume)?;
         tokio::task::spawn_blocking(write).await.map_err(io::Error::other)??;
         self.replace(key, volume);
         Ok(())
-    }
-
-    /// Writes the record of a volume. A record that cannot be written counts until csi-edge ends.
-    pub async fn note(&self, mut volume: NodeVolume) {
-        volume.boot.clone_from(&self.boot);
-        if self.of(&volume.driver, &volume.volume_id) == volume {
-            return;
-        }
-        let Err(error) = self.change(volume.clone()).await else { return };
-        let driver = &volume.driver;
-        let id = &volume.volume_id;
-        let directory = self.directory.display();
-        warn!(
-            %driver, volume = id, %directory, %error,
-            "what is known of a volume here cannot be kept; after a restart it grows when it is \
-             next staged or published"
-        );
-        self.replace(key(driver, id), volume);
     }
 
     fn replace(&self, key: String, volume: NodeVolume) {
@@ -320,11 +363,11 @@ mod tests {
     }
 
     async fn stage(volumes: &NodeVolumes, id: &str) {
-        volumes.note(NodeVolume { places: staged("/s"), ..volumes.of(&driver(), id) }).await;
+        volumes.note(&driver(), id, |volume| volume.places = staged("/s")).await;
     }
 
     async fn owe(volumes: &NodeVolumes, id: &str, growth: Option<Growth>) {
-        volumes.change(NodeVolume { growth, ..volumes.of(&driver(), id) }).await.unwrap();
+        volumes.change(&driver(), id, |volume| volume.growth = growth).await.unwrap();
     }
 
     #[tokio::test]
@@ -369,6 +412,23 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn two_publishes_at_once_leave_both_targets() {
+        let dir = tempfile::tempdir().unwrap();
+        let volumes = NodeVolumes::open(dir.path(), "1");
+        let publish = |target: &str| {
+            let target = target.to_owned();
+            let put = move |volume: &mut NodeVolume| {
+                volume.places.targets.insert(target);
+            };
+            let volumes = &volumes;
+            async move { volumes.note(&driver(), "v", put).await }
+        };
+        tokio::join!(publish("/a"), publish("/b"), publish("/c"));
+        let targets = NodeVolumes::open(dir.path(), "1").of(&driver(), "v").places.targets;
+        assert_eq!(targets, ["/a", "/b", "/c"].map(str::to_owned).into());
+    }
+
+    #[tokio::test]
     async fn a_damaged_record_is_an_owed_growth_of_its_volume_alone() {
         let dir = tempfile::tempdir().unwrap();
         let open = || NodeVolumes::open(dir.path(), "1");
@@ -400,8 +460,8 @@ mod tests {
         stage(&volumes, "v").await;
         let there = volumes.of(&driver(), "v");
         assert_eq!(there.places, staged("/s"));
-        let growth = Some(Growth::Due { bytes: 1 });
-        assert!(volumes.change(NodeVolume { growth, ..there.clone() }).await.is_err());
+        let owe = |volume: &mut NodeVolume| volume.growth = Some(Growth::Due { bytes: 1 });
+        assert!(volumes.change(&driver(), "v", owe).await.is_err());
         assert_eq!(volumes.of(&driver(), "v"), there);
         let blind = NodeVolumes::open(dir.path(), "1");
         assert!(blind.check().unwrap_err().contains("cannot be read"));

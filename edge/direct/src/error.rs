@@ -4,6 +4,8 @@
 //! cause may pass by itself, the code is UNAVAILABLE, DEADLINE_EXCEEDED or ABORTED, never a final
 //! one. It uses no other room.
 
+use std::time::Duration;
+
 use edge_calls::error::Shared;
 use proto::csi::direct::Contradiction;
 use proto::csi::frame::FrameError;
@@ -37,14 +39,18 @@ pub enum Error {
         /// The path.
         path: String,
     },
-    /// Another operation on the same subject is running.
+    /// Another operation on the volume is running.
     #[error(
-        "a different request for the same subject is running, so this {method} was refused; send \
-         it again when that has ended"
+        "{running} has been running for {} s on the same direct volume, so this {method} was \
+         refused; send it again when that has ended", age.as_secs()
     )]
     Pending {
         /// The RPC's method name.
         method: &'static str,
+        /// What runs.
+        running: &'static str,
+        /// The time since it began.
+        age: Duration,
     },
     /// The request is impossible for a direct volume.
     #[error("{method} is refused; nothing was done")]

@@ -72,7 +72,7 @@ impl AdminState {
         let view = |run: edge_calls::executor::RunningCall| CallView {
             rpc: run.method.name().into(),
             driver: run.driver,
-            subject: subject(&run.subjects),
+            subject: subject(&run.about),
             age_ms: u64::try_from(run.begun.elapsed().as_millis()).unwrap_or(u64::MAX),
         };
         running.into_iter().map(view).collect()

@@ -158,6 +158,33 @@ pub enum NodeStep {
     Health,
 }
 
+/// What a call locks at its node while its driver carries it out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Locks {
+    /// Nothing: it only reads.
+    Nothing,
+    /// The name of what it makes. It shares the volumes and the snapshot that this is made of.
+    Made,
+    /// What it deletes. A volume also at the node: a driver that is not attached may be unstaging
+    /// it. A group also with its members, which are in this field.
+    Gone {
+        /// The field of the members' ids; none if it deletes no group.
+        members: Option<u32>,
+    },
+    /// The volume's size. It shares the volume.
+    Size,
+    /// The volume's attributes, which some drivers change together with the size. It shares the
+    /// volume.
+    Attributes,
+    /// The volume at the node whose id is in this field, and all of the volume if there is none. It
+    /// shares the volume.
+    Attachment(u32),
+    /// The volume at this node.
+    AtNode,
+    /// The path in this field. It shares the volume at this node.
+    Target(u32),
+}
+
 /// A class of Kubernetes, whose parameters a request carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Class {

@@ -146,12 +146,12 @@ impl Method {
         one == other || (one.len() == other.len() && same(one, other))
     }
 
-    /// The ids that no other call may concern while this one runs.
+    /// The ids that a call is about.
     ///
-    /// CSI: the CO should have no more than one call in flight per volume. Empty for lists,
-    /// streams, and keys that are not valid yet.
-    pub fn subjects(self, key: &Key) -> Vec<Id> {
-        let mut subjects = match key {
+    /// Empty for lists, streams, and keys that are not valid yet. What keeps calls apart is
+    /// [`Method::locks`].
+    pub fn about(self, key: &Key) -> Vec<Id> {
+        let mut about = match key {
             Key::Home(_) | Key::Delete(_) if self.bulk() => Vec::new(),
             Key::Home(id) | Key::Delete(id) | Key::Node(Some(id)) => vec![id.clone()],
             Key::Create { name, .. } => vec![Id::Name(self, name.clone())],
@@ -160,8 +160,8 @@ impl Method {
             }
             Key::Local | Key::Node(None) | Key::All | Key::Capacity(_) => Vec::new(),
         };
-        subjects.retain(|id| !id.text().is_empty());
-        subjects
+        about.retain(|id| !id.text().is_empty());
+        about
     }
 }
 

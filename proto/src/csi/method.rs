@@ -8,7 +8,7 @@ use std::fmt;
 use bytes::Bytes;
 
 use super::column::{
-    Capabilities, Class, DirectCall, List, Local, NodeStep, Places, Resource, Rewrite,
+    Capabilities, Class, DirectCall, List, Local, Locks, NodeStep, Places, Resource, Rewrite,
 };
 use super::required;
 use super::table::table;
@@ -77,6 +77,7 @@ struct Row {
     sent: bool,
     local: Option<Local>,
     creates: Option<Resource>,
+    locks: Locks,
     lists: Option<List>,
     rewrite: Rewrite,
     direct: Option<DirectCall>,
@@ -96,6 +97,7 @@ impl Row {
             sent: false,
             local: None,
             creates: None,
+            locks: Locks::Nothing,
             lists: None,
             rewrite: Rewrite::Nothing,
             direct: None,
@@ -250,6 +252,11 @@ impl Method {
     /// The kind of resource that the call creates, with its name as idempotency key.
     pub const fn creates(self) -> Option<Resource> {
         self.row().creates
+    }
+
+    /// The column of what the call locks; see [`Method::locks`].
+    pub const fn locks_column(self) -> Locks {
+        self.row().locks
     }
 
     /// The list over all nodes that the call asks for.

@@ -21,6 +21,7 @@ macro_rules! table {
 
             Controller/CreateVolume(r: CreateVolumeRequest as Created) => create(r),
                 learn Learn::Made(created_volume), {
+                locks: Locks::Made,
                 creates: Some(Resource::Volume),
                 rewrite: Rewrite::CreateVolume,
                 direct: Some(DirectCall::Create),
@@ -31,6 +32,7 @@ macro_rules! table {
             };
             Controller/DeleteVolume(r: DeleteVolumeRequest) => Key::Delete(Id::Volume(r.volume_id)),
                 learn Learn::Gone, {
+                locks: Locks::Gone { members: None },
                 direct: Some(DirectCall::Delete),
                 secrets: Some(2),
                 sent: true,
@@ -38,6 +40,7 @@ macro_rules! table {
             Controller/ControllerPublishVolume(r: ControllerPublishVolumeRequest as OfVolume)
                 => Key::Home(Id::Volume(r.volume_id)),
                 learn Learn::Attached(node_id), {
+                locks: Locks::Attachment(2),
                 incomplete: required::of_publish,
                 direct: Some(DirectCall::Attach),
                 places: Some(Places { capability: 3, context: &[6] }),
@@ -47,6 +50,7 @@ macro_rules! table {
             Controller/ControllerUnpublishVolume(r: ControllerUnpublishVolumeRequest)
                 => Key::Delete(Id::Volume(r.volume_id)),
                 learn Learn::Detached(node_id), {
+                locks: Locks::Attachment(2),
                 secrets: Some(3),
                 sent: true,
             };
@@ -86,6 +90,7 @@ macro_rules! table {
             Controller/CreateSnapshot(r: CreateSnapshotRequest)
                 => snapshot(r.name, [r.source_volume_id]),
                 learn Learn::Made(created_snapshot), {
+                locks: Locks::Made,
                 creates: Some(Resource::Snapshot),
                 rewrite: Rewrite::CreateSnapshot,
                 secrets: Some(3),
@@ -95,6 +100,7 @@ macro_rules! table {
             Controller/DeleteSnapshot(r: DeleteSnapshotRequest)
                 => Key::Delete(Id::Snapshot(r.snapshot_id)),
                 learn Learn::Gone, {
+                locks: Locks::Gone { members: None },
                 secrets: Some(2),
                 sent: true,
             };
@@ -112,6 +118,7 @@ macro_rules! table {
             Controller/ControllerExpandVolume(r: ControllerExpandVolumeRequest)
                 => Key::Home(Id::Volume(r.volume_id)),
                 learn Learn::Resized(new_size), {
+                locks: Locks::Size,
                 incomplete: required::of_expand,
                 direct: Some(DirectCall::Expand),
                 places: Some(Places { capability: 4, context: &[] }),
@@ -124,6 +131,7 @@ macro_rules! table {
             };
             Controller/ControllerModifyVolume(r: ControllerModifyVolumeRequest)
                 => Key::Home(Id::Volume(r.volume_id)), {
+                locks: Locks::Attributes,
                 secrets: Some(2),
                 classes: &[(3, Class::VolumeAttributes)],
                 sent: true,
@@ -135,6 +143,7 @@ macro_rules! table {
             GroupController/CreateVolumeGroupSnapshot(r: CreateVolumeGroupSnapshotRequest)
                 => snapshot(r.name, r.source_volume_ids),
                 learn Learn::Made(created_group), {
+                locks: Locks::Made,
                 creates: Some(Resource::Group),
                 secrets: Some(3),
                 classes: &[(4, Class::VolumeGroupSnapshot)],
@@ -143,6 +152,7 @@ macro_rules! table {
             GroupController/DeleteVolumeGroupSnapshot(r: DeleteVolumeGroupSnapshotRequest)
                 => Key::Delete(Id::Group(r.group_snapshot_id)),
                 learn Learn::Gone, {
+                locks: Locks::Gone { members: Some(2) },
                 secrets: Some(3),
                 sent: true,
             };
@@ -166,19 +176,23 @@ macro_rules! table {
             };
 
             Node/NodeStageVolume(r: NodeStageVolumeRequest) => on_node(r.volume_id), {
+                locks: Locks::AtNode,
                 direct: Some(DirectCall::Node(NodeStep::Stage)),
                 places: Some(Places { capability: 4, context: &[6] }),
                 secrets: Some(5),
             };
             Node/NodeUnstageVolume(r: NodeUnstageVolumeRequest) => on_node(r.volume_id), {
+                locks: Locks::AtNode,
                 direct: Some(DirectCall::Node(NodeStep::Unstage)),
             };
             Node/NodePublishVolume(r: NodePublishVolumeRequest) => on_node(r.volume_id), {
+                locks: Locks::Target(4),
                 direct: Some(DirectCall::Node(NodeStep::Publish)),
                 places: Some(Places { capability: 5, context: &[8] }),
                 secrets: Some(7),
             };
             Node/NodeUnpublishVolume(r: NodeUnpublishVolumeRequest) => on_node(r.volume_id), {
+                locks: Locks::Target(2),
                 direct: Some(DirectCall::Node(NodeStep::Unpublish)),
             };
             Node/NodeGetVolumeStats(r: NodeGetVolumeStatsRequest) => on_node(r.volume_id), {
@@ -191,6 +205,7 @@ macro_rules! table {
                 secrets: Some(1),
             };
             Node/NodeExpandVolume(r: NodeExpandVolumeRequest) => on_node(r.volume_id), {
+                locks: Locks::AtNode,
                 direct: Some(DirectCall::Node(NodeStep::Expand)),
                 places: Some(Places { capability: 5, context: &[] }),
                 secrets: Some(6),

@@ -2,13 +2,13 @@
 //!
 //! A body that breaks off without a status ends with a status of ours in its trailers.
 
+use std::any::Any;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use http_body::{Frame, SizeHint};
-use tokio::sync::OwnedSemaphorePermit;
 use tonic::Status;
 
 /// gRPC's header for the code of an answer.
@@ -69,7 +69,7 @@ pub enum Body {
         /// The status if the body ends without one; none once a status was sent.
         broken: Option<Box<Status>>,
         /// Its part of a limit, released on drop.
-        room: OwnedSemaphorePermit,
+        room: Box<dyn Any + Send + Sync>,
     },
 }
 

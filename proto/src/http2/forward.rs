@@ -7,6 +7,7 @@
 use std::future::Future;
 
 use bytes::{Bytes, BytesMut};
+use futures_util::FutureExt;
 use h2::client::SendRequest;
 use http::uri::Authority;
 use http::{
@@ -14,7 +15,6 @@ use http::{
 };
 use http_body_util::BodyExt;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
@@ -37,6 +37,9 @@ pub static LEADER_EPOCH: HeaderName = HeaderName::from_static("edge-csi-leader-e
 /// In an edge's refusal, with the value `1`: no byte of the call went to the driver. Only an edge
 /// may set it, so the edge removes it from drivers' answers.
 pub static NOT_DISPATCHED: HeaderName = HeaderName::from_static("edge-csi-not-dispatched");
+
+/// The message encodings that a caller of gRPC can read.
+static ACCEPT_ENCODING: HeaderName = HeaderName::from_static("grpc-accept-encoding");
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -76,6 +79,8 @@ impl Call {
         let headers = request.headers_mut();
         headers.remove(header::HOST);
         headers.remove(header::CONTENT_LENGTH);
+        // Each hop compresses by itself, and this one reads no compressed message.
+        headers.remove(&ACCEPT_ENCODING);
         match deadline {
             Some(deadline) => headers.insert(&TIMEOUT, timeout_value(deadline)),
             None => headers.remove(&TIMEOUT),
@@ -124,22 +129,72 @@ where
     Ok((Upstream { sender, closed }, driving))
 }
 
+/// The reason why a request has no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum Unanswered {
+    /// The other side certainly did nothing with it: it may be sent again on another connection.
+    #[error(transparent)]
+    Unprocessed(h2::Error),
+    /// It may have been received.
+    #[error(transparent)]
+    InDoubt(BoxError),
+}
+
+impl Unanswered {
+    /// The error of the connection or the stream.
+    fn into_source(self) -> BoxError {
+        match self {
+            Self::Unprocessed(error) => error.into(),
+            Self::InDoubt(error) => error,
+        }
+    }
+
+    /// RFC 9113, 6.8 and 8.7: streams above the last one of a GOAWAY, and those that are reset with
+    /// REFUSED_STREAM, were not processed. h2 reports its own protocol errors as GOAWAY too, also
+    /// for streams that were processed, so only the peer's word counts.
+    fn of(error: h2::Error) -> Self {
+        let is_refused = error.is_go_away()
+            || (error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM));
+        match error.is_remote() && is_refused {
+            true => Self::Unprocessed(error),
+            false => Self::InDoubt(error.into()),
+        }
+    }
+}
+
 impl Upstream {
     /// True if the connection has ended, so that nothing more can be sent on it.
     pub fn is_closed(&self) -> bool {
         self.closed.is_cancelled()
     }
 
+    /// Ends with the connection.
+    pub async fn closed(&self) {
+        self.closed.cancelled().await;
+    }
+
+    /// The most streams that the other side takes at a time.
+    pub fn max_streams(&self) -> usize {
+        self.sender.current_max_send_streams()
+    }
+
+    /// True if the other side said that it takes no more requests (GOAWAY).
+    pub fn was_told_to_leave(&self) -> bool {
+        let ready = self.sender.clone().ready().now_or_never();
+        let refused = ready.and_then(Result::err);
+        refused.is_some_and(|error| error.is_go_away() && error.is_remote())
+    }
+
     /// Sends a request and gives back the head of its answer. Dropping the future cancels the
     /// request.
     ///
     /// # Errors
-    /// The connection or the stream broke. The request may have been received.
+    /// The connection or the stream broke.
     pub fn send(
         &self,
         request: Request<()>,
         body: Bytes,
-    ) -> impl Future<Output = Result<Response<Received>, h2::Error>> + Send + use<> {
+    ) -> impl Future<Output = Result<Response<Received>, Unanswered>> + Send + use<> {
         // A clone has sent nothing yet, so it is ready.
         let sent = self.sender.clone().send_request(request, body.is_empty());
         let sent = sent.map(|(response, mut stream)| {
@@ -151,7 +206,11 @@ impl Upstream {
             }
             response
         });
-        async { Ok(sent?.await?.map(Received)) }
+        async {
+            // Nothing of it was written if there is no stream for it.
+            let answer = sent.map_err(Unanswered::Unprocessed)?;
+            Ok(answer.await.map_err(Unanswered::of)?.map(Received))
+        }
     }
 }
 
@@ -167,7 +226,22 @@ pub fn forward(
 ) -> impl Future<Output = Result<Response<Received>, BoxError>> + Send + use<> {
     let (request, body) = call.request(authority, deadline);
     let answer = upstream.send(request, body);
-    async { is_grpc(answer.await?) }
+    async { is_grpc(answer.await.map_err(Unanswered::into_source)?) }
+}
+
+/// The same as [`forward`], and tells whether a call that has no answer was processed.
+///
+/// # Errors
+/// [`Unanswered`]; an answer that is not gRPC is in doubt.
+pub fn attempt(
+    upstream: &Upstream,
+    call: &Call,
+    authority: &Authority,
+    deadline: Option<Instant>,
+) -> impl Future<Output = Result<Response<Received>, Unanswered>> + Send + use<> {
+    let (request, body) = call.request(authority, deadline);
+    let answer = upstream.send(request, body);
+    async { is_grpc(answer.await?).map_err(Unanswered::InDoubt) }
 }
 
 fn is_grpc(response: Response<Received>) -> Result<Response<Received>, BoxError> {
@@ -310,7 +384,7 @@ fn joined(whole: Bytes, next: Bytes) -> Result<Bytes, FrameError> {
 pub fn pass(
     response: Response<Received>,
     broken: &impl ToStatus,
-    room: OwnedSemaphorePermit,
+    room: impl Send + Sync + 'static,
 ) -> Response<Body> {
     let (mut parts, body) = response.into_parts();
     let has_status = parts.headers.contains_key(&STATUS);
@@ -318,7 +392,7 @@ pub fn pass(
     parts.headers.remove(&NOT_DISPATCHED);
     parts.extensions = http::Extensions::new();
     let broken = (!has_status).then(|| Box::new(broken.status()));
-    Response::from_parts(parts, Body::Passing { body, broken, room })
+    Response::from_parts(parts, Body::Passing { body, broken, room: Box::new(room) })
 }
 
 /// The status that a caller gets; none if the answer has yet to arrive.
@@ -342,6 +416,7 @@ pub fn refusal(error: &impl ToStatus) -> Response<Body> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host::tasks::Tasks;
 
     fn answer(
         headers: &[(&HeaderName, &'static str)],
@@ -355,6 +430,60 @@ mod tests {
         };
         let trailers = Some(map(trailers)).filter(|trailers| !trailers.is_empty());
         Answer { headers: map(headers), body: Bytes::new(), trailers }
+    }
+
+    /// What a call gets from a server that does this with its connection.
+    async fn served<F: Future<Output = ()> + Send + 'static>(
+        serve: impl FnOnce(tokio::io::DuplexStream) -> F,
+    ) -> Unanswered {
+        let (near, far) = tokio::io::duplex(1 << 16);
+        let tasks = Tasks::default();
+        tasks.spawn("server", serve(far));
+        let (upstream, driving) = connect(near).await.unwrap();
+        tasks.spawn("client", async move { drop(driving.await) });
+        let call = Call {
+            headers: HeaderMap::new(),
+            path: http::uri::PathAndQuery::from_static("/csi.v1.Node/X"),
+            body: frame::frame(&[]),
+        };
+        attempt(&upstream, &call, &Authority::from_static("localhost"), None).await.err().unwrap()
+    }
+
+    async fn reset_with(io: tokio::io::DuplexStream, reason: h2::Reason) {
+        let mut connection = h2::server::handshake(io).await.unwrap();
+        while let Some(request) = connection.accept().await {
+            let (_, mut respond) = request.unwrap();
+            respond.send_reset(reason);
+        }
+    }
+
+    #[tokio::test]
+    async fn only_what_the_peer_says_that_it_did_not_process_may_be_sent_again() {
+        let refused = served(|io| reset_with(io, h2::Reason::REFUSED_STREAM)).await;
+        assert!(matches!(refused, Unanswered::Unprocessed(_)), "{refused}");
+        let reset = served(|io| reset_with(io, h2::Reason::INTERNAL_ERROR)).await;
+        assert!(matches!(reset, Unanswered::InDoubt(_)), "{reset}");
+        let left = served(|io| async move {
+            let mut connection = h2::server::handshake(io).await.unwrap();
+            // The request has been read; then everything is closed.
+            let request = connection.accept().await;
+            drop((request, connection));
+        });
+        let left = left.await;
+        assert!(matches!(left, Unanswered::InDoubt(_)), "{left}");
+        // h2 ends the connection itself, with a GOAWAY of its own.
+        let broken = served(|mut io| async move {
+            use tokio::io::{AsyncReadExt, AsyncWriteExt};
+            let mut read = [0; 64];
+            let _ = io.read(&mut read).await;
+            // Empty SETTINGS, and then a frame of SETTINGS with a length that none has.
+            io.write_all(&[0, 0, 0, 4, 0, 0, 0, 0, 0]).await.unwrap();
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+            io.write_all(&[0, 0, 5, 4, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5]).await.unwrap();
+            std::future::pending().await
+        });
+        let broken = broken.await;
+        assert!(matches!(broken, Unanswered::InDoubt(_)), "{broken}");
     }
 
     #[test]

@@ -319,19 +319,38 @@ pub(super) fn had_no_home(world: &World, id: &Id, sent: Instant) -> bool {
     world.fleet.read_noted(|noted| Homes::of(noted).was_none_since(id, sent))
 }
 
-/// CSI: cancelling a call does not cancel the operation. So a run ends unanswered only with its
-/// connection.
+/// A run ends with its answer. Before it, only the driver's or the edge's own end may end it, and
+/// the deadline of the call that began it, but never a create's.
 fn run_to_its_end(runs: &[Run], world: &World, wrong: &mut Vec<String>) {
     let ends: Vec<_> =
         world.fleet.drivers.iter().map(drivers::testdriver::TestDriver::ends).collect();
-    for run in runs.iter().filter(|run| run.received.outcome == Outcome::Dropped) {
-        let Some(ended) = run.ended() else { continue };
+    let calls = world.record.all();
+    for run in runs {
+        let method = run.received.method();
+        let at = world.trace.at(run.received.at);
+        let begun_by = run.number.and_then(|number| calls.get(number));
+        // The cloud may ask a question of its own on behalf of a reading call.
+        let changes = begun_by.filter(|called| METHODS.contains(&called.method));
+        let asked_until = changes.and_then(|called| called.deadline);
+        match run.given_until() {
+            Some(_) if method.starts_with("Create") => {
+                wrong.push(format!("a {method} at {} has a deadline, at {at}", name(run.node)));
+            }
+            // Its caller would have waited for longer.
+            Some(given) if asked_until.is_some_and(|asked| given + TRANSIT < asked) => {
+                wrong.push(format!("a run of {method} at {} has too little time", name(run.node)));
+            }
+            Some(_) | None => {}
+        }
+        let Some(ended) = run.ended().filter(|_| run.received.outcome == Outcome::Dropped) else {
+            continue;
+        };
         let with_connection = ends.get(run.node).is_some_and(|ends| ends.contains(&ended));
         // A driver that is killed drops all at once, its connections' tasks too.
         let killed =
             world.fleet.driver_ends().iter().any(|(node, at)| *node == run.node && *at == ended);
-        if !with_connection && !killed {
-            let method = run.received.method().to_owned();
+        let is_over = run.given_until().is_some_and(|given| ended >= given);
+        if !with_connection && !killed && !is_over {
             let at = world.trace.at(ended);
             wrong.push(format!("a run of {method} at {} was given up at {at}", name(run.node)));
         }

@@ -1,12 +1,19 @@
 //! The calls that came to drivers, with the callers' calls that they belong to.
 
+use std::time::Duration;
+
 use drivers::testdriver::Received;
 use http::HeaderValue;
+use proto::http2::forward;
 use tokio::time::Instant;
 
 use super::model::World;
 use super::record::NUMBER;
 use super::replicas::RUN;
+
+/// By so much the edge is earlier than the driver at the end of a call. What is left is given in
+/// whole units, and takes some time to get there.
+const GRACE: Duration = Duration::from_millis(1100);
 
 /// One call at a driver.
 pub(super) struct Run {
@@ -19,6 +26,14 @@ pub(super) struct Run {
 impl Run {
     pub(super) fn ended(&self) -> Option<Instant> {
         self.received.ended.map(|(at, _)| at)
+    }
+
+    /// The time at which the edge ends it; none if it never does. The driver's own deadline is a
+    /// second later.
+    pub(super) fn given_until(&self) -> Option<Instant> {
+        let now = Instant::now();
+        let deadline = forward::deadline(&self.received.headers).ok()??;
+        Some(self.received.at + deadline.saturating_duration_since(now) - GRACE)
     }
 
     /// The cloud's life that sent it, with several clouds.

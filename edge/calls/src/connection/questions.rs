@@ -1,7 +1,6 @@
 //! Asks a driver at an open connection about itself. It uses no other room.
 
 use std::sync::LazyLock;
-use std::time::Duration;
 
 use http::HeaderMap;
 use http::uri::{Authority, PathAndQuery};
@@ -14,11 +13,8 @@ use proto::http2::forward;
 use proto::http2::forward::Upstream;
 use proto::http2::forward::{Answer, Call};
 use proto::names::DriverName;
-use tokio::time::timeout;
 use tonic::{Code, Status};
 
-/// How long a driver may take to answer Probe.
-const PROBE: Duration = Duration::from_secs(5);
 /// The authority of requests; every driver's gRPC library accepts it.
 pub(super) static LOCALHOST: LazyLock<Authority> =
     LazyLock::new(|| Authority::from_static("localhost"));
@@ -28,13 +24,11 @@ pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 /// Asks whether the driver is ready. A driver without that method is.
 ///
 /// # Errors
-/// Its answer is late, unreadable, or an error other than UNIMPLEMENTED; or the call breaks off.
+/// Its answer is unreadable, or an error other than UNIMPLEMENTED; or the call breaks off.
 pub(crate) async fn probe(sender: &Upstream) -> Result<bool, String> {
     let method = Method::answering(Local::Probe);
-    let asked = timeout(PROBE, ask(sender, method)).await;
-    let late = |_| format!("it does not answer Probe within {PROBE:?}");
     let broke = |error: BoxError| format!("Probe failed: {}", chain(error.as_ref()));
-    let answer = asked.map_err(late)?.map_err(broke)?;
+    let answer = ask(sender, method).await.map_err(broke)?;
     if let Some(message) = answer.message() {
         // CSI: if `ready` is absent, the caller takes the plugin for ready.
         let probe = csi::ProbeResponse::decode(message).map_err(|e| broke(e.into()))?;

@@ -20,7 +20,7 @@ use tonic::{Code, Status};
 
 use super::*;
 use crate::fence::Fence;
-use crate::validity::Validity;
+use crate::validity::{Replaced, Validity};
 
 const NAME: &str = "d.example";
 const MAIN: &str = "/d.sock";
@@ -36,6 +36,8 @@ enum Does {
     Fail(Code),
     Hang,
     /// Answers that it does not have the method, after this time.
+    /// Says the driver's name after this time.
+    Named(Duration),
     Late(Duration),
 }
 
@@ -112,6 +114,10 @@ impl Process {
             Some(Does::Ok(message)) => Answer::of(frame::frame(&message())).response(),
             Some(Does::Fail(code)) => Status::new(code, "the reason").into_http(),
             Some(Does::Hang) => std::future::pending().await,
+            Some(Does::Named(after)) => {
+                sleep(after).await;
+                Answer::of(frame::frame(&info())).response()
+            }
             Some(Does::Late(after)) => {
                 sleep(after).await;
                 Status::unimplemented(path).into_http()
@@ -237,7 +243,10 @@ async fn a_nodes_own_calls_wait_for_a_driver_that_comes_up_late() {
 async fn a_call_that_waited_for_its_driver_is_not_sent_for_a_csi_cloud_that_was_deposed() {
     let scene = Scene::new(PathBuf::from(MAIN));
     let fence = Arc::new(Fence::open(None, "n1".parse().unwrap()));
-    let of = |epoch| Validity::default().while_leads(fence.clone(), Some(LeaderEpoch(epoch)));
+    let of = |epoch| {
+        let replaced = Replaced::default();
+        Validity::default().on_link(fence.clone(), Some(LeaderEpoch(epoch)), replaced)
+    };
     fence.observe(Some(LeaderEpoch(5))).unwrap();
     let successor = async {
         sleep(Duration::from_millis(100)).await;
@@ -275,7 +284,7 @@ async fn a_driver_is_up_at_once_and_stays_so_when_it_is_restarted() {
 async fn who_fails_or_hangs_when_it_is_probed_is_failing() {
     for (does, why) in [
         (Does::Fail(Code::Internal), "/d.sock: it answers Probe with Internal (\"the reason\")"),
-        (Does::Hang, "/d.sock: it does not answer Probe within 5s"),
+        (Does::Hang, "/d.sock: it does not answer Probe within 30s"),
     ] {
         let scene = Scene::new(PathBuf::from(MAIN));
         scene.process.starts(MAIN);
@@ -304,23 +313,64 @@ async fn who_says_that_it_is_not_ready_is_starting() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn calls_that_are_unavailable_are_failures_and_refusals_are_not() {
+async fn calls_that_are_unavailable_say_nothing_of_the_driver_and_have_it_probed() {
     let scene = Scene::new(PathBuf::from(MAIN));
     scene.process.starts(MAIN);
     scene.until(HealthState::Up).await;
-    for (code, state) in
-        [(Code::Internal, HealthState::Up), (Code::Unavailable, HealthState::Failing)]
-    {
+    let probes = scene.called(PROBE).len();
+    for code in [Code::Internal, Code::Unavailable] {
         scene.process.does(CREATE, Does::Fail(code));
         for _ in 0..3 {
             let answer = scene.call(CREATE).await.unwrap();
             assert_eq!(answer.failure().map(|status| status.code()), Some(code));
             sleep(Duration::from_millis(1100)).await;
         }
-        assert_eq!(scene.driver.health().state, state, "{code:?}");
+        assert_eq!(scene.driver.health().state, HealthState::Up, "{code:?}");
     }
-    let why = scene.driver.health().why;
-    assert!(why.contains("CreateVolume") && why.contains("the reason"), "{why}");
+    assert!(scene.called(PROBE).len() >= probes + 3, "each of them has it probed at once");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_driver_that_introduces_itself_slowly_is_usable_before_it_has() {
+    let scene = Scene::new(PathBuf::from(MAIN));
+    const INFO: &str = "/csi.v1.Node/NodeGetInfo";
+    scene.process.does(INFO, Does::Late(Duration::from_secs(8)));
+    scene.process.starts(MAIN);
+    scene.call(CREATE).await.unwrap();
+    assert!(scene.driver.hello().answers.is_empty());
+    sleep(Duration::from_secs(10)).await;
+    assert!(!scene.driver.hello().answers.is_empty());
+    assert_eq!(scene.called(INFO).len(), 1, "it is not asked anew meanwhile");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_probe_of_six_seconds_is_no_failure() {
+    let scene = Scene::new(PathBuf::from(MAIN));
+    scene.process.does(PROBE, Does::Late(Duration::from_secs(6)));
+    scene.process.starts(MAIN);
+    sleep(Duration::from_secs(10)).await;
+    for _ in 0..60 {
+        sleep(Duration::from_secs(1)).await;
+        assert_eq!(scene.driver.health().state, HealthState::Up);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_is_ended_at_its_deadline_and_a_create_is_not() {
+    let scene = Scene::new(PathBuf::from(MAIN));
+    scene.process.starts(MAIN);
+    scene.until(HealthState::Up).await;
+    scene.process.does(PUBLISH, Does::Hang);
+    let ends = Instant::now() + Duration::from_secs(3);
+    let validity = Validity::until(Some(ends)).of_run(Method::NodePublishVolume);
+    let answered = scene.call_while(PUBLISH, &validity).await;
+    assert!(matches!(answered, Err(Error::Ended { .. })));
+    assert_eq!(Instant::now(), ends);
+    let validity = Validity::until(Some(ends)).of_run(Method::CreateVolume);
+    assert_eq!((validity.ends(), validity.drivers_deadline()), (None, None));
+    let without = Validity::until(None).of_run(Method::NodePublishVolume);
+    assert!(without.ends().is_some_and(|ends| ends > Instant::now()));
+    assert_eq!(scene.driver.health().state, HealthState::Up, "it is no failure of the driver");
 }
 
 #[tokio::test(start_paused = true)]
@@ -420,9 +470,9 @@ async fn a_call_that_waits_for_a_late_driver_finds_it_where_it_moved() {
 async fn a_connection_that_was_being_made_when_the_driver_moved_is_not_used() {
     let found_by = FoundBy::Registration("/r.sock".into());
     let scene = Scene::found(PathBuf::from(MAIN), found_by);
-    const INFO: &str = "/csi.v1.Node/NodeGetInfo";
-    scene.process.does(INFO, Does::Late(Duration::from_secs(1)));
+    const INFO: &str = "/csi.v1.Identity/GetPluginInfo";
     scene.process.starts(MAIN);
+    scene.process.does(INFO, Does::Named(Duration::from_secs(1)));
     while scene.called(INFO).is_empty() {
         sleep(Duration::from_millis(10)).await;
     }

@@ -129,12 +129,34 @@ async fn who_is_not_ready_is_starting_and_up_at_once_when_it_is() {
     assert_eq!(scene.state(), HealthState::Up);
 }
 
-#[test]
-fn what_refuses_one_request_is_no_failure_of_the_driver() {
-    for code in [Code::Internal, Code::Unknown, Code::Aborted, Code::NotFound, Code::Ok] {
-        assert!(!is_failure(code), "{code:?}");
+#[tokio::test(start_paused = true)]
+async fn who_has_not_introduced_itself_is_starting_and_says_why() {
+    let mut scene = Scene::up();
+    scene.tracker.introduced(scene.now, Some("NodeGetInfo fails"));
+    assert_eq!(scene.state(), HealthState::Starting);
+    assert_eq!(scene.tracker.reported().1, "NodeGetInfo fails");
+    scene.tracker.introduced(scene.now, None);
+    assert_eq!(scene.state(), HealthState::Up);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shared_driver_that_refuses_three_things_in_a_row_is_failing_for_a_while() {
+    let mut scene = Scene::up();
+    for about in ["v", "v", "v", "w"] {
+        scene.tracker.refused(scene.now, about, "no backend");
+        scene.tracker.probed(scene.now, true);
+        assert_eq!(scene.state(), HealthState::Up, "Probe is no answer about a volume");
     }
-    assert!(is_failure(Code::Unavailable));
+    scene.tracker.answered(scene.now);
+    for about in ["v", "w"] {
+        scene.tracker.refused(scene.now, about, "no backend");
+    }
+    assert_eq!(scene.state(), HealthState::Up, "another answer was between");
+    scene.tracker.refused(scene.now, "x", "no backend");
+    assert_eq!(scene.state(), HealthState::Failing);
+    assert_eq!(scene.tracker.reported().1, "no backend");
+    scene.pass(CALM);
+    assert_eq!(scene.state(), HealthState::Up);
 }
 
 /// Something that happens to a driver.

@@ -9,6 +9,7 @@ use proto::csi::Method;
 use proto::csi::frame;
 use proto::http2::forward::{Answer, Call};
 use proto::names::DriverName;
+use tokio::time::Instant;
 
 use crate::error::Error;
 use crate::records::published::Published;
@@ -22,6 +23,8 @@ pub(super) struct DriverCall<'a> {
     pub(super) driver: &'a DriverName,
     pub(super) method: Method,
     pub(super) headers: &'a HeaderMap,
+    /// The deadline of the front's caller. The driver's calls end then, and not our own work.
+    pub(super) deadline: Option<Instant>,
 }
 
 impl DriverCall<'_> {
@@ -49,6 +52,6 @@ impl DriverCall<'_> {
     async fn send_as(&self, method: Method, message: &[u8]) -> CallResult {
         let path = PathAndQuery::from_static(method.path());
         let call = Call { headers: self.headers.clone(), path, body: frame::frame(message) };
-        Ok(self.executor.ask(self.driver.as_str(), call).await?)
+        Ok(self.executor.ask(self.driver.as_str(), call, self.deadline).await?)
     }
 }

@@ -3,6 +3,7 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use edge_calls::ended_calls::OngoingCall;
@@ -11,6 +12,7 @@ use http::{HeaderMap, Request, Response};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use proto::csi::Method;
+use proto::csi::column::Locks;
 use proto::csi::frame;
 use proto::csi::status::{BadRequest, ToStatus};
 use proto::http2::body::Body;
@@ -20,6 +22,7 @@ use proto::http2::forward::{Answer, CALL_ID, LEADER_EPOCH};
 use proto::http2::serve::Stopping;
 use proto::names::DriverName;
 use tokio::sync::oneshot;
+use tokio::time::{Instant, sleep_until};
 use tracing::{Instrument, info, warn};
 
 use super::driver_call::{CallResult, DriverCall};
@@ -35,6 +38,9 @@ use super::state::Service;
 use super::unpublish;
 use crate::error::Error;
 use crate::lease::exclusive::pod_in;
+
+/// How long a call waits for the lock of its volume.
+const LOCK_WAIT: Duration = Duration::from_secs(1);
 
 /// The destination of a request.
 enum Direction {
@@ -120,32 +126,44 @@ async fn begin(
             let edited = request.without_decision()?.map(|message| frame::frame(&message));
             return Ok(Direction::Pass(edited.unwrap_or(body)));
         };
-        let detached = detach(service.clone(), driver.clone(), method, headers.clone(), lock, work);
+        let asked = Asked { method, headers: headers.clone(), deadline };
+        let detached = detach(service.clone(), driver.clone(), asked, lock, work);
         detached.await.map(Direction::Done)
     };
     forward::until(deadline, std::pin::pin!(work)).await
 }
 
 /// The work of a call with the lock of its volume; none if the call is for the driver alone. It
-/// waits while the volume's lease is reported, which no caller asked for.
+/// waits for the lock for a second, and while the volume's lease is reported, which no caller asked
+/// for. A call that only asks takes no lock.
 async fn wait_for_work(
     service: &Service,
     driver: &DriverName,
     method: Method,
     message: &Bytes,
-) -> Result<Option<(VolumeLock, Work)>, Error> {
+) -> Result<Option<(Option<VolumeLock>, Work)>, Error> {
     let state = service.node.state.as_deref();
     let request = CsiRequest { state, driver, method, message };
+    if method.locks_column() == Locks::Nothing {
+        return Ok(request.work()?.map(|work| (None, work)));
+    }
     let volume = Some((driver.clone(), request.volume()?));
     let mut reporting = service.locks.reporting();
+    let latest = Instant::now() + LOCK_WAIT;
     loop {
         let is_reported = *reporting.borrow_and_update() == volume;
-        match find_work(service, &request) {
-            Err(Error::Pending { .. }) if is_reported => {}
-            other => return other,
+        let released = service.locks.released();
+        let pending = match find_work(service, &request) {
+            Err(pending @ Error::Pending { .. }) => pending,
+            found => return Ok(found?.map(|(lock, work)| (Some(lock), work))),
+        };
+        tokio::select! {
+            biased;
+            () = released => {}
+            // The service has its sender, so it does not end.
+            _ = reporting.changed() => {}
+            () = sleep_until(latest), if !is_reported => return Err(pending),
         }
-        // The service has its sender, so it does not end.
-        let _ = reporting.changed().await;
     }
 }
 
@@ -154,13 +172,16 @@ fn find_work(
     request: &CsiRequest<'_>,
 ) -> Result<Option<(VolumeLock, Work)>, Error> {
     let driver = request.driver;
+    let method = request.method.name();
     let volume = request.volume()?;
     let is_locked = || service.locks.is_locked(driver, &volume);
     if !is_ours(is_locked, || Ok(request.work()?.is_some()))? {
         return Ok(None);
     }
-    let pending = Error::Pending { method: request.method.name() };
-    let lock = service.locks.try_lock(driver, &volume).ok_or(pending)?;
+    let lock = service
+        .locks
+        .try_lock(driver, &volume, method)
+        .map_err(|(running, since)| Error::Pending { method, running, age: since.elapsed() })?;
     // Again, since an operation that has ended meanwhile may have changed the records.
     Ok(request.work()?.map(|work| (lock, work)))
 }
@@ -174,23 +195,33 @@ fn is_ours(
     Ok(is_locked() || has_work()?)
 }
 
-/// Does the work in a task of its own, which goes on when the caller leaves.
+/// What a call of the front asks for, beside its message.
+struct Asked {
+    method: Method,
+    headers: HeaderMap,
+    deadline: Option<Instant>,
+}
+
+/// Does the work in a task of its own, which goes on when the caller leaves. The driver's calls in
+/// it end at the caller's deadline; what csi-edge does itself is never cut off.
 async fn detach(
     service: Arc<Service>,
     driver: DriverName,
-    method: Method,
-    mut headers: HeaderMap,
-    lock: VolumeLock,
+    asked: Asked,
+    lock: Option<VolumeLock>,
     work: Work,
 ) -> CallResult {
+    let Asked { method, mut headers, deadline } = asked;
     headers.remove(&CALL_ID);
     let (sender, outcome) = oneshot::channel();
     let tasks = service.tasks.clone();
     tasks.spawn("direct", async move {
         let executor = &service.executor;
-        let call = DriverCall { executor, driver: &driver, method, headers: &headers };
+        let call = DriverCall { executor, driver: &driver, method, headers: &headers, deadline };
         let outcome = carry_out(&service, &call, work).await;
-        service.leases.settle_and_report(&driver, lock.volume_id()).await;
+        if let Some(lock) = &lock {
+            service.leases.settle_and_report(&driver, lock.volume_id()).await;
+        }
         drop(lock);
         // A caller that left sends the call again.
         let _ = sender.send(outcome);
@@ -245,7 +276,7 @@ mod tests {
         request.encode_to_vec().into()
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn a_call_waits_while_the_cloud_is_told_of_its_volume() {
         let dir = tempfile::tempdir().unwrap();
         let service = service(&dir);
@@ -254,7 +285,7 @@ mod tests {
         let unstaging = unstaging();
         let wait = || wait_for_work(&service, &driver, Method::NodeUnstageVolume, &unstaging);
         let reporting = service.locks.report(&driver, "v");
-        let lock = service.locks.try_lock(&driver, "v").unwrap();
+        let lock = service.locks.try_lock(&driver, "v", "a test").unwrap();
         let mut waiting = std::pin::pin!(wait());
         assert!(waiting.as_mut().now_or_never().is_none());
         drop(lock);
@@ -285,7 +316,7 @@ mod tests {
         let request = CsiRequest { state, driver: &driver, method, message: &message };
         let find = || find_work(&service, &request);
         assert!(find().unwrap().is_none(), "an ordinary volume is the driver's");
-        let publishing = service.locks.try_lock(&driver, "v").unwrap();
+        let publishing = service.locks.try_lock(&driver, "v", "a test").unwrap();
         // It has no record yet, and would have been unstaged under the one that publishes it.
         assert_eq!(find().err().unwrap().code(), Code::Aborted);
         record("v").keep(dir.path()).unwrap();

@@ -306,7 +306,8 @@ mod tests {
         let driver = "d.example".parse().unwrap();
         let method = Method::NodePublishVolume;
         let executor = &service.executor;
-        let call = DriverCall { executor, driver: &driver, method, headers: &headers };
+        let call =
+            DriverCall { executor, driver: &driver, method, headers: &headers, deadline: None };
         let again = async || {
             let asked = published_at(target.to_str().unwrap());
             publish(&service.node, &service.leases, &call, asked).await
@@ -342,7 +343,8 @@ mod tests {
         let driver = "d.example".parse().unwrap();
         let method = Method::NodePublishVolume;
         let executor = &service.executor;
-        let call = DriverCall { executor, driver: &driver, method, headers: &headers };
+        let call =
+            DriverCall { executor, driver: &driver, method, headers: &headers, deadline: None };
         // The node has no such driver.
         for (unpublishing, why) in [(false, "is open in process 12"), (true, "d.example")] {
             Published { unpublishing, ..volume.clone() }.keep(&state).unwrap();
@@ -361,7 +363,8 @@ mod tests {
         let driver = "d.example".parse().unwrap();
         let method = Method::NodePublishVolume;
         let executor = &service.executor;
-        let call = DriverCall { executor, driver: &driver, method, headers: &headers };
+        let call =
+            DriverCall { executor, driver: &driver, method, headers: &headers, deadline: None };
         let refused = async || {
             let asked = published_at("/does/not/exist/mount");
             publish(&service.node, &service.leases, &call, asked).await.err().unwrap()

@@ -98,7 +98,9 @@ async fn report_volume(
 ) -> Reported {
     let _reporting = service.locks.report(driver, volume);
     // A running operation reports the lease itself.
-    let Some(_lock) = service.locks.try_lock(driver, volume) else { return Reported::Later };
+    let Ok(_lock) = service.locks.try_lock(driver, volume, "its lease's report") else {
+        return Reported::Later;
+    };
     match service.leases.settle(driver, volume) {
         Ok(Some(entry)) => service.leases.report(driver, &entry, silent).await,
         Ok(None) => Reported::Yes,
@@ -178,7 +180,9 @@ fn take_back_all_orphans(service: &Arc<Service>, orphans: &mut Orphans) {
         }
         let Ok(driver) = record.driver.parse::<DriverName>() else { continue };
         // A running operation may be taking it back; otherwise the next round does.
-        let Some(lock) = service.locks.try_lock(&driver, &record.volume_id) else { continue };
+        let taken_by = "taking it back from a pod that is gone";
+        let taken = service.locks.try_lock(&driver, &record.volume_id, taken_by);
+        let Ok(lock) = taken else { continue };
         let taking_back = take_back(service.clone(), driver, record, lock);
         service.tasks.spawn("direct", taking_back);
     }
@@ -189,7 +193,7 @@ async fn take_back(service: Arc<Service>, driver: DriverName, record: Published,
     let headers = HeaderMap::new();
     let executor = &service.executor;
     let method = Method::NodeUnpublishVolume;
-    let call = DriverCall { executor, driver: &driver, method, headers: &headers };
+    let call = DriverCall { executor, driver: &driver, method, headers: &headers, deadline: None };
     match publish::take_back_orphans(&service.node, &call, volume).await {
         Ok(()) => service.leases.settle_and_report(&driver, volume).await,
         Err(error) => warn!(%driver, volume, error = error.chain(), "not taken back yet"),

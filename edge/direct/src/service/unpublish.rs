@@ -89,7 +89,8 @@ mod tests {
         let driver = "d.example".parse().unwrap();
         let method = Method::NodeUnpublishVolume;
         let executor = &service.executor;
-        let call = DriverCall { executor, driver: &driver, method, headers: &headers };
+        let call =
+            DriverCall { executor, driver: &driver, method, headers: &headers, deadline: None };
         let refused = async || {
             let record = kept();
             let refused = unpublish(&service.node, &call, &record).await.err().unwrap();

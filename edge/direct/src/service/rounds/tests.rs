@@ -210,7 +210,7 @@ async fn what_was_not_stated_while_it_was_busy_is_when_it_is_free() {
     node.publish("v");
     node.keep("v", held(5));
     let mut link = node.link();
-    let busy = node.service.locks.try_lock(&node.driver, "v").unwrap();
+    let busy = node.service.locks.try_lock(&node.driver, "v", "a test").unwrap();
     assert!(!report_all(&node.service).await);
     assert!(is_silent(&mut link));
     let let_go = node.service.leases.settle_and_report(&node.driver, "v");

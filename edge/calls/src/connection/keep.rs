@@ -1,0 +1,258 @@
+//! Keeps the connection to a driver's socket: dials it, has the driver say who it is, and watches
+//! it until no new call may use it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use proto::host::backoff::Backoff;
+use proto::host::chain;
+use proto::host::tasks::Tasks;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tracing::{info, warn};
+
+use super::introduction::{ANSWER, ask_all};
+use super::prober::Prober;
+use super::questions::BoxError;
+use super::transport::{DriverTransport, LOOK_EVERY, NotUsable};
+use super::{Connection, State};
+use crate::error::DriverSocket;
+use crate::health::HealthTracker;
+
+/// The delays between attempts to connect.
+const FIRST_DELAY: Duration = Duration::from_millis(50);
+const LONGEST_DELAY: Duration = Duration::from_secs(2);
+/// A driver that says its name later than this counts as away until it does.
+const LATE_NAME: Duration = Duration::from_secs(5);
+/// A driver that answers Probe later than this may be down.
+const LATE_PROBE: Duration = Duration::from_secs(5);
+/// It is asked anew after this.
+const LONGEST_PROBE: Duration = Duration::from_secs(30);
+/// The interval of Probe calls to a driver.
+const PROBE_EVERY: Duration = Duration::from_secs(10);
+
+/// How the watch over a connection ended.
+enum Watched {
+    /// No new call may use it.
+    Unusable,
+    /// Another process serves the path, on this connection.
+    Replaced(Arc<DriverTransport>),
+}
+
+impl Connection {
+    /// Keeps the connection until told to stop.
+    pub(crate) async fn keep(self: Arc<Self>, tasks: Tasks) {
+        let _ = self.tasks.set(tasks.clone());
+        let mut delays = Backoff::new(FIRST_DELAY, LONGEST_DELAY);
+        loop {
+            match self.connect(&tasks).await {
+                Ok(transport) => {
+                    delays.reset();
+                    self.watch_all(transport, &tasks).await;
+                }
+                Err(NotUsable { is_served, source }) => {
+                    self.set_away(source, is_served);
+                    let delay = delays.delay();
+                    tokio::select! {
+                        biased;
+                        () = sleep(delay) => {}
+                        () = self.retry_now.notified() => {}
+                    }
+                }
+            }
+        }
+    }
+
+    /// Watches a connection, and those that replace it at its path, until no new call may use the
+    /// last of them.
+    async fn watch_all(&self, mut transport: Arc<DriverTransport>, tasks: &Tasks) {
+        while let Watched::Replaced(newer) = self.watch(&transport, tasks).await {
+            let DriverSocket { driver, socket, .. } = &*self.at();
+            info!(%driver, socket, "another process serves the socket; new calls go there");
+            // It lives for its streams, and nothing that it does counts.
+            transport.drain();
+            transport = newer;
+        }
+        let DriverSocket { driver, socket, .. } = &*self.at();
+        let was_told = transport.was_told_to_leave();
+        info!(%driver, socket, was_told, "the driver's connection takes no more calls");
+        if !was_told {
+            let why = "it closed the connection";
+            self.state.send_replace(State::Away(Arc::new(why.into())));
+            self.note(|health, now| health.failed(now, why));
+        }
+    }
+
+    /// Notes why the driver cannot be used, and logs each reason once.
+    fn set_away(&self, error: BoxError, is_served: bool) {
+        let text = error.to_string();
+        let known =
+            matches!(&*self.state.borrow(), State::Away(known) if known.to_string() == text);
+        let error_chain = chain(error.as_ref());
+        if !known {
+            let DriverSocket { driver, socket, .. } = &*self.at();
+            warn!(%driver, socket, error = error_chain, "cannot use the driver; trying again");
+        }
+        self.state.send_replace(State::Away(Arc::new(error)));
+        self.note(|health, now| match is_served {
+            true => health.failed(now, &error_chain),
+            false => health.unreachable(now, &error_chain),
+        });
+    }
+
+    /// Connects to the driver, which says its name before any call goes to it.
+    async fn connect(&self, tasks: &Tasks) -> Result<Arc<DriverTransport>, NotUsable> {
+        let at = self.at();
+        let transport = DriverTransport::dial(&self.connect, &at.socket, tasks).await?;
+        tokio::select! {
+            biased;
+            checked = self.check_name(&transport, &at) => checked?,
+            () = transport.replaced(&at.socket) => {
+                return Err(NotUsable::unfit("another process serves its socket by now"));
+            }
+        }
+        let transport = Arc::new(transport);
+        let answers = self.answers();
+        // Calls need not wait for the rest.
+        if !self.set_here(&at, State::Here(transport.clone(), answers)) {
+            return Err(NotUsable::unfit("it was announced at another socket meanwhile"));
+        }
+        info!(driver = %at.driver, socket = at.socket, "driver connected");
+        Ok(transport)
+    }
+
+    /// Waits for the driver's name as long as a kubelet would. It counts as away meanwhile.
+    async fn check_name(
+        &self,
+        transport: &DriverTransport,
+        at: &DriverSocket,
+    ) -> Result<(), NotUsable> {
+        let mut checking = std::pin::pin!(transport.check_name(&at.driver));
+        let late = || NotUsable::unfit(format!("it does not say within {LATE_NAME:?} who it is"));
+        if let Ok(checked) = timeout(LATE_NAME, checking.as_mut()).await {
+            return checked;
+        }
+        let NotUsable { is_served, source } = late();
+        self.set_away(source, is_served);
+        timeout(ANSWER, checking).await.unwrap_or_else(|_| Err(late()))
+    }
+
+    /// Publishes the connection to waiting calls, unless the driver moved to another socket.
+    /// Returns whether it published it.
+    fn set_here(&self, at: &Arc<DriverSocket>, here: State) -> bool {
+        let current = self.lock_at();
+        let is_current = Arc::ptr_eq(&current, at);
+        if is_current {
+            self.state.send_replace(here);
+        }
+        is_current
+    }
+
+    /// Has the driver introduce itself, and watches its health, until no new call may use the
+    /// connection or another process serves its path.
+    async fn watch(&self, transport: &Arc<DriverTransport>, tasks: &Tasks) -> Watched {
+        let socket = self.at().socket.clone();
+        let mut prober = Prober::default();
+        let introducing = self.introduce(transport);
+        let probing = self.probe_always(&mut prober, tasks);
+        let replaced = self.await_replacement(transport, &socket, tasks);
+        tokio::select! {
+            biased;
+            () = transport.unusable() => Watched::Unusable,
+            newer = replaced => Watched::Replaced(newer),
+            () = introducing => Watched::Unusable,
+            () = probing => Watched::Unusable,
+        }
+    }
+
+    /// Waits until another process serves the path, and has said its name.
+    async fn await_replacement(
+        &self,
+        transport: &DriverTransport,
+        socket: &str,
+        tasks: &Tasks,
+    ) -> Arc<DriverTransport> {
+        loop {
+            transport.replaced(socket).await;
+            let at = self.at();
+            if let Ok(newer) = self.dial_named(&at, tasks).await
+                && self.set_here(&at, State::Here(newer.clone(), self.answers()))
+            {
+                return newer;
+            }
+            sleep(LOOK_EVERY).await;
+        }
+    }
+
+    /// Probes the driver until the connection ends: at once, in intervals, and when an answer gives
+    /// reason to.
+    async fn probe_always(&self, prober: &mut Prober, tasks: &Tasks) {
+        let mut is_first = true;
+        loop {
+            let at = self.at();
+            let probing = prober.probe(&self.connect, &at.socket, tasks);
+            let probed = self.await_probe(probing).await;
+            self.note(|health, now| {
+                if std::mem::take(&mut is_first) {
+                    health.connected(now, *probed.as_ref().unwrap_or(&true));
+                }
+                match &probed {
+                    Ok(is_ready) => health.probed(now, *is_ready),
+                    Err(why) => health.failed(now, why),
+                }
+            });
+            let probe_at = Instant::now() + PROBE_EVERY;
+            while Instant::now() < probe_at {
+                let due = self.health().due();
+                let wake = due.map_or(probe_at, |due| due.min(probe_at));
+                tokio::select! {
+                    biased;
+                    () = self.probe_now.notified() => break,
+                    () = sleep_until(wake) => self.note(HealthTracker::look),
+                }
+            }
+        }
+    }
+
+    /// Waits for the answer to Probe. A late one counts as a failure, and is still waited for.
+    async fn await_probe(
+        &self,
+        probing: impl Future<Output = Result<bool, String>>,
+    ) -> Result<bool, String> {
+        let mut probing = std::pin::pin!(probing);
+        let begun = Instant::now();
+        let mut patience = LATE_PROBE;
+        while begun.elapsed() + patience <= LONGEST_PROBE {
+            if let Ok(probed) = timeout(patience, probing.as_mut()).await {
+                return probed;
+            }
+            let why = format!("it does not answer Probe within {:?}", begun.elapsed());
+            self.note(|health, now| health.failed(now, &why));
+            patience = LATE_PROBE + PROBE_EVERY;
+        }
+        let left = LONGEST_PROBE.saturating_sub(begun.elapsed());
+        let late = |_| Err(format!("it does not answer Probe within {LONGEST_PROBE:?}"));
+        timeout(left, probing).await.unwrap_or_else(late)
+    }
+
+    /// Asks the driver to introduce itself until it has. Then waits for ever: the answers of one
+    /// process do not change.
+    async fn introduce(&self, transport: &Arc<DriverTransport>) {
+        let mut delays = Backoff::new(FIRST_DELAY, LONGEST_DELAY);
+        loop {
+            match ask_all(transport.upstream(), self.serves).await {
+                Ok(answers) => {
+                    let here = State::Here(transport.clone(), Some(Arc::new(answers)));
+                    self.set_here(&self.at(), here);
+                    self.note(|health, now| health.introduced(now, None));
+                    self.changes.send_modify(|changes| *changes += 1);
+                    return std::future::pending().await;
+                }
+                Err(why) => {
+                    let why = chain(why.as_ref());
+                    self.note(|health, now| health.introduced(now, Some(&why)));
+                }
+            }
+            sleep(delays.delay()).await;
+        }
+    }
+}
