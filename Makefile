@@ -9,7 +9,7 @@ export PATH := $(CURDIR)/target/tools/bin:$(PATH)
 
 DIRECT := $(CARGO) test --workspace --test direct --locked --quiet -- --ignored --test-threads 2
 
-.PHONY: figures fuzz help build demo direct guest test test-units test-waiting test-tiers check manifests sanity sim mutants chaos powercut release bench badnet scale hostile hop size sbom artifacts machines tools stand stand-down e2e conformance skew page model
+.PHONY: figures fuzz help build demo direct guest test test-units test-waiting test-tiers check manifests sanity twin sim mutants chaos powercut release bench badnet scale hostile hop size sbom artifacts machines tools stand stand-down e2e conformance skew page model
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -44,6 +44,8 @@ test-tiers:
 	elif [ "$$(id -u)" != 0 ]; then \
 	  echo "tier skipped: csi-sanity: its mounts need root"; [ "$$CI" != true ]; \
 	else target/debug/conformance sanity && target/debug/conformance sanity --nodes 3 --way ws; fi
+	@if [ -x $(GO_BIN)/fielddriver ]; then target/debug/conformance twin; else \
+	  echo "tier skipped: twins: Go is not installed; get it from your distribution or go.dev"; [ "$$CI" != true ]; fi
 
 direct: build ## Direct volumes: create, format, hand over to guests in namespaces of their own, stats and growth (root)
 	$(DIRECT)
@@ -60,6 +62,10 @@ check: ## Format, clippy, docs, dependencies, generated code, rooms, subjects of
 sanity: $(GO_BIN)/.done build ## csi-sanity, direct and through both links; DRIVER='command {endpoint} {state}' for yours, BAD=1 over a bad network, NODES=3 at several nodes
 	@[ -x $(GO_BIN)/csi-sanity ] || { echo "make sanity needs Go; get it from your distribution or go.dev" >&2; exit 1; }
 	target/debug/conformance sanity $(if $(DRIVER),--driver '$(DRIVER)') $(if $(BAD),--bad-network) $(if $(NODES),--nodes $(NODES))
+
+twin: $(GO_BIN)/.done build ## What drivers of the field do, with the driver alone and behind us, side by side; ONLY='text' of a scenario's name
+	@[ -x $(GO_BIN)/fielddriver ] || { echo "make twin needs Go; get it from your distribution or go.dev" >&2; exit 1; }
+	target/debug/conformance twin $(if $(ONLY),--only '$(ONLY)')
 
 sim: ## The simulation (optimised): SEEDS=n, or one of them with its trace: SEED=x; REPLICAS=1 only those of them with several clouds; SHORT=1 as built for tests
 	$(if $(SHORT),$(CARGO) build --workspace --locked,$(MEASURE) --bin sim)
@@ -198,10 +204,11 @@ $(GO_BIN)/bundles.done: $(wildcard tests/go/manifests/*.go tests/go/manifests/*/
 	@touch $@
 
 # Without Go there is nothing to build, and the tiers that need it say so.
-$(GO_BIN)/.done: $(wildcard tests/go/go.* tests/go/*.go tests/go/mockdriver/* tests/go/nri/*)
+$(GO_BIN)/.done: $(wildcard tests/go/go.* tests/go/*.go tests/go/mockdriver/* tests/go/fielddriver/* tests/go/nri/*)
 	@mkdir -p $(GO_BIN)
 	@if command -v go >/dev/null; then \
 	  (cd tests/go && go build -trimpath -p 2 -o bin/ tool) && \
 	  (cd tests/go/mockdriver && go build -trimpath -p 2 -o ../bin/ .) && \
+	  (cd tests/go/fielddriver && go build -trimpath -p 2 -o ../bin/ .) && \
 	  (cd tests/go/nri && go build -trimpath -p 2 -o ../bin/ .); fi
 	@touch $@

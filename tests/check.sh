@@ -71,6 +71,7 @@ if command -v go >/dev/null; then
     [ -z "$unformatted" ] || { echo "check: run gofmt -w on $unformatted" >&2; exit 1; }
     (cd tests/go && go vet ./... && go mod verify >/dev/null)
     (cd tests/go/mockdriver && go vet ./... && go mod tidy -diff)
+    (cd tests/go/fielddriver && go vet ./... && go mod tidy -diff)
     (cd tests/go/nri && go vet ./... && go mod tidy -diff)
     (cd tests/go/conformance && go vet ./...)
 elif [ "${CI:-}" = true ]; then

@@ -5,3 +5,4 @@ pub mod chaos;
 pub mod demo;
 pub mod powercut;
 pub mod sanity;
+pub mod twin;

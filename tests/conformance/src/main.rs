@@ -1,9 +1,10 @@
-//! The programs behind `make sanity`, `make chaos`, `make powercut` and `make demo`.
+//! The programs behind `make sanity`, `make chaos`, `make powercut`, `make twin` and
+//! `make demo`.
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use conformance::{chaos, demo, powercut, sanity};
+use conformance::{chaos, demo, powercut, sanity, twin};
 
 /// Tests of what callers and drivers can rely on, with real programs.
 #[derive(Parser)]
@@ -17,6 +18,7 @@ enum Command {
     Sanity(sanity::command::Args),
     Chaos(chaos::command::Args),
     Powercut(powercut::command::Args),
+    Twin(twin::command::Args),
     /// Starts csi-cloud and three csi-edge with a real driver each, one over QUIC. A volume goes
     /// through its life at each node: create, attach, stage, mount, write, and back
     ///
@@ -36,6 +38,9 @@ fn main() -> ExitCode {
         }
         Command::Powercut(args) => {
             proto::host::program::runtime(1)?.block_on(powercut::command::main(args))
+        }
+        Command::Twin(args) => {
+            proto::host::program::runtime(2)?.block_on(twin::command::main(args))
         }
         Command::Demo => proto::host::program::runtime(2)?.block_on(demo::main()),
     })

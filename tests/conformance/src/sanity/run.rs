@@ -47,7 +47,7 @@ pub enum Between {
 
 impl Way {
     /// Where csi-cloud listens, if it is on the way.
-    pub(super) fn listen(self, stand: &Stand) -> Option<String> {
+    pub(crate) fn listen(self, stand: &Stand) -> Option<String> {
         let scheme = match self {
             Self::Direct => return None,
             Self::Ws => "wss",

@@ -1,0 +1,95 @@
+//! `make twin`: the scenarios with the driver alone and behind us, side by side.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, ensure};
+use futures_util::future::try_join_all;
+
+use super::scenarios::{ALL, Bound, Scenario};
+use super::scene::Scene;
+use crate::sanity::run::Way;
+
+/// Runs scenarios of the field with a driver on grpc-go that is called directly, and through
+/// csi-cloud and csi-edge over both transports.
+///
+/// It fails where the driver is worse behind us than the scenario allows.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Only scenarios whose name has this text
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    only: String,
+    /// Where the driver is
+    #[arg(long, default_value = "tests/go/bin")]
+    go_bin: PathBuf,
+}
+
+/// The three measurements of a scenario.
+struct Row {
+    scenario: &'static Scenario,
+    alone: f64,
+    behind: [f64; 2],
+}
+
+impl Row {
+    fn is_worse(&self) -> bool {
+        let bound = match self.scenario.bound {
+            Bound::AtMost(most) => most,
+            Bound::More(more) => self.alone + more,
+        };
+        self.behind.iter().any(|took| *took > bound)
+    }
+
+    fn bound(&self) -> String {
+        match self.scenario.bound {
+            Bound::AtMost(most) => format!("<= {most}"),
+            Bound::More(more) => format!("<= alone + {more}"),
+        }
+    }
+}
+
+/// Runs them.
+///
+/// # Errors
+/// Something does not start, or a scenario is worse behind us than it may be.
+pub async fn main(args: Args) -> anyhow::Result<()> {
+    let of_name = |scenario: &&Scenario| scenario.name.contains(&args.only);
+    // They wait most of the time, so all ways of all scenarios run at once, a few at a time.
+    let mut rows = Vec::new();
+    let chosen: Vec<_> = ALL.iter().filter(of_name).collect();
+    ensure!(!chosen.is_empty(), "no scenario has {:?} in its name", args.only);
+    for some in chosen.chunks(2) {
+        let measured = some.iter().map(|scenario| measured(scenario, &args.go_bin));
+        rows.extend(try_join_all(measured).await?);
+    }
+    println!("{:46} {:>8} {:>8} {:>8}  {:16}", "scenario", "alone", "ws", "quic", "bound");
+    for row in &rows {
+        let [ws, quic] = row.behind;
+        let Scenario { name, unit, .. } = row.scenario;
+        let verdict = if row.is_worse() { "WORSE" } else { "ok" };
+        let alone = row.alone;
+        println!(
+            "{name:46} {alone:8.2} {ws:8.2} {quic:8.2}  {:16} {unit:12} {verdict}",
+            row.bound()
+        );
+    }
+    let worse = rows.iter().filter(|row| row.is_worse()).count();
+    ensure!(worse == 0, "{worse} of {} scenarios are worse behind us", rows.len());
+    Ok(())
+}
+
+async fn measured(scenario: &'static Scenario, go_bin: &Path) -> anyhow::Result<Row> {
+    let of = |way| measure(scenario, way, go_bin);
+    let (alone, ws, quic) = tokio::try_join!(of(Way::Direct), of(Way::Ws), of(Way::Quic))?;
+    Ok(Row { scenario, alone, behind: [ws, quic] })
+}
+
+async fn measure(scenario: &Scenario, way: Way, go_bin: &Path) -> anyhow::Result<f64> {
+    let what = || format!("{}, {way:?}", scenario.name);
+    let mut scene = Scene::start(way, go_bin, scenario.flags).await.with_context(what)?;
+    if !scenario.is_start {
+        scene.ready().await.with_context(what)?;
+    }
+    let took = (scenario.run)(&mut scene).await.with_context(what);
+    scene.stop().await.with_context(what)?;
+    took
+}
