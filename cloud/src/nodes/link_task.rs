@@ -132,7 +132,7 @@ async fn establish(
         refuse(node, link, &reason).await;
         return None;
     }
-    let hello = match hello(links, identity, &mut link).await {
+    let mut hello = match hello(links, identity, &mut link).await {
         Ok(hello) => hello,
         Err(why) => {
             end_without_hello(links, node, link, why).await;
@@ -141,10 +141,13 @@ async fn establish(
     };
     greeting.hello_received();
     let peer = peer(identity, &link, from, &hello);
-    if let Err(over) = report::check(links.store(), node, &hello.drivers) {
-        refuse(node, link, &chain(&over)).await;
-        return None;
-    }
+    hello.drivers = match report::check(links.store(), node, hello.drivers) {
+        Ok(drivers) => drivers,
+        Err(over) => {
+            refuse(node, link, &chain(&over)).await;
+            return None;
+        }
+    };
     let labelled = LabelledReport::new(links.authority(), node, &hello.drivers);
     let position = hello.metadata;
     let health = ReportedHealth::default();
@@ -452,8 +455,8 @@ impl LinkTask<'_> {
     /// Records the edge's drivers, and tells it their scopes.
     async fn drivers(&mut self, drivers: Vec<Driver>) -> Result<Message, End> {
         info!(node = %self.node, "drivers changed");
-        let checked = report::check(self.links.store(), self.node, &drivers);
-        checked.map_err(|over| self.broken(chain(&over)))?;
+        let checked = report::check(self.links.store(), self.node, drivers);
+        let drivers = checked.map_err(|over| self.broken(chain(&over)))?;
         let Self { links, node, .. } = self;
         self.labelled = LabelledReport::new(links.authority(), node, &drivers);
         let recorded = ingest::drivers(links.store(), links.authority(), node, drivers).await;

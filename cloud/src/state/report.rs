@@ -3,34 +3,56 @@
 use std::collections::BTreeSet;
 
 use prost::Message;
+use proto::control::health::{Health, HealthState};
 use proto::control::hello::{Driver, Protobuf};
 use proto::csi;
 use proto::csi::{Local, Method};
 use proto::names::{DriverName, NodeName};
+use tracing::warn;
 
 use crate::state::known::State;
 use crate::state::quotas::{OverQuota, Quota, Quotas};
 use crate::state::set_apart::ReasonKind;
 use crate::state::store::writer::Store;
 
-/// Checks a report. A node that is over a quota is set apart; a report within all quotas ends
-/// that.
+/// Checks a report. A node with too many drivers is set apart; a report within that ends it. What
+/// one driver says too much costs that driver alone: of its answers nothing is kept, and it counts
+/// as failing for that reason.
 ///
 /// # Errors
-/// The report is over a quota, so nothing of it may be kept.
-pub fn check(store: &Store, node: &NodeName, drivers: &[Driver]) -> Result<(), OverQuota> {
+/// The node is over a quota, so nothing of its report may be kept.
+pub fn check(
+    store: &Store,
+    node: &NodeName,
+    mut drivers: Vec<Driver>,
+) -> Result<Vec<Driver>, OverQuota> {
     let quotas = *store.quotas();
-    let known = store.read(|state| drivers_with(state, node, drivers));
+    let known = store.read(|state| drivers_with(state, node, &drivers));
     let newcomer = store.read(|state| state.node(node).is_none().then(|| state.usage_of_all()));
     let checked = newcomer
         .map_or(Ok(()), |all| quotas.check_newcomer(all))
-        .and_then(|()| quotas.check(Quota::Drivers, drivers.len().max(known), || "drivers".into()))
-        .and_then(|()| drivers.iter().try_for_each(|driver| check_driver(&quotas, driver)));
+        .and_then(|()| quotas.check(Quota::Drivers, drivers.len().max(known), || "drivers".into()));
     match &checked {
         Ok(()) => store.clear_apart(node, None, ReasonKind::OverLimit),
         Err(over) => store.refuse_over_quota(node, None, over),
     }
-    checked
+    checked?;
+    for driver in &mut drivers {
+        if let Err(over) = check_driver(&quotas, driver) {
+            store.refusals().count(over.quota);
+            let name = &driver.name;
+            warn!(%node, driver = %name, %over, "nothing is kept of what the driver says here");
+            driver.answers.clear();
+            driver.health = Some(refused(&over));
+        }
+    }
+    Ok(drivers)
+}
+
+/// The health of a driver that says too much.
+fn refused(over: &OverQuota) -> Health {
+    let why = format!("csi-cloud takes nothing of what it says of itself here: {over}");
+    Health { state: HealthState::Failing, seconds: 0, why }
 }
 
 /// The number of the node's drivers: those with a record, and those of the report.
@@ -117,35 +139,49 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_node_that_is_over_a_quota_is_set_apart_until_it_reports_less() {
+    async fn a_node_with_too_many_drivers_is_set_apart_until_it_reports_less() {
         let store = store();
         let driver = "d.example".parse().unwrap();
+        let over = check(&store, &node(), named(0..65)).unwrap_err();
+        assert_eq!(over.quota, Quota::Drivers);
+        let reason = Reason::OverLimit { what: over.to_string() };
+        assert_eq!(store.why_apart(&node(), &driver), Some(reason));
+        check(&store, &node(), named(0..64)).unwrap();
+        assert_eq!(store.why_apart(&node(), &driver), None);
+    }
+
+    #[tokio::test]
+    async fn what_one_driver_says_too_much_costs_no_other_one() {
+        let store = store();
         let long = "x".repeat(129);
-        for (report, quota) in [
-            (named(0..65), Quota::Drivers),
+        for (mut report, quota) in [
             (at("id", segments(33)), Quota::Segments),
             (at("id", [(long.clone(), "v".to_owned())]), Quota::StringBytes),
             (at("id", [("k".to_owned(), long)]), Quota::StringBytes),
             (at(&"x".repeat(257), segments(1)), Quota::NodeIdBytes),
         ] {
-            let over = check(&store, &node(), &report).unwrap_err();
-            assert_eq!(over.quota, quota);
-            let reason = Reason::OverLimit { what: over.to_string() };
-            assert_eq!(store.why_apart(&node(), &driver), Some(reason));
+            report.extend(named(0..1));
+            let kept = check(&store, &node(), report.clone()).unwrap();
+            let [refused, other] = kept.as_slice() else { panic!("{kept:?}") };
+            assert!(refused.answers.is_empty(), "{quota:?}");
+            let health = refused.health.as_ref().unwrap();
+            assert_eq!(health.state, HealthState::Failing);
+            assert!(health.why.contains("d.example"), "{}", health.why);
+            assert_eq!((other, store.why_apart(&node(), &refused.name)), (&report[1], None));
         }
         let refused: u64 = store.refusals().counts().iter().map(|(_, count)| count).sum();
-        assert_eq!(refused, 5);
-        assert_eq!(check(&store, &node(), &at(&"x".repeat(256), segments(32))), Ok(()));
-        assert_eq!(store.why_apart(&node(), &driver), None);
+        assert_eq!(refused, 4);
+        let most = at(&"x".repeat(256), segments(32));
+        assert_eq!(check(&store, &node(), most.clone()), Ok(most));
     }
 
     #[tokio::test]
     async fn drivers_that_a_node_no_longer_names_count_too() {
         let store = store();
         let first = named(0..40);
-        check(&store, &node(), &first).unwrap();
+        check(&store, &node(), first.clone()).unwrap();
         ingest::drivers(&store, &Authority::default(), &node(), first).await.unwrap();
-        assert!(check(&store, &node(), &named(40..64)).is_ok());
-        assert_eq!(check(&store, &node(), &named(40..65)).unwrap_err().found, 65);
+        assert!(check(&store, &node(), named(40..64)).is_ok());
+        assert_eq!(check(&store, &node(), named(40..65)).unwrap_err().found, 65);
     }
 }

@@ -82,9 +82,9 @@ async fn record(hello: Hello) {
     let served: BTreeMap<_, _> =
         hello.drivers.iter().map(|driver| (driver.name.clone(), Policy::new(None))).collect();
     let Ok(node): Result<NodeName, _> = "n1".parse() else { return };
-    if report::check(&store, &node, &hello.drivers).is_ok() {
+    if let Ok(drivers) = report::check(&store, &node, hello.drivers) {
         let authority = Authority::new(served);
-        let recorded = ingest::drivers(&store, &authority, &node, hello.drivers);
+        let recorded = ingest::drivers(&store, &authority, &node, drivers);
         assert!(recorded.await.is_ok(), "a store in memory takes every record");
     }
     let most = i64::try_from(quotas.durable_bytes).unwrap_or(i64::MAX).saturating_add(OVERHEAD);
