@@ -1,10 +1,13 @@
 //! Claims and pods: written, read, deleted and made again, raw, ephemeral, gone.
 
+use std::time::Duration;
+
 use anyhow::{Context, ensure};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use kube::Api;
 use kube::api::DeleteParams;
 use serde_json::json;
+use tokio::time::Instant;
 
 use super::scene::{Scene, claim, pod, pod_with};
 use super::texts::{READ_RAW, WRITE_RAW, raw_claim, raw_pod};
@@ -17,6 +20,11 @@ pub(super) const WRITE: &str =
 pub(super) const STAY: &str = "exec sleep 2147483647";
 /// The file is there.
 pub(super) const READ: &str = "grep -q written /data/file";
+
+/// The pods that share a volume.
+const PODS: usize = 20;
+/// The time in which they end, on a machine that does other work too.
+const TOGETHER: Duration = Duration::from_secs(60);
 
 /// A claim's pod writes and reads its file where it was scheduled, and nothing is left when both
 /// are deleted.
@@ -67,6 +75,30 @@ pub(super) async fn made_again(scene: &Scene<'_>) -> anyhow::Result<()> {
     let second = scene.ready(&["second"]).await?;
     ensure!(first == second, "the volume is at {first:?}, the pod at {second:?}");
     Ok(())
+}
+
+/// Twenty pods of one volume that are deleted together end together: their kubelet unmounts them in
+/// parallel, and its back-off after a refusal would add up to minutes.
+pub(super) async fn end_together(scene: &Scene<'_>) -> anyhow::Result<()> {
+    scene.apply(&claim("data", "late")).await?;
+    let names: Vec<_> = (0..PODS).map(|number| format!("pod-{number}")).collect();
+    for name in &names {
+        scene.apply(&pod(name, "data", STAY, "test -d /data")).await?;
+    }
+    let nodes = scene.ready(&names.iter().map(String::as_str).collect::<Vec<_>>()).await?;
+    ensure!(nodes.iter().all(|node| Some(node) == nodes.first()), "they are at {nodes:?}");
+    let traces = Traces::of(scene, "data").await?;
+    let begun = Instant::now();
+    for name in &names {
+        scene.api::<Pod>().delete(name, &DeleteParams::default()).await?;
+    }
+    for name in &names {
+        scene.gone::<Pod>(name).await?;
+    }
+    let took = begun.elapsed();
+    ensure!(took < TOGETHER, "the last of {PODS} pods was gone after {took:?}");
+    scene.delete::<PersistentVolumeClaim>("data").await?;
+    traces.gone(scene.cluster).await
 }
 
 /// A raw volume is a device in a pod, keeps what is written to it, and leaves neither mount nor
