@@ -43,6 +43,7 @@ type driver struct {
 	csi.UnimplementedNodeServer
 	name, node string
 	slowInfo   time.Duration
+	failInfo   bool
 
 	mu   sync.Mutex
 	log  *json.Encoder
@@ -194,6 +195,9 @@ func (d *driver) NodeGetCapabilities(
 
 func (d *driver) NodeGetInfo(context.Context, *csi.NodeGetInfoRequest) (*csi.NodeGetInfoResponse, error) {
 	time.Sleep(d.slowInfo)
+	if d.failInfo {
+		return nil, status.Error(codes.Unavailable, "the API server is away")
+	}
 	return &csi.NodeGetInfoResponse{NodeId: d.node}, nil
 }
 
@@ -241,6 +245,7 @@ func run() error {
 	name := flag.String("name", "field.edge-csi.io", "the driver's name")
 	log := flag.String("log", "", "where to write its calls, a line of JSON for each begin and end")
 	slowInfo := flag.Duration("slow-info", 0, "how long NodeGetInfo takes")
+	failInfo := flag.Bool("fail-info", false, "NodeGetInfo fails, as without the API server")
 	maxAge := flag.Duration("max-age", 0, "how long a connection lives before it is told to leave; 0 is for ever")
 	maxStreams := flag.Uint("max-streams", 0, "the most streams on a connection; 0 is any number")
 	flag.Parse()
@@ -264,7 +269,8 @@ func run() error {
 	if err != nil {
 		return err
 	}
-	d := &driver{name: *name, node: *node, slowInfo: *slowInfo, log: json.NewEncoder(file), made: map[string]bool{}}
+	d := &driver{name: *name, node: *node, slowInfo: *slowInfo, failInfo: *failInfo, made: map[string]bool{}}
+	d.log = json.NewEncoder(file)
 	options := []grpc.ServerOption{grpc.UnaryInterceptor(d.intercept)}
 	if *maxAge > 0 {
 		options = append(options, grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: *maxAge}))

@@ -89,6 +89,13 @@ pub(super) const ALL: &[Scenario] = &[
             slow_introduction(scene).boxed_local()
         })
     },
+    Scenario {
+        flags: &["--fail-info"],
+        is_start: true,
+        ..Scenario::new("a mount while NodeGetInfo fails", Bound::More(1.0), |scene| {
+            without_info(scene).boxed_local()
+        })
+    },
     Scenario::new("a stuck process, and a new one at its path", Bound::AtMost(5.0), |scene| {
         replaced(scene).boxed_local()
     }),
@@ -301,6 +308,13 @@ async fn slow_introduction(scene: &Scene) -> anyhow::Result<f64> {
     let begun = Instant::now();
     scene.ready().await?;
     stage(scene, "v").await?;
+    Ok(begun.elapsed().as_secs_f64())
+}
+
+async fn without_info(scene: &Scene) -> anyhow::Result<f64> {
+    let begun = Instant::now();
+    repeated(LONG, async || stage(scene, "v").await).await?;
+    repeated(LONG, async || publish(scene, "v", "/pods/a").await).await?;
     Ok(begun.elapsed().as_secs_f64())
 }
 
