@@ -14,12 +14,13 @@ mod transport;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::Response;
 use parking_lot::{Mutex, MutexGuard};
 use proto::control::health::Health;
-use proto::csi::Method;
 use proto::csi::frame::FrameError;
 use proto::csi::method::Service;
+use proto::csi::{Local, Method};
 use proto::host::chain;
 use proto::host::tasks::Tasks;
 use proto::http2::body::Received;
@@ -154,7 +155,7 @@ impl Connection {
                 Ok(response) => return Ok((response, stream)),
                 Err(Unanswered::InDoubt(source)) => {
                     stream.over();
-                    return Err(self.broke(source));
+                    return Err(self.broke_at(&stream, source));
                 }
                 Err(Unanswered::Unprocessed(source)) => {
                     stream.over();
@@ -184,11 +185,20 @@ impl Connection {
         let (response, mut stream) = self.send(call, validity).await?;
         let collected = Answer::collect(response).await;
         stream.over();
-        let mut answer = collected.map_err(|source| self.broke(source))?;
+        let mut answer = collected.map_err(|source| self.broke_at(&stream, source))?;
         // A driver does not speak for the edge.
         answer.take_not_dispatched();
         self.note_answer(&answer);
         Ok(answer)
+    }
+
+    /// The same for a call on this stream. What a connection does that takes no new calls says
+    /// nothing of the driver: another process may serve the path.
+    fn broke_at(&self, stream: &OpenStream, source: BoxError) -> Error {
+        if stream.is_draining() {
+            return Error::DriverBroke { at: self.at(), source };
+        }
+        self.broke(source)
     }
 
     /// The error of a call that the driver broke off.
@@ -231,25 +241,21 @@ impl Connection {
     }
 
     /// A further connection with room, which may have to be dialed; without one, the least busy.
+    /// Only one call waits for a dial, and the others go on with what there is.
     async fn further_transport(&self, main: Arc<DriverTransport>) -> Arc<DriverTransport> {
-        let with_room =
-            |all: &[Arc<DriverTransport>]| all.iter().find(|one| one.has_room()).cloned();
-        if let Some(one) = with_room(&self.usable_ones()) {
-            return one;
-        }
-        let _turn = self.dialing.lock().await;
         let all = self.usable_ones();
-        if let Some(one) = with_room(&all) {
-            return one;
+        if let Some(one) = all.iter().find(|one| one.has_room()) {
+            return one.clone();
         }
         let least = || all.iter().chain([&main]).min_by_key(|one| one.busy()).cloned();
-        if all.len() + 1 >= MOST {
+        let dialing = self.dialing.try_lock();
+        let (Some(tasks), Ok(_turn), true) = (self.tasks.get(), dialing, all.len() + 1 < MOST)
+        else {
             return least().unwrap_or(main);
-        }
+        };
         let at = self.at();
-        let Some(tasks) = self.tasks.get() else { return main };
-        match self.dial_named(&at, tasks).await {
-            Ok(one) => {
+        match self.dial_named(&at, tasks, PATIENCE).await {
+            Ok((one, _)) => {
                 self.more.lock().push(one.clone());
                 one
             }
@@ -261,26 +267,35 @@ impl Connection {
         }
     }
 
-    /// Dials the socket once more. The driver must say its name there at once.
+    /// Dials the socket once more. The driver must say its name there within this time.
     async fn dial_named(
         &self,
         at: &DriverSocket,
         tasks: &Tasks,
-    ) -> Result<Arc<DriverTransport>, BoxError> {
+        patience: Duration,
+    ) -> Result<(Arc<DriverTransport>, Bytes), BoxError> {
         let dialing = async {
             let transport = DriverTransport::dial(&self.connect, &at.socket, tasks).await?;
-            transport.check_name(&at.driver).await?;
-            Ok(Arc::new(transport))
+            let info = transport.check_name(&at.driver).await?;
+            Ok((Arc::new(transport), info))
         };
-        let late = |_| format!("it does not say within {PATIENCE:?} who it is");
-        let dialed: Result<_, NotUsable> = timeout(PATIENCE, dialing).await.map_err(late)?;
+        let late = |_| format!("it does not say within {patience:?} who it is");
+        let dialed: Result<_, NotUsable> = timeout(patience, dialing).await.map_err(late)?;
         dialed.map_err(|unusable| unusable.source)
+    }
+
+    /// Lets the further connections live for their streams only: they lead to the same process as
+    /// the one that ended or was replaced.
+    fn drain_further(&self) {
+        for one in self.more.lock().drain(..) {
+            one.drain();
+        }
     }
 
     /// The further connections that take calls.
     fn usable_ones(&self) -> Vec<Arc<DriverTransport>> {
         let mut more = self.more.lock();
-        more.retain(|one| one.is_usable());
+        more.retain(|one| one.is_usable() && !one.was_told_to_leave());
         more.clone()
     }
 
@@ -323,6 +338,12 @@ impl Connection {
     /// True if there is a connection.
     pub(crate) fn is_open(&self) -> bool {
         self.state.borrow().is_open()
+    }
+
+    /// The driver's introduction, if who serves the socket now says the same name and version.
+    fn answers_of(&self, info: &Bytes) -> Option<Arc<Answers>> {
+        let known = Method::answering(Local::Info).name();
+        self.answers().filter(|kept| kept.get(known).is_some_and(|kept| kept.0 == *info))
     }
 
     /// The driver's introduction at this socket; none while it is away.

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::Response;
 use proto::csi::topology::Scope;
-use proto::csi::{DirectCall, frame};
+use proto::csi::{DirectCall, Method, frame};
 use proto::host::tasks::Tasks;
 use proto::http2::body::Body;
 use proto::http2::call_id::CallId;
@@ -48,6 +48,8 @@ pub(crate) struct DriverCalls {
     guard: Option<Arc<DeleteGuard>>,
     scopes: Arc<Scopes>,
     unary: Arc<Semaphore>,
+    /// Creates never end, so they take no room from the others.
+    creates: Arc<Semaphore>,
     streams: Arc<Semaphore>,
     tasks: Tasks,
 }
@@ -67,6 +69,7 @@ impl DriverCalls {
             guard,
             scopes,
             unary: Arc::new(Semaphore::new(MAX_IN_FLIGHT)),
+            creates: Arc::new(Semaphore::new(MAX_IN_FLIGHT)),
             streams: Arc::new(Semaphore::new(MAX_PASSING)),
             tasks,
         }
@@ -187,7 +190,9 @@ impl DriverCalls {
         ticket: Option<Ticket>,
         tracked: Option<Tracked>,
     ) -> CallResult {
-        let Ok(permit) = self.unary.clone().try_acquire_owned() else {
+        let is_create = Method::of_path(call.path.path()).is_some_and(|of| of.creates().is_some());
+        let room = if is_create { &self.creates } else { &self.unary };
+        let Ok(permit) = room.clone().try_acquire_owned() else {
             if let Some(ticket) = ticket {
                 ticket.give_up();
             }
@@ -232,18 +237,41 @@ impl DriverCalls {
         let (answer, half) = tracked.note(driver, answered).await?;
         let Some(half) = half else { return Ok(answer) };
         // The half is a run of its own, and wants the volume at this node for itself.
-        ticket.into_iter().for_each(Ticket::unlock);
-        let outcome = self.run_half(&half).await;
-        tracked.end(driver, &half, outcome).await?;
+        if tracked.holds_node() {
+            ticket.into_iter().for_each(Ticket::unlock);
+        }
+        if let Some(outcome) = self.run_half(&tracked, &half).await {
+            tracked.end(driver, &half, outcome).await?;
+        }
         Ok(answer)
     }
 
     /// Has the driver do the node's half of an expansion. It has the two minutes of a call without
-    /// a deadline.
-    fn run_half<'a>(self: &'a Arc<Self>, half: &NodeHalf) -> BoxFuture<'a, CallResult> {
-        let operation = half.operation();
-        let call = half.call();
-        Box::pin(self.deduplicate(operation, call, Validity::default(), None))
+    /// a deadline. It waits for nobody: while the volume is busy the growth stays owed. None if the
+    /// volume is at that path no more, so that it stays owed too.
+    fn run_half<'a>(
+        self: &'a Arc<Self>,
+        tracked: &'a Tracked,
+        half: &'a NodeHalf,
+    ) -> BoxFuture<'a, Option<CallResult>> {
+        Box::pin(async move {
+            let operation = Arc::new(half.operation());
+            let ticket = match self.runs.begin(&operation) {
+                Ok(Begin::Run(ticket)) => ticket,
+                Ok(Begin::Done(answer)) => return Some(Ok(*answer)),
+                Ok(Begin::Wait(outcome)) => {
+                    let stopping = || Err(Stopping("csi-edge").into());
+                    return Some(outcome.await.ok().flatten().unwrap_or_else(stopping));
+                }
+                Err(busy) => return Some(Err(busy.into())),
+            };
+            if !tracked.is_at(&self.driver, half) {
+                ticket.give_up();
+                return None;
+            }
+            let validity = Validity::default().of_run(operation.method);
+            Some(self.run(half.call(), validity, Some(ticket), None).await)
+        })
     }
 }
 

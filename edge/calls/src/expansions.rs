@@ -95,6 +95,7 @@ pub(crate) struct Tracked {
 /// The node's half of an expansion, which is due after a call.
 pub(crate) struct NodeHalf {
     volume: Id,
+    path: String,
     bytes: i64,
     message: Bytes,
 }
@@ -212,6 +213,18 @@ impl Tracked {
         self.id.as_ref()
     }
 
+    /// True if the call itself locks the volume at this node.
+    pub(crate) fn holds_node(&self) -> bool {
+        !matches!(self.step, Step::Grow(_))
+    }
+
+    /// True if the volume is still at the path of its node's half.
+    pub(crate) fn is_at(&self, driver: &Driver, half: &NodeHalf) -> bool {
+        // Those of a direct volume are known elsewhere.
+        let is_direct = matches!(self.step, Step::PutDirect(_));
+        is_direct || self.volumes().of(&driver.name, &self.volume_id).places.have(&half.path)
+    }
+
     fn volumes(&self) -> &NodeVolumes {
         &self.expansions.volumes
     }
@@ -311,7 +324,9 @@ impl Tracked {
         if let Some(Base64(capability)) = &places.capability {
             wire::append(&mut message, &[EXPANDED_CAPABILITY], capability);
         }
-        Some(NodeHalf { volume: Id::Volume(volume.clone()), bytes, message: message.into() })
+        let path = path.to_owned();
+        let volume = Id::Volume(volume.clone());
+        Some(NodeHalf { volume, path, bytes, message: message.into() })
     }
 
     /// Notes a call that was answered OK. Returns the owed growth of a volume that it put there.

@@ -59,6 +59,11 @@ impl Places {
         }
     }
 
+    /// True if the volume is staged or published at this path.
+    pub(crate) fn have(&self, path: &str) -> bool {
+        self.staging == path || self.targets.contains(path)
+    }
+
     /// A path at which the volume is available; none if it is at none.
     pub fn path(&self) -> Option<&str> {
         let staging = Some(self.staging.as_str()).filter(|path| !path.is_empty());

@@ -119,7 +119,7 @@ impl Runs {
     ///
     /// # Errors
     /// [`Error::Pending`] if another run holds one of its locks.
-    fn begin(&self, operation: &Arc<Operation>) -> Result<Begin, Error> {
+    pub(crate) fn begin(&self, operation: &Arc<Operation>) -> Result<Begin, Error> {
         let mut inner = self.lock();
         if let Some(answer) = operation.id.and_then(|id| inner.kept.find(&id, operation)) {
             return Ok(Begin::Done(Box::new(answer)));

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use proto::host::backoff::Backoff;
 use proto::host::chain;
 use proto::host::tasks::Tasks;
@@ -47,7 +48,12 @@ impl Connection {
             match self.connect(&tasks).await {
                 Ok(transport) => {
                     delays.reset();
+                    let begun = Instant::now();
                     self.watch_all(transport, &tasks).await;
+                    // Who closes each connection at once is not dialed without a pause.
+                    if begun.elapsed() < FIRST_DELAY {
+                        sleep(FIRST_DELAY).await;
+                    }
                 }
                 Err(NotUsable { is_served, source }) => {
                     self.set_away(source, is_served);
@@ -70,8 +76,10 @@ impl Connection {
             info!(%driver, socket, "another process serves the socket; new calls go there");
             // It lives for its streams, and nothing that it does counts.
             transport.drain();
+            self.drain_further();
             transport = newer;
         }
+        self.drain_further();
         let DriverSocket { driver, socket, .. } = &*self.at();
         let was_told = transport.was_told_to_leave();
         info!(%driver, socket, was_told, "the driver's connection takes no more calls");
@@ -103,15 +111,15 @@ impl Connection {
     async fn connect(&self, tasks: &Tasks) -> Result<Arc<DriverTransport>, NotUsable> {
         let at = self.at();
         let transport = DriverTransport::dial(&self.connect, &at.socket, tasks).await?;
-        tokio::select! {
+        let info = tokio::select! {
             biased;
             checked = self.check_name(&transport, &at) => checked?,
             () = transport.replaced(&at.socket) => {
                 return Err(NotUsable::unfit("another process serves its socket by now"));
             }
-        }
+        };
         let transport = Arc::new(transport);
-        let answers = self.answers();
+        let answers = self.answers_of(&info);
         // Calls need not wait for the rest.
         if !self.set_here(&at, State::Here(transport.clone(), answers)) {
             return Err(NotUsable::unfit("it was announced at another socket meanwhile"));
@@ -125,7 +133,7 @@ impl Connection {
         &self,
         transport: &DriverTransport,
         at: &DriverSocket,
-    ) -> Result<(), NotUsable> {
+    ) -> Result<Bytes, NotUsable> {
         let mut checking = std::pin::pin!(transport.check_name(&at.driver));
         let late = || NotUsable::unfit(format!("it does not say within {LATE_NAME:?} who it is"));
         if let Ok(checked) = timeout(LATE_NAME, checking.as_mut()).await {
@@ -174,8 +182,8 @@ impl Connection {
         loop {
             transport.replaced(socket).await;
             let at = self.at();
-            if let Ok(newer) = self.dial_named(&at, tasks).await
-                && self.set_here(&at, State::Here(newer.clone(), self.answers()))
+            if let Ok((newer, info)) = self.dial_named(&at, tasks, ANSWER).await
+                && self.set_here(&at, State::Here(newer.clone(), self.answers_of(&info)))
             {
                 return newer;
             }

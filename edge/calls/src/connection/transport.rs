@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use bytes::Bytes;
 use proto::csi::{Local, Method, frame};
 use proto::host::tasks::Tasks;
 use proto::http2::forward::{self, Upstream};
@@ -75,11 +76,11 @@ impl DriverTransport {
         Ok(Self { upstream, open, abandoned, draining: watch::Sender::default(), inode })
     }
 
-    /// Refuses a driver that calls itself otherwise than it is configured.
+    /// Refuses a driver that calls itself otherwise than it is configured. Returns its answer.
     ///
     /// # Errors
     /// It does, or it does not say its name.
-    pub(super) async fn check_name(&self, driver: &DriverName) -> Result<(), NotUsable> {
+    pub(super) async fn check_name(&self, driver: &DriverName) -> Result<Bytes, NotUsable> {
         let answer = ask(&self.upstream, Method::answering(Local::Info)).await;
         let answer = answer.map_err(NotUsable::unfit)?;
         let Some(body) = answer.ok() else {
@@ -90,7 +91,8 @@ impl DriverTransport {
             return Err(NotUsable::unfit(format!("it does not say its name{why}")));
         };
         let message = frame::message(body).map_err(NotUsable::unfit)?;
-        check_name(&message, driver).map_err(NotUsable::unfit)
+        check_name(&message, driver).map_err(NotUsable::unfit)?;
+        Ok(message)
     }
 
     pub(super) fn upstream(&self) -> &Upstream {
@@ -149,6 +151,11 @@ impl DriverTransport {
 }
 
 impl OpenStream {
+    /// True if its connection takes no new calls.
+    pub(crate) fn is_draining(&self) -> bool {
+        *self.transport.draining.borrow()
+    }
+
     /// Notes that it was answered, or broke: the driver has no handler for it that nobody awaits.
     pub(crate) fn over(&mut self) {
         self.is_over = true;

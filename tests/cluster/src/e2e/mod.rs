@@ -109,7 +109,7 @@ const EVENTS: usize = 40;
 pub const ROWS: &[Row] = &[
     Row::together("pod", |scene| pods::written_and_gone(scene).boxed()),
     Row::together("pod-again", |scene| pods::made_again(scene).boxed()),
-    Row::together("pods-together", |scene| pods::end_together(scene).boxed()),
+    Row::long("pods-together", "2 min", |scene| pods::end_together(scene).boxed()),
     Row::together("block", |scene| pods::raw(scene).boxed()),
     Row::together("ephemeral", |scene| pods::ephemeral(scene).boxed()),
     Row::together("stateful-set", |scene| places::spread(scene).boxed()),
