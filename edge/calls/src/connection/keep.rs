@@ -22,6 +22,8 @@ use crate::health::HealthTracker;
 /// The delays between attempts to connect.
 const FIRST_DELAY: Duration = Duration::from_millis(50);
 const LONGEST_DELAY: Duration = Duration::from_secs(2);
+/// A driver that introduces itself later than this is called before it has.
+const QUICKLY: Duration = Duration::from_millis(500);
 /// A driver that says its name later than this counts as away until it does.
 const LATE_NAME: Duration = Duration::from_secs(5);
 /// A driver that answers Probe later than this may be down.
@@ -119,7 +121,13 @@ impl Connection {
             }
         };
         let transport = Arc::new(transport);
-        let answers = self.answers_of(&info);
+        let mut answers = self.answers_of(&info);
+        if answers.is_none() {
+            // Most drivers introduce themselves at once, and then nobody sees them without it.
+            let asking = ask_all(transport.upstream(), self.serves);
+            let asked = timeout(QUICKLY, asking).await;
+            answers = asked.ok().and_then(Result::ok).map(Arc::new);
+        }
         // Calls need not wait for the rest.
         if !self.set_here(&at, State::Here(transport.clone(), answers)) {
             return Err(NotUsable::unfit("it was announced at another socket meanwhile"));
