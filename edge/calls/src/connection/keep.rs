@@ -127,6 +127,9 @@ impl Connection {
             let asking = ask_all(transport.upstream(), self.serves);
             let asked = timeout(QUICKLY, asking).await;
             answers = asked.ok().and_then(Result::ok).map(Arc::new);
+            if answers.is_some() {
+                transport.set_introduced();
+            }
         }
         // Calls need not wait for the rest.
         if !self.set_here(&at, State::Here(transport.clone(), answers)) {
@@ -253,6 +256,11 @@ impl Connection {
     /// Asks the driver to introduce itself until it has. Then waits for ever: the answers of one
     /// process do not change.
     async fn introduce(&self, transport: &Arc<DriverTransport>) {
+        if transport.set_introduced() {
+            self.note(|health, now| health.introduced(now, None));
+            self.changes.send_modify(|changes| *changes += 1);
+            return std::future::pending().await;
+        }
         let mut delays = Backoff::new(FIRST_DELAY, LONGEST_DELAY);
         loop {
             match ask_all(transport.upstream(), self.serves).await {

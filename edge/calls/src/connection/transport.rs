@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -43,6 +43,8 @@ pub(super) struct DriverTransport {
     /// Streams that we ended unanswered. Their handlers may go on, and then the server counts them.
     abandoned: AtomicUsize,
     draining: watch::Sender<bool>,
+    /// The driver has introduced itself on it.
+    is_introduced: AtomicBool,
     /// What the path led to when it was dialed.
     inode: Option<Inode>,
 }
@@ -73,7 +75,14 @@ impl DriverTransport {
         });
         let open = AtomicUsize::default();
         let abandoned = AtomicUsize::default();
-        Ok(Self { upstream, open, abandoned, draining: watch::Sender::default(), inode })
+        Ok(Self {
+            upstream,
+            open,
+            abandoned,
+            draining: watch::Sender::default(),
+            is_introduced: AtomicBool::default(),
+            inode,
+        })
     }
 
     /// Refuses a driver that calls itself otherwise than it is configured. Returns its answer.
@@ -112,6 +121,11 @@ impl DriverTransport {
     /// Its streams, as far as the driver may count them.
     pub(super) fn busy(&self) -> usize {
         self.open.load(Ordering::Relaxed) + self.abandoned.load(Ordering::Relaxed)
+    }
+
+    /// Notes that the driver has introduced itself here; returns whether it had before.
+    pub(super) fn set_introduced(&self) -> bool {
+        self.is_introduced.swap(true, Ordering::Relaxed)
     }
 
     /// Lets it live for its streams only.
