@@ -11,7 +11,7 @@ use proto::csi::frame;
 use proto::host::tasks::Tasks;
 use proto::http2::body::Received;
 use proto::http2::forward;
-use proto::http2::forward::Upstream;
+use proto::http2::forward::{Unanswered, Upstream};
 use proto::link::Io;
 use tokio::net::UnixStream;
 use tonic::{Code, Status};
@@ -56,7 +56,12 @@ impl RawAnswer {
 
 /// Whether a call failed because its connection broke, as when the other end was killed.
 pub fn connection_broke(error: &anyhow::Error) -> bool {
-    let io = error.downcast_ref::<h2::Error>().and_then(h2::Error::get_io);
+    let source = match error.downcast_ref::<Unanswered>() {
+        Some(Unanswered::Unprocessed(source)) => Some(source),
+        Some(Unanswered::InDoubt(source)) => source.downcast_ref::<h2::Error>(),
+        None => error.downcast_ref::<h2::Error>(),
+    };
+    let io = source.and_then(h2::Error::get_io);
     io.is_some_and(|io| matches!(io.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset))
 }
 
