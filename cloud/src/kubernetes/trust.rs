@@ -186,8 +186,7 @@ impl TrustKeeper {
     }
 }
 
-/// What the ConfigMap has to have. Edges that join are shown a certificate of the CA with this
-/// hash.
+/// The data of the ConfigMap. An edge that joins trusts a certificate of the CA with this hash.
 fn published(cas: &Cas) -> BTreeMap<&'static str, String> {
     BTreeMap::from([(HASH, cas.own.root_pin().to_string()), (CA, cas.issuer.roots_pem())])
 }

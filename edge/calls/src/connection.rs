@@ -14,7 +14,6 @@ mod transport;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use bytes::Bytes;
 use http::Response;
 use parking_lot::{Mutex, MutexGuard};
 use proto::control::health::Health;
@@ -36,7 +35,7 @@ use crate::health::HealthTracker;
 use crate::validity::Validity;
 pub(crate) use introduction::{Answers, Serves};
 use questions::LOCALHOST;
-pub(crate) use questions::{BoxError, ask, check_name, headers, probe};
+pub(crate) use questions::{BoxError, check_name, headers, probe};
 use transport::{DriverTransport, NotUsable};
 pub(crate) use transport::{OpenStream, why_away};
 
@@ -192,8 +191,8 @@ impl Connection {
         Ok(answer)
     }
 
-    /// The same for a call on this stream. What a connection does that takes no new calls says
-    /// nothing of the driver: another process may serve the path.
+    /// The error of a call that broke on this stream. If its connection takes no new calls, another
+    /// process may serve the path by now, so nothing is noted of the driver.
     fn broke_at(&self, stream: &OpenStream, source: BoxError) -> Error {
         if stream.is_draining() {
             return Error::DriverBroke { at: self.at(), source };
@@ -217,8 +216,7 @@ impl Connection {
     }
 
     fn note_answer(&self, answer: &Answer) {
-        let status = if answer.ok().is_some() { None } else { answer.failure() };
-        if status.is_some_and(|status| status.code() == Code::Unavailable) {
+        if answer.failure().is_some_and(|status| status.code() == Code::Unavailable) {
             // CSI gives it no meaning for the driver as a whole, so Probe decides.
             self.probe_now.notify_one();
         } else if !self.health().is_calm() {
@@ -255,7 +253,7 @@ impl Connection {
         };
         let at = self.at();
         match self.dial_named(&at, tasks, PATIENCE).await {
-            Ok((one, _)) => {
+            Ok(one) => {
                 self.more.lock().push(one.clone());
                 one
             }
@@ -273,11 +271,11 @@ impl Connection {
         at: &DriverSocket,
         tasks: &Tasks,
         patience: Duration,
-    ) -> Result<(Arc<DriverTransport>, Bytes), BoxError> {
+    ) -> Result<Arc<DriverTransport>, BoxError> {
         let dialing = async {
             let transport = DriverTransport::dial(&self.connect, &at.socket, tasks).await?;
-            let info = transport.check_name(&at.driver).await?;
-            Ok((Arc::new(transport), info))
+            transport.check_name(&at.driver).await?;
+            Ok(Arc::new(transport))
         };
         let late = |_| format!("it does not say within {patience:?} who it is");
         let dialed: Result<_, NotUsable> = timeout(patience, dialing).await.map_err(late)?;
@@ -340,10 +338,12 @@ impl Connection {
         self.state.borrow().is_open()
     }
 
-    /// The driver's introduction, if who serves the socket now says the same name and version.
-    fn answers_of(&self, info: &Bytes) -> Option<Arc<Answers>> {
+    /// The driver's introduction so far, if who serves this connection says the same name and
+    /// version.
+    fn answers_of(&self, transport: &DriverTransport) -> Option<Arc<Answers>> {
         let known = Method::answering(Local::Info).name();
-        self.answers().filter(|kept| kept.get(known).is_some_and(|kept| kept.0 == *info))
+        let of = |kept: &Arc<Answers>| kept.get(known).map(|kept| &kept.0) == transport.info();
+        self.answers().filter(of)
     }
 
     /// The driver's introduction at this socket; none while it is away.

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::Response;
 use proto::csi::topology::Scope;
-use proto::csi::{DirectCall, Method, frame};
+use proto::csi::{DirectCall, frame};
 use proto::host::tasks::Tasks;
 use proto::http2::body::Body;
 use proto::http2::call_id::CallId;
@@ -48,8 +48,8 @@ pub(crate) struct DriverCalls {
     guard: Option<Arc<DeleteGuard>>,
     scopes: Arc<Scopes>,
     unary: Arc<Semaphore>,
-    /// Creates never end, so they take no room from the others.
-    creates: Arc<Semaphore>,
+    /// For what we never end: creates, which so take no room from the others.
+    unending: Arc<Semaphore>,
     streams: Arc<Semaphore>,
     tasks: Tasks,
 }
@@ -69,7 +69,7 @@ impl DriverCalls {
             guard,
             scopes,
             unary: Arc::new(Semaphore::new(MAX_IN_FLIGHT)),
-            creates: Arc::new(Semaphore::new(MAX_IN_FLIGHT)),
+            unending: Arc::new(Semaphore::new(MAX_IN_FLIGHT)),
             streams: Arc::new(Semaphore::new(MAX_PASSING)),
             tasks,
         }
@@ -143,7 +143,7 @@ impl DriverCalls {
             }
         };
         if let Ok(answer) = &outcome {
-            let status = if answer.ok().is_some() { None } else { answer.failure() };
+            let status = answer.failure();
             if let Some(mount) = mount {
                 mount.answered(status.as_ref().map(Status::code));
             }
@@ -190,8 +190,7 @@ impl DriverCalls {
         ticket: Option<Ticket>,
         tracked: Option<Tracked>,
     ) -> CallResult {
-        let is_create = Method::of_path(call.path.path()).is_some_and(|of| of.creates().is_some());
-        let room = if is_create { &self.creates } else { &self.unary };
+        let room = if validity.ends().is_some() { &self.unary } else { &self.unending };
         let Ok(permit) = room.clone().try_acquire_owned() else {
             if let Some(ticket) = ticket {
                 ticket.give_up();
@@ -236,8 +235,9 @@ impl DriverCalls {
         let answered = driver.connection(call.path.path()).exchange(call, validity).await;
         let (answer, half) = tracked.note(driver, answered).await?;
         let Some(half) = half else { return Ok(answer) };
-        // The half is a run of its own, and wants the volume at this node for itself.
-        if tracked.holds_node() {
+        // The half is a run of its own, and wants the volume at this node for itself. What a growth
+        // locks is not in its way.
+        if !tracked.is_growth() {
             ticket.into_iter().for_each(Ticket::unlock);
         }
         if let Some(outcome) = self.run_half(&tracked, &half).await {

@@ -5,7 +5,6 @@ use std::path::Path;
 use std::pin::pin;
 use std::time::Duration;
 
-use proto::csi::{Local, Method};
 use proto::host::chain;
 use proto::http2::forward;
 use proto::http2::forward::Upstream;
@@ -13,7 +12,7 @@ use proto::names::DriverName;
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
-use crate::connection::{BoxError, ask, check_name, probe, why_away};
+use crate::connection::{BoxError, check_name, probe, why_away};
 
 /// Asks the driver at this socket for its name, and whether it is ready.
 ///
@@ -37,14 +36,7 @@ async fn look_patiently(socket: &Path, driver: &DriverName) -> Result<bool, BoxE
 }
 
 async fn introduced(sender: &Upstream, driver: &DriverName) -> Result<bool, BoxError> {
-    let method = Method::answering(Local::Info);
-    let answer = ask(sender, method).await?;
-    let Some(info) = answer.message() else {
-        let failure = answer.failure();
-        let why = failure.map(|status| format!(": {:?} {:?}", status.code(), status.message()));
-        return Err(format!("it does not say its name{}", why.unwrap_or_default()).into());
-    };
-    check_name(&info, driver)?;
+    check_name(sender, driver).await?;
     Ok(probe(sender).await?)
 }
 

@@ -39,6 +39,7 @@ use crate::node_volumes::NodeVolume;
 use crate::operation::Operation;
 use crate::rewrite::TopologyRewrite;
 use crate::runs::CallResult;
+pub use crate::runs::LOCK_WAIT;
 use crate::scopes::Scopes;
 pub use crate::validity::Replaced;
 use crate::validity::Validity;

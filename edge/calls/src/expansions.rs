@@ -213,9 +213,9 @@ impl Tracked {
         self.id.as_ref()
     }
 
-    /// True if the call itself locks the volume at this node.
-    pub(crate) fn holds_node(&self) -> bool {
-        !matches!(self.step, Step::Grow(_))
+    /// True if the call is the controller's half of an expansion.
+    pub(crate) fn is_growth(&self) -> bool {
+        matches!(self.step, Step::Grow(_))
     }
 
     /// True if the volume is still at the path of its node's half.
@@ -234,7 +234,7 @@ impl Tracked {
     /// # Errors
     /// [`Error::NotNoted`]; the call may not go then.
     pub(crate) async fn begin(&mut self, driver: &Driver) -> Result<(), Error> {
-        if !matches!(self.step, Step::Grow(_)) {
+        if !self.is_growth() {
             return Ok(());
         }
         let mut is_first = false;
@@ -391,7 +391,7 @@ impl Tracked {
             Outcome::Open(why) => return Err(self.not_grown(driver, why)),
             Outcome::Refused(why) | Outcome::Busy(why) => why,
         };
-        if matches!(self.step, Step::Grow(_)) {
+        if self.is_growth() {
             return Err(self.not_grown(driver, why));
         }
         let volume = &self.volume_id;

@@ -25,7 +25,7 @@ use crate::operation::Operation;
 /// left.
 const MAX_CALLERS: usize = 64;
 /// How long a request waits for its locks. A caller with a back-off of its own would wait longer.
-const LOCK_WAIT: Duration = Duration::from_secs(1);
+pub const LOCK_WAIT: Duration = Duration::from_secs(1);
 /// The most volumes whose names are known.
 const MAX_NAMES: usize = 4096;
 

@@ -224,9 +224,8 @@ pub fn forward(
     authority: &Authority,
     deadline: Option<Instant>,
 ) -> impl Future<Output = Result<Response<Received>, BoxError>> + Send + use<> {
-    let (request, body) = call.request(authority, deadline);
-    let answer = upstream.send(request, body);
-    async { is_grpc(answer.await.map_err(Unanswered::into_source)?) }
+    let answer = attempt(upstream, call, authority, deadline);
+    async { answer.await.map_err(Unanswered::into_source) }
 }
 
 /// The same as [`forward`], and tells whether a call that has no answer was processed.

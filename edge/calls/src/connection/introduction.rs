@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use bytes::Bytes;
 use prost::Message;
 use proto::control::hello::Protobuf;
 use proto::csi;
@@ -52,15 +53,22 @@ impl Serves {
 }
 
 /// Collects the driver's answers to the RPCs with a value in column `local`, except Probe, for
-/// this socket's services. Each may take as long as a kubelet would wait.
+/// this socket's services. Each may take as long as a kubelet would wait. `info` is its answer to
+/// GetPluginInfo, which it has given already.
 ///
 /// # Errors
 /// It does not answer, or with an error other than UNIMPLEMENTED.
-pub(super) async fn ask_all(upstream: &Upstream, serves: Serves) -> Result<Answers, BoxError> {
-    let mut answers = Answers::new();
+pub(super) async fn ask_all(
+    upstream: &Upstream,
+    serves: Serves,
+    info: Option<&Bytes>,
+) -> Result<Answers, BoxError> {
+    let known = Method::answering(Local::Info).name();
+    let known = info.map(|info| (known.to_owned(), Protobuf(info.clone())));
+    let mut answers: Answers = known.into_iter().collect();
     for method in Method::ALL.iter().copied() {
         let asks = |local| serves.answers(local) && says_that_it_has(&answers, local);
-        if !method.local().is_some_and(asks) {
+        if answers.contains_key(method.name()) || !method.local().is_some_and(asks) {
             continue;
         }
         let late = |_| format!("it does not answer {method} within {ANSWER:?}");

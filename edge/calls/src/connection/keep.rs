@@ -4,14 +4,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use proto::host::backoff::Backoff;
 use proto::host::chain;
 use proto::host::tasks::Tasks;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tracing::{info, warn};
 
-use super::introduction::{ANSWER, ask_all};
+use super::introduction::{ANSWER, Answers, ask_all};
 use super::prober::Prober;
 use super::questions::BoxError;
 use super::transport::{DriverTransport, LOOK_EVERY, NotUsable};
@@ -48,10 +47,10 @@ impl Connection {
         let mut delays = Backoff::new(FIRST_DELAY, LONGEST_DELAY);
         loop {
             match self.connect(&tasks).await {
-                Ok(transport) => {
+                Ok((transport, prober)) => {
                     delays.reset();
                     let begun = Instant::now();
-                    self.watch_all(transport, &tasks).await;
+                    self.watch_all(transport, prober, &tasks).await;
                     // Who closes each connection at once is not dialed without a pause.
                     if begun.elapsed() < FIRST_DELAY {
                         sleep(FIRST_DELAY).await;
@@ -72,14 +71,20 @@ impl Connection {
 
     /// Watches a connection, and those that replace it at its path, until no new call may use the
     /// last of them.
-    async fn watch_all(&self, mut transport: Arc<DriverTransport>, tasks: &Tasks) {
-        while let Watched::Replaced(newer) = self.watch(&transport, tasks).await {
+    async fn watch_all(
+        &self,
+        mut transport: Arc<DriverTransport>,
+        mut prober: Prober,
+        tasks: &Tasks,
+    ) {
+        while let Watched::Replaced(newer) = self.watch(&transport, prober, tasks).await {
             let DriverSocket { driver, socket, .. } = &*self.at();
             info!(%driver, socket, "another process serves the socket; new calls go there");
             // It lives for its streams, and nothing that it does counts.
             transport.drain();
             self.drain_further();
             transport = newer;
+            prober = Prober::default();
         }
         self.drain_further();
         let DriverSocket { driver, socket, .. } = &*self.at();
@@ -110,33 +115,42 @@ impl Connection {
     }
 
     /// Connects to the driver, which says its name before any call goes to it.
-    async fn connect(&self, tasks: &Tasks) -> Result<Arc<DriverTransport>, NotUsable> {
+    async fn connect(&self, tasks: &Tasks) -> Result<(Arc<DriverTransport>, Prober), NotUsable> {
         let at = self.at();
         let transport = DriverTransport::dial(&self.connect, &at.socket, tasks).await?;
-        let info = tokio::select! {
+        tokio::select! {
             biased;
             checked = self.check_name(&transport, &at) => checked?,
             () = transport.replaced(&at.socket) => {
                 return Err(NotUsable::unfit("another process serves its socket by now"));
             }
-        };
-        let transport = Arc::new(transport);
-        let mut answers = self.answers_of(&info);
-        if answers.is_none() {
-            // Most drivers introduce themselves at once, and then nobody sees them without it.
-            let asking = ask_all(transport.upstream(), self.serves);
-            let asked = timeout(QUICKLY, asking).await;
-            answers = asked.ok().and_then(Result::ok).map(Arc::new);
-            if answers.is_some() {
-                transport.set_introduced();
-            }
         }
+        let transport = Arc::new(transport);
+        // Most drivers introduce themselves and answer Probe at once. Nobody sees them without, so
+        // csi-cloud is told all of it together.
+        let mut prober = Prober::default();
+        let probing = timeout(QUICKLY, self.probe(&mut prober, tasks));
+        let (answers, probed) = tokio::join!(self.quick_answers(&transport), probing);
         // Calls need not wait for the rest.
         if !self.set_here(&at, State::Here(transport.clone(), answers)) {
             return Err(NotUsable::unfit("it was announced at another socket meanwhile"));
         }
         info!(driver = %at.driver, socket = at.socket, "driver connected");
-        Ok(transport)
+        if let Ok(probed) = probed {
+            self.note_first(&mut prober, &probed);
+        }
+        Ok((transport, prober))
+    }
+
+    /// The driver's introduction, if it is known or comes quickly.
+    async fn quick_answers(&self, transport: &DriverTransport) -> Option<Arc<Answers>> {
+        if let Some(known) = self.answers_of(transport) {
+            return Some(known);
+        }
+        let asked = timeout(QUICKLY, self.ask_all(transport)).await;
+        let answers = asked.ok().and_then(Result::ok)?;
+        transport.set_introduced();
+        Some(Arc::new(answers))
     }
 
     /// Waits for the driver's name as long as a kubelet would. It counts as away meanwhile.
@@ -144,7 +158,7 @@ impl Connection {
         &self,
         transport: &DriverTransport,
         at: &DriverSocket,
-    ) -> Result<Bytes, NotUsable> {
+    ) -> Result<(), NotUsable> {
         let mut checking = std::pin::pin!(transport.check_name(&at.driver));
         let late = || NotUsable::unfit(format!("it does not say within {LATE_NAME:?} who it is"));
         if let Ok(checked) = timeout(LATE_NAME, checking.as_mut()).await {
@@ -168,9 +182,13 @@ impl Connection {
 
     /// Has the driver introduce itself, and watches its health, until no new call may use the
     /// connection or another process serves its path.
-    async fn watch(&self, transport: &Arc<DriverTransport>, tasks: &Tasks) -> Watched {
+    async fn watch(
+        &self,
+        transport: &Arc<DriverTransport>,
+        mut prober: Prober,
+        tasks: &Tasks,
+    ) -> Watched {
         let socket = self.at().socket.clone();
-        let mut prober = Prober::default();
         let introducing = self.introduce(transport);
         let probing = self.probe_always(&mut prober, tasks);
         let replaced = self.await_replacement(transport, &socket, tasks);
@@ -193,8 +211,8 @@ impl Connection {
         loop {
             transport.replaced(socket).await;
             let at = self.at();
-            if let Ok((newer, info)) = self.dial_named(&at, tasks, ANSWER).await
-                && self.set_here(&at, State::Here(newer.clone(), self.answers_of(&info)))
+            if let Ok(newer) = self.dial_named(&at, tasks, ANSWER).await
+                && self.set_here(&at, State::Here(newer.clone(), self.answers_of(&newer)))
             {
                 return newer;
             }
@@ -205,39 +223,49 @@ impl Connection {
     /// Probes the driver until the connection ends: at once, in intervals, and when an answer gives
     /// reason to.
     async fn probe_always(&self, prober: &mut Prober, tasks: &Tasks) {
-        let mut is_first = true;
+        if !prober.is_noted {
+            let probed = self.probe(prober, tasks).await;
+            self.note_first(prober, &probed);
+        }
         loop {
-            let at = self.at();
-            let probing = prober.probe(&self.connect, &at.socket, tasks);
-            let probed = self.await_probe(probing).await;
-            self.note(|health, now| {
-                if std::mem::take(&mut is_first) {
-                    health.connected(now, *probed.as_ref().unwrap_or(&true));
-                }
-                match &probed {
-                    Ok(is_ready) => health.probed(now, *is_ready),
-                    Err(why) => health.failed(now, why),
-                }
+            self.await_next_probe().await;
+            let probed = self.probe(prober, tasks).await;
+            self.note(|health, now| match &probed {
+                Ok(is_ready) => health.probed(now, *is_ready),
+                Err(why) => health.failed(now, why),
             });
-            let probe_at = Instant::now() + PROBE_EVERY;
-            while Instant::now() < probe_at {
-                let due = self.health().due();
-                let wake = due.map_or(probe_at, |due| due.min(probe_at));
-                tokio::select! {
-                    biased;
-                    () = self.probe_now.notified() => break,
-                    () = sleep_until(wake) => self.note(HealthTracker::look),
-                }
+        }
+    }
+
+    /// Notes the first outcome of a Probe. It ends no row of failures: a driver that dies of each
+    /// call gives it too.
+    fn note_first(&self, prober: &mut Prober, probed: &Result<bool, String>) {
+        prober.is_noted = true;
+        self.note(|health, now| {
+            health.connected(now, *probed.as_ref().unwrap_or(&true));
+            if let Err(why) = probed {
+                health.failed(now, why);
+            }
+        });
+    }
+
+    async fn await_next_probe(&self) {
+        let probe_at = Instant::now() + PROBE_EVERY;
+        while Instant::now() < probe_at {
+            let due = self.health().due();
+            let wake = due.map_or(probe_at, |due| due.min(probe_at));
+            tokio::select! {
+                biased;
+                () = self.probe_now.notified() => return,
+                () = sleep_until(wake) => self.note(HealthTracker::look),
             }
         }
     }
 
-    /// Waits for the answer to Probe. A late one counts as a failure, and is still waited for.
-    async fn await_probe(
-        &self,
-        probing: impl Future<Output = Result<bool, String>>,
-    ) -> Result<bool, String> {
-        let mut probing = std::pin::pin!(probing);
+    /// Asks whether the driver is ready. A late answer counts as a failure, and is still waited for.
+    async fn probe(&self, prober: &mut Prober, tasks: &Tasks) -> Result<bool, String> {
+        let at = self.at();
+        let mut probing = std::pin::pin!(prober.probe(&self.connect, &at.socket, tasks));
         let begun = Instant::now();
         let mut patience = LATE_PROBE;
         while begun.elapsed() + patience <= LONGEST_PROBE {
@@ -253,30 +281,30 @@ impl Connection {
         timeout(left, probing).await.unwrap_or_else(late)
     }
 
-    /// Asks the driver to introduce itself until it has. Then waits for ever: the answers of one
-    /// process do not change.
+    /// Asks the driver until it has introduced itself, and then no more: the answers of one process
+    /// do not change. It never returns.
     async fn introduce(&self, transport: &Arc<DriverTransport>) {
-        if transport.set_introduced() {
-            self.note(|health, now| health.introduced(now, None));
-            self.changes.send_modify(|changes| *changes += 1);
-            return std::future::pending().await;
-        }
         let mut delays = Backoff::new(FIRST_DELAY, LONGEST_DELAY);
-        loop {
-            match ask_all(transport.upstream(), self.serves).await {
+        while !transport.is_introduced() {
+            match self.ask_all(transport).await {
                 Ok(answers) => {
                     let here = State::Here(transport.clone(), Some(Arc::new(answers)));
                     self.set_here(&self.at(), here);
-                    self.note(|health, now| health.introduced(now, None));
-                    self.changes.send_modify(|changes| *changes += 1);
-                    return std::future::pending().await;
+                    transport.set_introduced();
                 }
                 Err(why) => {
                     let why = chain(why.as_ref());
                     self.note(|health, now| health.introduced(now, Some(&why)));
+                    sleep(delays.delay()).await;
                 }
             }
-            sleep(delays.delay()).await;
         }
+        self.note(|health, now| health.introduced(now, None));
+        self.changes.send_modify(|changes| *changes += 1);
+        std::future::pending().await
+    }
+
+    async fn ask_all(&self, transport: &DriverTransport) -> Result<Answers, BoxError> {
+        ask_all(transport.upstream(), self.serves, transport.info()).await
     }
 }

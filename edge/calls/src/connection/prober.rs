@@ -6,11 +6,13 @@ use proto::host::tasks::Tasks;
 use proto::link::Connect;
 
 use super::questions::probe;
-use super::transport::DriverTransport;
+use super::transport::{DriverTransport, NotUsable};
 
 /// The connection for Probe.
 #[derive(Default)]
 pub(super) struct Prober {
+    /// The first outcome was noted.
+    pub(super) is_noted: bool,
     transport: Option<DriverTransport>,
 }
 
@@ -26,14 +28,15 @@ impl Prober {
         tasks: &Tasks,
     ) -> Result<bool, String> {
         let is_good = |one: &DriverTransport| one.is_usable() && !one.was_told_to_leave();
-        if !self.transport.as_ref().is_some_and(is_good) {
-            let dialed = DriverTransport::dial(connect, socket, tasks).await;
-            let unusable = dialed.map_err(|unusable| chain(unusable.source.as_ref()));
-            self.transport = Some(unusable.map_err(|why| format!("Probe failed: {why}"))?);
-        }
-        match &self.transport {
-            Some(transport) => probe(transport.upstream()).await,
-            None => Ok(true),
-        }
+        let transport = match &self.transport {
+            Some(transport) if is_good(transport) => transport,
+            Some(_) | None => {
+                let dialed = DriverTransport::dial(connect, socket, tasks).await;
+                let failed =
+                    |NotUsable { source, .. }| format!("Probe failed: {}", chain(source.as_ref()));
+                self.transport.insert(dialed.map_err(failed)?)
+            }
+        };
+        probe(transport.upstream()).await
     }
 }

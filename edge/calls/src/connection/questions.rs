@@ -2,6 +2,7 @@
 
 use std::sync::LazyLock;
 
+use bytes::Bytes;
 use http::HeaderMap;
 use http::uri::{Authority, PathAndQuery};
 use prost::Message;
@@ -40,14 +41,21 @@ pub(crate) async fn probe(sender: &Upstream) -> Result<bool, String> {
     }
 }
 
-/// Refuses a driver that calls itself otherwise than it is configured.
+/// Asks the driver for its name, and refuses one that calls itself otherwise than it is configured.
+/// Returns its GetPluginInfoResponse.
 ///
 /// # Errors
-/// The answer cannot be decoded, or has another name.
-pub(crate) fn check_name(info: &[u8], driver: &DriverName) -> Result<(), BoxError> {
-    let says = csi::GetPluginInfoResponse::decode(info)?.name;
+/// It does not say its name, or says another one.
+pub(crate) async fn check_name(sender: &Upstream, driver: &DriverName) -> Result<Bytes, BoxError> {
+    let answer = ask(sender, Method::answering(Local::Info)).await?;
+    let Some(info) = answer.message() else {
+        let failure = answer.failure();
+        let why = failure.map(|status| format!(": {:?} {:?}", status.code(), status.message()));
+        return Err(format!("it does not say its name{}", why.unwrap_or_default()).into());
+    };
+    let says = csi::GetPluginInfoResponse::decode(info.clone())?.name;
     if says == driver.as_str() {
-        return Ok(());
+        return Ok(info);
     }
     Err(format!("it calls itself {says:?}; correct the name or the socket").into())
 }

@@ -1,12 +1,11 @@
 //! One HTTP/2 connection to a driver's socket, and the streams on it. It uses `questions`.
 
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
-use proto::csi::{Local, Method, frame};
 use proto::host::tasks::Tasks;
 use proto::http2::forward::{self, Upstream};
 use proto::link::Connect;
@@ -14,15 +13,15 @@ use proto::names::DriverName;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-use super::questions::{BoxError, ask, check_name};
+use super::questions::{BoxError, check_name};
 
 /// How often it is looked whether another process serves the path.
 pub(super) const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// The device and the inode of a socket's path.
-pub(super) type Inode = (u64, u64);
+type Inode = (u64, u64);
 
-/// The reason why there is no connection.
+/// Why a driver cannot be called.
 pub(super) struct NotUsable {
     /// Somebody serves the socket.
     pub(super) is_served: bool,
@@ -43,7 +42,7 @@ pub(super) struct DriverTransport {
     /// Streams that we ended unanswered. Their handlers may go on, and then the server counts them.
     abandoned: AtomicUsize,
     draining: watch::Sender<bool>,
-    /// The driver has introduced itself on it.
+    info: OnceLock<Bytes>,
     is_introduced: AtomicBool,
     /// What the path led to when it was dialed.
     inode: Option<Inode>,
@@ -73,35 +72,30 @@ impl DriverTransport {
         tasks.spawn_until_stop("driver connection", async move {
             let _ = driving.await;
         });
-        let open = AtomicUsize::default();
-        let abandoned = AtomicUsize::default();
         Ok(Self {
             upstream,
-            open,
-            abandoned,
+            open: AtomicUsize::default(),
+            abandoned: AtomicUsize::default(),
             draining: watch::Sender::default(),
+            info: OnceLock::new(),
             is_introduced: AtomicBool::default(),
             inode,
         })
     }
 
-    /// Refuses a driver that calls itself otherwise than it is configured. Returns its answer.
+    /// Refuses a driver that calls itself otherwise than it is configured.
     ///
     /// # Errors
     /// It does, or it does not say its name.
-    pub(super) async fn check_name(&self, driver: &DriverName) -> Result<Bytes, NotUsable> {
-        let answer = ask(&self.upstream, Method::answering(Local::Info)).await;
-        let answer = answer.map_err(NotUsable::unfit)?;
-        let Some(body) = answer.ok() else {
-            let failure =
-                answer.failure().map(|status| (status.code(), status.message().to_owned()));
-            let why = failure.map(|(code, message)| format!(" ({code:?}, {message:?})"));
-            let why = why.unwrap_or_default();
-            return Err(NotUsable::unfit(format!("it does not say its name{why}")));
-        };
-        let message = frame::message(body).map_err(NotUsable::unfit)?;
-        check_name(&message, driver).map_err(NotUsable::unfit)?;
-        Ok(message)
+    pub(super) async fn check_name(&self, driver: &DriverName) -> Result<(), NotUsable> {
+        let info = check_name(&self.upstream, driver).await.map_err(NotUsable::unfit)?;
+        self.info.get_or_init(|| info);
+        Ok(())
+    }
+
+    /// Who serves it: the driver's GetPluginInfoResponse. None before its name was checked.
+    pub(super) fn info(&self) -> Option<&Bytes> {
+        self.info.get()
     }
 
     pub(super) fn upstream(&self) -> &Upstream {
@@ -123,9 +117,14 @@ impl DriverTransport {
         self.open.load(Ordering::Relaxed) + self.abandoned.load(Ordering::Relaxed)
     }
 
-    /// Notes that the driver has introduced itself here; returns whether it had before.
-    pub(super) fn set_introduced(&self) -> bool {
-        self.is_introduced.swap(true, Ordering::Relaxed)
+    /// Notes that the driver has introduced itself on it.
+    pub(super) fn set_introduced(&self) {
+        self.is_introduced.store(true, Ordering::Relaxed);
+    }
+
+    /// True if the driver has introduced itself on it.
+    pub(super) fn is_introduced(&self) -> bool {
+        self.is_introduced.load(Ordering::Relaxed)
     }
 
     /// Lets it live for its streams only.
@@ -143,7 +142,7 @@ impl DriverTransport {
         }
     }
 
-    /// True if the driver said that it takes no more calls here, which is no failure.
+    /// True if the driver has asked for no more calls here. It may, so that is no failure.
     pub(super) fn was_told_to_leave(&self) -> bool {
         *self.draining.borrow() || self.upstream.was_told_to_leave()
     }

@@ -344,6 +344,19 @@ async fn a_driver_that_introduces_itself_slowly_is_usable_before_it_has() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_driver_that_dies_again_and_again_is_failing_though_it_answers_probe_each_time() {
+    let scene = Scene::new(PathBuf::from(MAIN));
+    scene.process.starts(MAIN);
+    scene.until(HealthState::Up).await;
+    for _ in 0..3 {
+        scene.process.dies(MAIN);
+        scene.process.starts(MAIN);
+        sleep(Duration::from_millis(1500)).await;
+    }
+    assert_eq!(scene.driver.health().state, HealthState::Failing);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_probe_of_six_seconds_is_no_failure() {
     let scene = Scene::new(PathBuf::from(MAIN));
     scene.process.does(PROBE, Does::Late(Duration::from_secs(6)));

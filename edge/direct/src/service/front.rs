@@ -3,11 +3,10 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use edge_calls::ended_calls::OngoingCall;
-use edge_calls::executor::Origin;
+use edge_calls::executor::{LOCK_WAIT, Origin};
 use http::{HeaderMap, Request, Response};
 use http_body_util::Full;
 use hyper::body::Incoming;
@@ -38,9 +37,6 @@ use super::state::Service;
 use super::unpublish;
 use crate::error::Error;
 use crate::lease::exclusive::pod_in;
-
-/// How long a call waits for the lock of its volume.
-const LOCK_WAIT: Duration = Duration::from_secs(1);
 
 /// The destination of a request.
 enum Direction {

@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use futures_util::future::{FutureExt, LocalBoxFuture, join_all, try_join_all};
+use harness::wait::until;
 use proto::csi;
 use tokio::time::{Instant, sleep};
 
-use super::scene::{Scene, capability, creation, must_fail, repeated, within};
+use super::scene::{Entry, Scene, capability, creation, must_fail, repeated, within};
 
 /// The deadline of a kubelet's calls.
 const KUBELET: Duration = Duration::from_secs(120);
@@ -153,13 +154,15 @@ async fn stats(scene: &Scene, volume: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The seconds that work takes while something else, which never ends, has begun.
+/// The seconds that work takes while so many calls that never end are at the driver.
 async fn beside(
+    scene: &Scene,
+    count: usize,
     hung: impl Future<Output = anyhow::Result<()>>,
     work: impl AsyncFnOnce() -> anyhow::Result<()>,
 ) -> anyhow::Result<f64> {
     let work = async {
-        sleep(Duration::from_millis(300)).await;
+        scene.hung(count).await?;
         let begun = Instant::now();
         work().await?;
         Ok(begun.elapsed().as_secs_f64())
@@ -196,7 +199,7 @@ async fn thirty_nodes(scene: &Scene) -> anyhow::Result<f64> {
 
 async fn beside_stats(scene: &Scene) -> anyhow::Result<f64> {
     let volume = "NodeGetVolumeStats=hang v";
-    beside(stats(scene, volume), async || {
+    beside(scene, 1, stats(scene, volume), async || {
         repeated(LONG, async || stage(scene, volume).await).await?;
         repeated(LONG, async || publish(scene, volume, "/pods/b").await).await?;
         repeated(LONG, async || unpublish(scene, volume, "/pods/b").await).await
@@ -206,7 +209,7 @@ async fn beside_stats(scene: &Scene) -> anyhow::Result<f64> {
 
 async fn beside_unmount(scene: &Scene) -> anyhow::Result<f64> {
     let volume = "NodeUnpublishVolume=hang v";
-    beside(unpublish(scene, volume, "/pods/a"), async || {
+    beside(scene, 1, unpublish(scene, volume, "/pods/a"), async || {
         repeated(LONG, async || publish(scene, volume, "/pods/b").await).await
     })
     .await
@@ -224,7 +227,7 @@ async fn beside_snapshot(scene: &Scene) -> anyhow::Result<f64> {
         scene.controller().await?.create_snapshot(within(LONG, request)).await?;
         Ok(())
     };
-    beside(snapshot, async || {
+    beside(scene, 1, snapshot, async || {
         repeated(LONG, async || attach(scene, volume, "n1", 15).await).await?;
         repeated(LONG, async || stage(scene, volume).await).await?;
         repeated(LONG, async || publish(scene, volume, "/pods/b").await).await
@@ -235,7 +238,6 @@ async fn beside_snapshot(scene: &Scene) -> anyhow::Result<f64> {
 async fn hung_attach(scene: &Scene) -> anyhow::Result<f64> {
     let volume = "ControllerPublishVolume=hang v";
     scene.create(volume).await?;
-    let begun = Instant::now();
     ensure!(attach(scene, volume, "n1", 3).await.is_err(), "it did not hang");
     let detach = csi::ControllerUnpublishVolumeRequest {
         volume_id: volume.into(),
@@ -247,13 +249,10 @@ async fn hung_attach(scene: &Scene) -> anyhow::Result<f64> {
         Ok(scene.controller().await?.controller_unpublish_volume(detach).await?)
     })
     .await?;
-    let took = begun.elapsed().as_secs_f64();
-    let log = scene.log()?;
-    let is_of = |event: &str| {
-        log.iter().any(|entry| entry.event == event && entry.about == volume && entry.at > 0.0)
-    };
-    ensure!(is_of("begin") && is_of("end"), "the attach did not end at the driver");
-    Ok(took)
+    // Reset streams are cancelled at the driver, which may hear of it after the detach.
+    let ended = || async { scene.span("ControllerPublishVolume", volume) };
+    let (begun, ended) = until("the end of the attach", ended).await?;
+    Ok(ended - begun)
 }
 
 async fn beside_ten(scene: &Scene) -> anyhow::Result<f64> {
@@ -262,7 +261,7 @@ async fn beside_ten(scene: &Scene) -> anyhow::Result<f64> {
         join_all(volumes.iter().map(|volume| stats(scene, volume))).await;
         Ok(())
     };
-    beside(hung, async || {
+    beside(scene, 10, hung, async || {
         repeated(LONG, async || stage(scene, "another").await).await?;
         repeated(LONG, async || publish(scene, "another", "/pods/b").await).await
     })
@@ -298,9 +297,13 @@ async fn slow_create(scene: &Scene) -> anyhow::Result<f64> {
     // Alone it never ends: each attempt begins anew.
     let _ = repeated(Duration::from_secs(20), create).await;
     let took = begun.elapsed().as_secs_f64();
-    let log = scene.log()?;
-    let begins = log.iter().filter(|entry| entry.event == "begin" && entry.about == name);
-    eprintln!("  CreateVolume came to the driver {} times", begins.count());
+    if scene.is_behind_us() {
+        let (_, made) = scene.span("CreateVolume", name)?;
+        let before =
+            |entry: &&Entry| entry.event == "begin" && entry.about == name && entry.at < made;
+        let attempts = scene.log()?.iter().filter(before).count();
+        ensure!(attempts == 1, "{attempts} creates of one name were at the driver at once");
+    }
     Ok(took)
 }
 

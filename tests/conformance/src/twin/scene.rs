@@ -11,6 +11,7 @@ use harness::stand::{Cloud, Stand, channel};
 use harness::wait::until;
 use harness::world::section;
 use proto::csi::{CreateVolumeRequest, VolumeCapability, volume_capability};
+use proto::host::backoff::Backoff;
 use proto::host::publish::{Existing, publish};
 use rustix::process::Signal;
 use serde::Deserialize;
@@ -44,6 +45,7 @@ pub(super) struct Entry {
     /// Seconds since 1970.
     pub(super) at: f64,
     pub(super) event: String,
+    pub(super) method: String,
     pub(super) about: String,
 }
 
@@ -152,6 +154,46 @@ impl Scene {
         lines.context("the driver's log")
     }
 
+    /// When a call of this method about this began and ended at the driver, in seconds since 1970.
+    ///
+    /// # Errors
+    /// It did not begin, or has not ended.
+    pub(super) fn span(&self, method: &str, about: &str) -> anyhow::Result<(f64, f64)> {
+        let log = self.log()?;
+        let at = |event: &str| {
+            let is_it = |entry: &&Entry| {
+                (&*entry.event, &*entry.method, &*entry.about) == (event, method, about)
+            };
+            let found = log.iter().find(is_it).map(|entry| entry.at);
+            found.with_context(|| format!("there is no {event} of {method} {about}"))
+        };
+        Ok((at("begin")?, at("end")?))
+    }
+
+    /// Waits until so many calls that hang are at the driver.
+    ///
+    /// # Errors
+    /// They do not come in time.
+    pub(super) async fn hung(&self, count: usize) -> anyhow::Result<()> {
+        until("hung calls at the driver", || async {
+            let log = self.log()?;
+            let hangs = |entry: &&Entry| {
+                let (method, what) = entry.about.split_once('=').unwrap_or(("", &entry.about));
+                let is_of = method.is_empty() || method == entry.method;
+                entry.event == "begin" && is_of && what.starts_with("hang")
+            };
+            let hung = log.iter().filter(hangs).count();
+            ensure!(hung >= count, "{hung} of {count}");
+            Ok(())
+        })
+        .await
+    }
+
+    /// True if our programs are on the way.
+    pub(super) fn is_behind_us(&self) -> bool {
+        self.cloud.is_some()
+    }
+
     /// Ends everything.
     ///
     /// # Errors
@@ -203,14 +245,13 @@ pub(super) async fn repeated<T>(
     limit: Duration,
     mut call: impl AsyncFnMut() -> anyhow::Result<T>,
 ) -> anyhow::Result<T> {
-    let mut delay = FIRST_DELAY;
+    let mut delays = Backoff::new(FIRST_DELAY, LONGEST_DELAY);
     let repeat = async {
         loop {
             if let Ok(done) = call().await {
                 return done;
             }
-            tokio::time::sleep(delay).await;
-            delay = (delay * 2).min(LONGEST_DELAY);
+            tokio::time::sleep(delays.delay()).await;
         }
     };
     tokio::time::timeout(limit, repeat).await.with_context(|| format!("not OK within {limit:?}"))
