@@ -13,7 +13,7 @@ use edge_calls::drivers::{Drivers, FoundBy};
 use edge_calls::executor::Executor;
 use edge_calls::expansions::{Expansions, NodeExpansion};
 use edge_calls::fence::Fence;
-use edge_calls::introductions::Introductions;
+use edge_calls::introductions::{Introductions, KeptFor};
 use edge_calls::metadata::Metadata;
 use edge_calls::scopes::Scopes;
 use edge_direct::device::host::Host;
@@ -74,9 +74,7 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
     config.state.as_deref().map_or(Ok(()), state::look)?;
     let discovery = discovery(&config, &drivers);
     let cloud = cloud(config.state.as_deref(), &node);
-    let introductions = Arc::new(Introductions::open(config.state.as_deref(), node.clone()));
-    let executor = executor(&config, &drivers, &cloud, &work);
-    let executor = Arc::new(executor.with_introductions(introductions.clone()));
+    let executor = Arc::new(executor(&config, &drivers, &cloud, &work));
     let direct = Direct::open(direct(&config), executor.clone(), cloud.clone(), work.clone())?;
     let direct = Arc::new(direct);
     // Before any call: the entries that runtimes read must be true.
@@ -86,7 +84,7 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
         doors.spawn_until_stop("fronts", fronts.keep());
     }
     drivers.keep(&work);
-    work.spawn_until_stop("introductions", introductions.follow(drivers.clone()));
+    work.spawn_until_stop("introductions", drivers.clone().keep_introductions());
     let registrations = discover(discovery, &doors);
     watch_certificates(&credentials, &config.tls, identity.is_some(), &work);
     let Common { grace, keep_alive, workers, .. } = config.common;
@@ -162,7 +160,9 @@ fn direct(config: &Config) -> Settings {
 
 /// The drivers that the configuration names.
 fn configured(config: &Config, node: &NodeName) -> anyhow::Result<Arc<Drivers>> {
-    let drivers = Drivers::new(node.clone(), drivers::unix());
+    let of = KeptFor { node: node.clone(), machine: Host::default().machine() };
+    let introductions = Introductions::open(config.state.as_deref(), of);
+    let drivers = Drivers::new(node.clone(), drivers::unix()).with_introductions(introductions);
     for (name, sockets) in &config.drivers {
         drivers.add(name.clone(), sockets.clone(), FoundBy::Configuration)?;
     }

@@ -165,7 +165,10 @@ fn reported(node: &NodeName, driver: &Driver, before: Option<&NodeDriver>) -> No
             .map(|(method, answer)| (method.clone(), answer.0.clone()))
             .collect();
         at.info = answers.remove(Method::answering(Local::NodeInfo).name());
-        at.answers = answers.into();
+        // A driver says that alone while its node does not know the rest.
+        if !answers.is_empty() {
+            at.answers = answers.into();
+        }
     }
     let mut segments = at.info.as_ref().map(segments_of).unwrap_or_default();
     // Ours is the certificate's name, whatever the driver says.

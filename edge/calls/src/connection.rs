@@ -3,7 +3,7 @@
 //! watched on a connection of its own.
 //!
 //! A driver must report the configured name: calls for one driver must never reach another's
-//! storage. It may use `error`, `health` and `validity`.
+//! storage. It may use `error`, `health`, `validity` and `introductions`.
 
 mod introduction;
 mod keep;
@@ -32,8 +32,9 @@ use tracing::{info, warn};
 
 use crate::error::{DriverSocket, Error};
 use crate::health::HealthTracker;
+use crate::introductions::Introductions;
 use crate::validity::Validity;
-pub(crate) use introduction::{Answers, Serves};
+pub(crate) use introduction::{Answers, Introduction, Serves};
 use questions::LOCALHOST;
 pub(crate) use questions::{BoxError, check_name, headers, probe};
 use transport::{DriverTransport, NotUsable};
@@ -48,6 +49,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// The time for which a node's call about a volume waits for a driver that was never reached: the
 /// node has just started. A kubelet waits longer after each refusal.
 const LATE: Duration = Duration::from_secs(30);
+
 /// The connections to one socket of a driver.
 pub(crate) struct Connection {
     at: Mutex<Arc<DriverSocket>>,
@@ -65,6 +67,8 @@ pub(crate) struct Connection {
     /// Incremented when a driver connects, moves to another socket, or changes health.
     changes: watch::Sender<u64>,
     connect: Connect,
+    /// What drivers said before.
+    introductions: Arc<Introductions>,
     tasks: OnceLock<Tasks>,
 }
 
@@ -72,8 +76,8 @@ pub(crate) struct Connection {
 enum State {
     /// Cannot be reached, and why.
     Away(Arc<BoxError>),
-    /// It has said its name on this connection; what else it says of itself comes later.
-    Here(Arc<DriverTransport>, Option<Arc<Answers>>),
+    /// It has said its name on this connection; what else it says of itself may come later.
+    Here(Arc<DriverTransport>, Arc<Introduction>),
 }
 
 impl State {
@@ -81,9 +85,9 @@ impl State {
         matches!(self, Self::Here(transport, _) if transport.is_usable())
     }
 
-    fn answers(&self) -> Option<&Arc<Answers>> {
+    fn introduction(&self) -> Option<&Arc<Introduction>> {
         match self {
-            Self::Here(_, answers) => answers.as_ref(),
+            Self::Here(_, said) => Some(said),
             Self::Away(_) => None,
         }
     }
@@ -96,6 +100,7 @@ impl Connection {
         serves: Serves,
         changes: watch::Sender<u64>,
         connect: Connect,
+        introductions: Arc<Introductions>,
     ) -> Self {
         Self {
             at: Mutex::new(Arc::new(at)),
@@ -108,6 +113,7 @@ impl Connection {
             probe_now: Notify::new(),
             changes,
             connect,
+            introductions,
             tasks: OnceLock::new(),
         }
     }
@@ -338,17 +344,19 @@ impl Connection {
         self.state.borrow().is_open()
     }
 
-    /// The driver's introduction so far, if who serves this connection says the same name and
+    /// The driver's whole introduction, if who serves this connection says the same name and
     /// version.
-    fn answers_of(&self, transport: &DriverTransport) -> Option<Arc<Answers>> {
-        let known = Method::answering(Local::Info).name();
-        let of = |kept: &Arc<Answers>| kept.get(known).map(|kept| &kept.0) == transport.info();
-        self.answers().filter(of)
+    fn known_of(&self, transport: &DriverTransport) -> Option<Arc<Introduction>> {
+        let info = Method::answering(Local::Info).name();
+        let of = |said: &Arc<Introduction>| {
+            said.is_whole() && said.answers.get(info).map(|said| &said.0) == transport.info()
+        };
+        self.introduction().filter(of)
     }
 
-    /// The driver's introduction at this socket; none while it is away.
-    pub(crate) fn answers(&self) -> Option<Arc<Answers>> {
-        self.state.borrow().answers().cloned()
+    /// What the driver has said of itself at this socket; none while it is away.
+    pub(crate) fn introduction(&self) -> Option<Arc<Introduction>> {
+        self.state.borrow().introduction().cloned()
     }
 
     /// The health of the driver here; the reason names the socket.

@@ -2,11 +2,13 @@
 //!
 //! Drivers are added at any time, and none is forgotten before a restart: it may have volumes. One
 //! that was announced may move to another socket. A driver may serve its controller's half at a
-//! socket of its own. It may use `error` and `connection`.
+//! socket of its own. It may use `error`, `connection` and
+//! `introductions`.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
+use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use prost::Message;
 use proto::control::health::{Health, HealthState};
@@ -25,6 +27,7 @@ use tokio::sync::watch;
 pub(crate) use crate::connection::headers;
 use crate::connection::{Answers, Connection, Serves};
 use crate::error::{DriverSocket, Error};
+use crate::introductions::Introductions;
 
 /// The sockets of a driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -157,22 +160,34 @@ impl Driver {
         self.connection(path).broke(source.into())
     }
 
-    /// The driver's introduction and health. It has no answers while one of the sockets is away,
-    /// because the cloud would take a part for the whole.
+    /// The driver's introduction and health. While some answers are not known, or one of the
+    /// sockets is away, it has that to NodeGetInfo alone: the cloud would take other parts for the
+    /// whole.
     pub fn hello(&self) -> hello::Driver {
         let mut answers = Answers::new();
-        let mut all_here = true;
+        let mut is_whole = true;
         // The main socket's answers count where both have some.
         for connection in self.controller.iter().chain([&self.main]) {
-            match connection.answers() {
-                Some(said) => answers.extend(said.iter().map(|(k, v)| (k.clone(), v.clone()))),
-                None => all_here = false,
+            match connection.introduction() {
+                Some(said) => {
+                    is_whole &= said.is_whole();
+                    answers.extend(said.answers.clone());
+                }
+                None => is_whole = false,
             }
         }
-        if !all_here {
-            answers.clear();
+        if !is_whole {
+            let node_info = Method::answering(Local::NodeInfo).name();
+            answers.retain(|method, _| method == node_info);
         }
         hello::Driver { name: self.name.clone(), answers, health: Some(self.health()) }
+    }
+
+    /// What it answers to GetPluginInfo; none while it is away.
+    pub(crate) fn plugin_info(&self) -> Option<Bytes> {
+        let said = self.main.introduction()?;
+        let info = said.answers.get(Method::answering(Local::Info).name())?;
+        Some(info.0.clone())
     }
 
     /// The driver's health: of its worse socket, if it has two.
@@ -190,37 +205,26 @@ impl Driver {
         self.connections().all(|connection| connection.is_open())
     }
 
-    /// Whether the driver has its own topology; none while it is away.
+    /// Whether the driver has its own topology; none while that is not known.
     pub(crate) fn has_own_topology(&self) -> Option<bool> {
         // The socket for the controller's half says what the plugin can do.
-        let plugin = self.controller.as_ref().unwrap_or(&self.main).answers()?;
-        let node = self.main.answers()?;
-        Some(topology_of(&plugin, &node))
+        let plugin = self.controller.as_ref().unwrap_or(&self.main).introduction()?;
+        let plugin = plugin.known(Local::Capabilities(Capabilities::Plugin))?;
+        let node = self.main.introduction()?;
+        Some(topology::has_own(plugin, node.known(Local::NodeInfo)?))
     }
 
-    /// Whether the driver expands volumes on a node; none while it is away.
+    /// Whether the driver expands volumes on a node; none while that is not known.
     pub(crate) fn expands_on_node(&self) -> Option<bool> {
-        let method = Method::answering(Local::Capabilities(Capabilities::Node));
-        let answer = self.main.answers()?.get(method.name())?.0.clone();
-        let answer = csi::NodeGetCapabilitiesResponse::decode(answer).ok()?;
-        let kinds = answer.capabilities.into_iter().filter_map(|capability| capability.r#type);
+        let said = self.main.introduction()?;
+        let said = said.known(Local::Capabilities(Capabilities::Node))?;
+        let said = csi::NodeGetCapabilitiesResponse::decode(said).ok()?;
+        let kinds = said.capabilities.into_iter().filter_map(|capability| capability.r#type);
         let expand = node_service_capability::rpc::Type::ExpandVolume as i32;
         Some(kinds.into_iter().any(
             |kind| matches!(kind, node_service_capability::Type::Rpc(rpc) if rpc.r#type == expand),
         ))
     }
-}
-
-/// True if a driver has its own topology, as it introduced itself.
-pub(crate) fn has_own_topology(hello: &hello::Driver) -> bool {
-    topology_of(&hello.answers, &hello.answers)
-}
-
-fn topology_of(plugin: &Answers, node: &Answers) -> bool {
-    let of_plugin = Method::answering(Local::Capabilities(Capabilities::Plugin));
-    let plugin = plugin.get(of_plugin.name()).map_or(&[][..], |answer| &answer.0);
-    let node = node.get(Method::answering(Local::NodeInfo).name());
-    topology::has_own(plugin, node.map_or(&[][..], |answer| &answer.0))
 }
 
 /// The order of states, the worse the greater.
@@ -241,6 +245,7 @@ pub struct Drivers {
     /// Counts the changes of the drivers' introductions.
     changes: watch::Sender<u64>,
     connect: Connect,
+    introductions: Arc<Introductions>,
     /// The tasks that keep the connections, from [`Drivers::keep`] on.
     keeping: OnceLock<Tasks>,
 }
@@ -248,8 +253,20 @@ pub struct Drivers {
 impl Drivers {
     /// No drivers yet, at this node; they are reached by `connect`.
     pub fn new(node: NodeName, connect: Connect) -> Self {
-        let changes = watch::Sender::new(0);
-        Self { node, all: RwLock::default(), changes, connect, keeping: OnceLock::new() }
+        Self {
+            node,
+            all: RwLock::default(),
+            changes: watch::Sender::new(0),
+            connect,
+            introductions: Arc::default(),
+            keeping: OnceLock::new(),
+        }
+    }
+
+    /// Keeps their introductions here. Before any driver is added.
+    #[must_use]
+    pub fn with_introductions(self, introductions: Introductions) -> Self {
+        Self { introductions: Arc::new(introductions), ..self }
     }
 
     /// Adds a driver. One that is known at the same socket stays as it is.
@@ -283,7 +300,11 @@ impl Drivers {
         let connection = |socket: &Path, serves| {
             let socket = socket.display().to_string();
             let at = DriverSocket { node: self.node.clone(), driver: name.clone(), socket };
-            Arc::new(Connection::new(at, serves, self.changes.clone(), self.connect.clone()))
+            let Self { changes, connect, introductions, .. } = self;
+            let introductions = introductions.clone();
+            let connection =
+                Connection::new(at, serves, changes.clone(), connect.clone(), introductions);
+            Arc::new(connection)
         };
         let controller = sockets.controller.as_deref();
         let controller = controller.map(|socket| connection(socket, Serves::Controller));
@@ -320,6 +341,20 @@ impl Drivers {
     /// The introductions of the drivers; a driver that is away has only its name and health.
     pub fn hello(&self) -> Vec<hello::Driver> {
         self.all().iter().map(|driver| driver.hello()).collect()
+    }
+
+    /// What the drivers said last.
+    pub(crate) fn introductions(&self) -> &Introductions {
+        &self.introductions
+    }
+
+    /// Keeps their introductions, until dropped.
+    pub async fn keep_introductions(self: Arc<Self>) {
+        let mut changes = self.changes();
+        changes.mark_changed();
+        while changes.changed().await.is_ok() {
+            self.introductions.take(self.hello()).await;
+        }
     }
 
     /// Changes whenever the result of [`Drivers::hello`] does, apart from ages.

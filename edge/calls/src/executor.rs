@@ -12,7 +12,7 @@ use proto::control::leader::LeaderEpoch;
 use proto::csi::frame;
 use proto::csi::method;
 use proto::csi::status::ToStatus;
-use proto::csi::{Id, Key, Method, Rewrite};
+use proto::csi::{Id, Key, Local, Method, Rewrite};
 use proto::host::tasks::Tasks;
 use proto::http2::body::Body;
 use proto::http2::busy_poll::BusyPoll;
@@ -34,7 +34,7 @@ use crate::ended_calls::EndedCalls;
 use crate::error::{Error, Shared};
 use crate::expansions::{Caller, Expansions, Tracked};
 use crate::fence::Fence;
-use crate::introductions::Introductions;
+use crate::introductions::may_stand_for;
 use crate::node_volumes::NodeVolume;
 use crate::operation::Operation;
 use crate::rewrite::TopologyRewrite;
@@ -51,7 +51,6 @@ pub struct Executor {
     calls: RwLock<Vec<Arc<DriverCalls>>>,
     tasks: Tasks,
     scopes: Arc<Scopes>,
-    introductions: Arc<Introductions>,
     denied: DeniedMethods,
     delete_guard: Option<Arc<DeleteGuard>>,
     expansions: Option<Arc<Expansions>>,
@@ -104,7 +103,6 @@ impl Executor {
             calls: RwLock::default(),
             tasks,
             scopes: Arc::default(),
-            introductions: Arc::default(),
             denied: DeniedMethods::default(),
             delete_guard: None,
             expansions: None,
@@ -118,12 +116,6 @@ impl Executor {
     #[must_use]
     pub fn with_scopes(self, scopes: Arc<Scopes>) -> Self {
         Self { scopes, ..self }
-    }
-
-    /// Answers for drivers that are away with these introductions.
-    #[must_use]
-    pub fn with_introductions(self, introductions: Arc<Introductions>) -> Self {
-        Self { introductions, ..self }
     }
 
     /// Denies calls to the cloud.
@@ -277,7 +269,8 @@ impl Executor {
                     let caller = if by_link { Caller::Cloud } else { Caller::Node };
                     let tracked = self.track(calls, caller, method, &message)?;
                     let operation = Operation::new(method, &key, &message, body).of_call(id);
-                    calls.deduplicate(operation, call, validity, tracked).await?
+                    let answer = calls.deduplicate(operation, call, validity, tracked).await?;
+                    self.earlier(method, calls, &answer).filter(|_| !by_link).unwrap_or(answer)
                 }
                 (None, None) => calls.run(call, validity, None, None).await?,
             };
@@ -329,7 +322,18 @@ impl Executor {
     /// that.
     fn kept(&self, method: Method, calls: &DriverCalls) -> Option<Answer> {
         let local = method.local().filter(|_| !calls.driver.is_here())?;
-        let message = self.introductions.answer(&calls.driver.name, local)?;
+        let message = self.drivers.introductions().answer(&calls.driver.name, local)?;
+        Some(Answer::of(frame::frame(&message)))
+    }
+
+    /// What the same driver said before to NodeGetInfo, if this answer is none and may be one later.
+    fn earlier(&self, method: Method, calls: &DriverCalls, answer: &Answer) -> Option<Answer> {
+        if method.local() != Some(Local::NodeInfo) {
+            return None;
+        }
+        let failure = answer.failure()?;
+        let info = calls.driver.plugin_info().filter(|_| may_stand_for(failure.code()))?;
+        let message = self.drivers.introductions().node_info(&calls.driver.name, &info)?;
         Some(Answer::of(frame::frame(&message)))
     }
 
@@ -404,7 +408,8 @@ impl Executor {
         calls: &'a DriverCalls,
     ) -> Option<TopologyRewrite<'a>> {
         let driver = &*calls.driver;
-        let Self { scopes, introductions, .. } = self;
+        let Self { scopes, drivers, .. } = self;
+        let introductions = drivers.introductions();
         let rewrite = TopologyRewrite { driver, scopes, introductions, node, method };
         (method.rewrite() != Rewrite::Nothing).then_some(rewrite)
     }

@@ -1,10 +1,12 @@
-//! Keeps the last introduction of each driver for the node's own callers, while the driver is away.
+//! Keeps the last introduction of each driver, for while the driver is away or cannot introduce
+//! itself.
 //!
-//! A kubelet and its registrar ask when the node starts, often before the driver has. A file keeps
-//! the answers, with the node's name: a copy of the file answers nothing at another node. It may
-//! use `drivers`.
+//! A kubelet and its registrar ask when the node starts, often before the driver has, or before
+//! what the driver asks itself is there. A file keeps the answers, with the node's name and the
+//! machine: a copy of the file, or its disk in another machine, answers nothing.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -14,16 +16,15 @@ use parking_lot::{Mutex, MutexGuard};
 use prost::Message;
 use proto::control::hello;
 use proto::csi;
-use proto::csi::{Local, Method};
+use proto::csi::topology;
+use proto::csi::{Capabilities, Local, Method};
 use proto::host::files;
 use proto::host::files::Unread;
 use proto::host::publish::publish_record;
 use proto::names::{DriverName, NodeName};
 use serde::{Deserialize, Serialize};
+use tonic::Code;
 use tracing::{info, warn};
-
-use crate::drivers;
-use crate::drivers::Drivers;
 
 /// The file's name in the state directory.
 const FILE: &str = "introductions.json";
@@ -36,8 +37,18 @@ const LARGEST: usize = 64 * 1024;
 #[derive(Default)]
 pub struct Introductions {
     known: Mutex<ByName>,
-    /// The file, and the node that it belongs to.
-    file: Option<(PathBuf, NodeName)>,
+    /// The file, and whose it is.
+    file: Option<(PathBuf, KeptFor)>,
+}
+
+/// Whose introductions a file keeps.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeptFor {
+    /// The node.
+    pub node: NodeName,
+    /// The machine's own id, which no disk takes along; none if it has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine: Option<String>,
 }
 
 type ByName = BTreeMap<DriverName, Arc<hello::Driver>>;
@@ -45,16 +56,32 @@ type ByName = BTreeMap<DriverName, Arc<hello::Driver>>;
 /// The content of the file.
 #[derive(Serialize, Deserialize)]
 struct IntroductionsRecord {
-    node: NodeName,
+    #[serde(flatten)]
+    of: KeptFor,
     drivers: Vec<hello::Driver>,
+}
+
+impl fmt::Display for KeptFor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { node, machine } = self;
+        let machine = machine.as_deref().unwrap_or("without an id");
+        write!(f, "the node {node} on the machine {machine}")
+    }
+}
+
+/// True if a driver's earlier answer to NodeGetInfo may stand for one that failed so: what it needs
+/// for an answer may be away for now. Any other code says something of this driver at this node.
+pub(crate) fn may_stand_for(code: Code) -> bool {
+    matches!(code, Code::Unavailable | Code::DeadlineExceeded | Code::Internal | Code::Unknown)
 }
 
 impl Introductions {
     /// Reads the introductions in this state directory, if there is one. A file that is damaged,
-    /// cannot be read, or is another node's counts as empty: drivers introduce themselves again.
-    pub fn open(directory: Option<&Path>, node: NodeName) -> Self {
-        let file = directory.map(|directory| (directory.join(FILE), node));
-        let known = file.as_ref().map(|(file, node)| read(file, node)).unwrap_or_default();
+    /// cannot be read, or is another node's or machine's counts as empty: drivers introduce
+    /// themselves again.
+    pub fn open(directory: Option<&Path>, of: KeptFor) -> Self {
+        let file = directory.map(|directory| (directory.join(FILE), of));
+        let known = file.as_ref().map(|(file, of)| read(file, of)).unwrap_or_default();
         Self { known: Mutex::new(known), file }
     }
 
@@ -74,30 +101,34 @@ impl Introductions {
         }
     }
 
+    /// The last answer to NodeGetInfo of a driver that gave this answer to GetPluginInfo, so of the
+    /// same version.
+    pub(crate) fn node_info(&self, driver: &DriverName, info: &Bytes) -> Option<Bytes> {
+        let known = self.of(driver)?;
+        let answer = |local| known.answers.get(Method::answering(local).name());
+        let is_same = answer(Local::Info).is_some_and(|known| known.0 == *info);
+        answer(Local::NodeInfo).filter(|_| is_same).map(|answer| answer.0.clone())
+    }
+
     /// True if a driver had its own topology; none if it never introduced itself.
     pub(crate) fn has_own_topology(&self, driver: &DriverName) -> Option<bool> {
-        self.of(driver).map(|known| drivers::has_own_topology(&known))
+        let known = self.of(driver)?;
+        let answer = |local| known.answers.get(Method::answering(local).name());
+        let answer = |local| answer(local).map_or(&[][..], |answer| &answer.0);
+        let plugin = Local::Capabilities(Capabilities::Plugin);
+        Some(topology::has_own(answer(plugin), answer(Local::NodeInfo)))
     }
 
-    /// Keeps the introductions of drivers, until dropped.
-    pub async fn follow(self: Arc<Self>, drivers: Arc<Drivers>) {
-        let mut changes = drivers.changes();
-        changes.mark_changed();
-        while changes.changed().await.is_ok() {
-            self.take(drivers.hello()).await;
-        }
-    }
-
-    /// Takes introductions, and writes them if they are news. Drivers that are away have no
-    /// answers.
-    async fn take(&self, drivers: Vec<hello::Driver>) {
+    /// Takes introductions, and writes them if they are news. A driver that is away, or has not
+    /// introduced itself wholly, has no answer to GetPluginInfo.
+    pub(crate) async fn take(&self, drivers: Vec<hello::Driver>) {
         let mut is_news = false;
         for driver in drivers {
             is_news |= self.learn(driver);
         }
-        let Some((file, node)) = self.file.clone().filter(|_| is_news) else { return };
+        let Some((file, of)) = self.file.clone().filter(|_| is_news) else { return };
         let drivers = self.known().values().map(|driver| driver.as_ref().clone()).collect();
-        keep(file, IntroductionsRecord { node, drivers }).await;
+        keep(file, IntroductionsRecord { of, drivers }).await;
     }
 
     /// Keeps an introduction; returns whether it is news.
@@ -105,7 +136,7 @@ impl Introductions {
         let driver = hello::Driver { health: None, ..driver };
         let size: usize = driver.answers.values().map(|answer| answer.0.len()).sum();
         let name = driver.name.clone();
-        if driver.answers.is_empty() {
+        if !driver.answers.contains_key(Method::answering(Local::Info).name()) {
             return false;
         }
         let mut known = self.known();
@@ -142,15 +173,15 @@ impl Introductions {
     }
 }
 
-fn read(file: &Path, node: &NodeName) -> ByName {
+fn read(file: &Path, of: &KeptFor) -> ByName {
     let kept = match files::read(file) {
         Ok(text) => serde_json::from_slice::<IntroductionsRecord>(&text).context("it is damaged"),
         Err(Unread::Missing) => return ByName::new(),
         Err(error) => Err(error.into()),
     };
-    let kept = kept.and_then(|kept| match kept.node == *node {
+    let kept = kept.and_then(|kept| match kept.of == *of {
         true => Ok(kept.drivers),
-        false => anyhow::bail!("it is of the node {}, and this is {node}", kept.node),
+        false => anyhow::bail!("it is of {}, and this is {of}", kept.of),
     });
     match kept {
         Ok(drivers) => {
@@ -205,8 +236,12 @@ mod tests {
         hello::Driver { answers: BTreeMap::new(), ..driver(name, b"") }
     }
 
-    fn node() -> NodeName {
-        "n1".parse().unwrap()
+    fn node() -> KeptFor {
+        of("n1", Some("m1"))
+    }
+
+    fn of(node: &str, machine: Option<&str>) -> KeptFor {
+        KeptFor { node: node.parse().unwrap(), machine: machine.map(str::to_owned) }
     }
 
     fn info(of: &Introductions, name: &str) -> Option<Bytes> {
@@ -246,8 +281,10 @@ mod tests {
         }
         Introductions::open(Some(dir.path()), node()).take(vec![driver("a.b", b"")]).await;
         assert!(info(&Introductions::open(Some(dir.path()), node()), "a.b").is_some());
-        let copy = Introductions::open(Some(dir.path()), "n2".parse().unwrap());
-        assert_eq!(info(&copy, "a.b"), None, "it is another node's id");
+        for other in [of("n2", Some("m1")), of("n1", Some("m2")), of("n1", None)] {
+            let copy = Introductions::open(Some(dir.path()), other.clone());
+            assert_eq!(info(&copy, "a.b"), None, "{other}: it is another node's id");
+        }
     }
 
     #[tokio::test]

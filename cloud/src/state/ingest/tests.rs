@@ -1,5 +1,6 @@
 //! What edges and answers report is recorded, and what they may not report is not.
 
+use proto::control::hello::Protobuf;
 use proto::host::tasks::Tasks;
 
 use super::*;
@@ -34,6 +35,33 @@ async fn a_driver_that_is_not_named_any_more_is_kept_and_marked_until_it_is_back
         .await
         .unwrap();
     assert!(!gone("a.example"));
+}
+
+#[tokio::test]
+async fn a_nodes_half_alone_says_nothing_of_the_controller() {
+    let store = Store::open(Box::new(Memory::default()), &Tasks::default()).unwrap();
+    let node = "n1".parse().unwrap();
+    let said = async |methods: &[Local], node_id: &str| {
+        let info = csi::NodeGetInfoResponse { node_id: node_id.into(), ..Default::default() };
+        let info = Protobuf(info.encode_to_vec().into());
+        let plugin = csi::GetPluginInfoResponse { name: "a.example".into(), ..Default::default() };
+        let plugin = Protobuf(plugin.encode_to_vec().into());
+        let answer = |local: &Local| match local {
+            Local::NodeInfo => (Method::answering(*local).name().to_owned(), info.clone()),
+            _ => (Method::answering(*local).name().to_owned(), plugin.clone()),
+        };
+        let mut hello = hello(&["a.example"]);
+        hello[0].answers = methods.iter().map(answer).collect();
+        drivers(&store, &Authority::default(), &node, hello).await.unwrap();
+        store.read(|state| state.driver(&"a.example".parse().unwrap()).unwrap().at(&node).cloned())
+    };
+    let half = said(&[Local::NodeInfo], "id-1").await.unwrap();
+    assert!(half.answer(Local::NodeInfo).is_some() && !half.has_spoken());
+    let whole = said(&[Local::Info, Local::NodeInfo], "id-1").await.unwrap();
+    assert!(whole.has_spoken());
+    let again = said(&[Local::NodeInfo], "id-2").await.unwrap();
+    assert_eq!(again.answers, whole.answers, "what it said before is kept");
+    assert_ne!(again.info, whole.info);
 }
 
 #[tokio::test]

@@ -1,20 +1,24 @@
-//! What a driver says of itself at one of its sockets. It uses `questions`.
+//! What a driver says of itself at one of its sockets: each answer is known, not served there, or not
+//! known yet. It uses `questions`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::join_all;
 use prost::Message;
 use proto::control::hello::Protobuf;
 use proto::csi;
 use proto::csi::frame;
 use proto::csi::plugin_capability::{self, service::Type};
 use proto::csi::{Capabilities, Local, Method};
+use proto::host::chain;
 use proto::http2::forward::Upstream;
 use tokio::time::timeout;
 use tonic::Code;
 
 use super::questions::{BoxError, answers_with, ask};
+use crate::introductions::may_stand_for;
 
 /// How long a driver may take for each answer about itself: as long as a kubelet waits.
 pub(super) const ANSWER: Duration = Duration::from_secs(120);
@@ -52,42 +56,141 @@ impl Serves {
     }
 }
 
-/// Collects the driver's answers to the RPCs with a value in column `local`, except Probe, for
-/// this socket's services. Each may take as long as a kubelet would wait. `info` is its answer to
-/// GetPluginInfo, which it has given already.
-///
-/// # Errors
-/// It does not answer, or with an error other than UNIMPLEMENTED.
-pub(super) async fn ask_all(
-    upstream: &Upstream,
-    serves: Serves,
-    info: Option<&Bytes>,
-) -> Result<Answers, BoxError> {
-    let known = Method::answering(Local::Info).name();
-    let known = info.map(|info| (known.to_owned(), Protobuf(info.clone())));
-    let mut answers: Answers = known.into_iter().collect();
-    for method in Method::ALL.iter().copied() {
-        let asks = |local| serves.answers(local) && says_that_it_has(&answers, local);
-        if answers.contains_key(method.name()) || !method.local().is_some_and(asks) {
-            continue;
+/// What a driver has said of itself at one of its sockets, and what it has yet to say.
+#[derive(Clone)]
+pub(crate) struct Introduction {
+    /// Its answers. What it does not implement, or does not serve at this socket, is left out.
+    pub(crate) answers: Answers,
+    missing: Vec<Missing>,
+}
+
+/// An RPC to which this process has given no answer yet.
+#[derive(Clone)]
+struct Missing {
+    method: Method,
+    local: Local,
+    why: String,
+    /// An earlier process's answer may stand for it.
+    is_passing: bool,
+}
+
+impl Introduction {
+    /// Nothing but the answer to GetPluginInfo.
+    pub(super) fn begun(serves: Serves, info: Option<&Bytes>) -> Self {
+        let name = Method::answering(Local::Info).name();
+        let answers = info.map(|info| (name.to_owned(), Protobuf(info.clone())));
+        let answers: Answers = answers.into_iter().collect();
+        let missing = Method::ALL.iter().filter_map(|method| {
+            let local = method.local().filter(|local| serves.answers(*local))?;
+            let why = "it was not asked yet".to_owned();
+            Some(Missing { method: *method, local, why, is_passing: false })
+        });
+        let missing = missing.filter(|missing| !answers.contains_key(missing.method.name()));
+        Self { missing: missing.collect(), answers }
+    }
+
+    /// Asks the driver for what is missing. Each answer may take as long as a kubelet would wait.
+    pub(super) async fn completed(mut self, upstream: &Upstream) -> Self {
+        // What the plugin has decides what else it is asked for.
+        let of_plugin = |of: &Missing| of.local == Local::Capabilities(Capabilities::Plugin);
+        let (plugin, rest): (Vec<_>, Vec<_>) = self.missing.drain(..).partition(of_plugin);
+        for of in plugin {
+            let said = said(upstream, of.method).await;
+            self.take(of, said);
         }
-        let late = |_| format!("it does not answer {method} within {ANSWER:?}");
-        let answer = timeout(ANSWER, ask(upstream, method)).await.map_err(late)??;
-        match (answer.ok(), answer.failure()) {
-            (Some(body), _) => {
-                answers.insert(method.name().into(), Protobuf(frame::message(body)?));
+        let rest = rest.into_iter().filter(|of| says_that_it_has(&self.answers, of.local));
+        let asked = rest.map(async |of| {
+            let said = said(upstream, of.method).await;
+            (of, said)
+        });
+        for (of, said) in join_all(asked).await {
+            self.take(of, said);
+        }
+        self
+    }
+
+    fn take(&mut self, of: Missing, said: Result<Option<Bytes>, Unsaid>) {
+        let name = of.method.name();
+        match said {
+            Ok(Some(answer)) => drop(self.answers.insert(name.into(), Protobuf(answer))),
+            Ok(None) => drop(self.answers.remove(name)),
+            Err(Unsaid { why, is_passing }) => {
+                self.missing.push(Missing { why, is_passing, ..of });
             }
-            (None, Some(status)) if status.code() != Code::Unimplemented => {
-                // The driver may be just starting. The cloud keeps answers for good, so an
-                // error is not taken for one.
-                let said = answers_with(method, &status);
-                return Err(format!("{said}, so what it can do is not known").into());
-            }
-            // It does not have the method.
-            (None, _) => {}
         }
     }
-    Ok(answers)
+
+    /// Uses an earlier process's answer to NodeGetInfo where that of this one may be expected
+    /// later. Returns whether it does so from now on.
+    pub(super) fn stand_in(&mut self, earlier: impl FnOnce() -> Option<Bytes>) -> bool {
+        let name = Method::answering(Local::NodeInfo).name();
+        let mut missing = self.missing.iter();
+        let is_needed = missing.any(|of| of.local == Local::NodeInfo && of.is_passing)
+            && !self.answers.contains_key(name);
+        let earlier = is_needed.then(earlier).flatten();
+        let stands_in = earlier.is_some();
+        self.answers.extend(earlier.map(|answer| (name.to_owned(), Protobuf(answer))));
+        stands_in
+    }
+
+    /// True if this process need not be asked again.
+    pub(super) fn is_complete(&self) -> bool {
+        self.missing.is_empty()
+    }
+
+    /// True if all of it is known, be it from an earlier process.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.why_unknown().is_none()
+    }
+
+    /// Why something is not known yet.
+    pub(super) fn why_unknown(&self) -> Option<&str> {
+        let mut unknown = self.missing.iter();
+        let unknown = unknown.find(|of| !self.answers.contains_key(of.method.name()));
+        unknown.map(|of| of.why.as_str())
+    }
+
+    /// The answer to this RPC, empty if the driver does not have it; none if that is not known yet.
+    pub(crate) fn known(&self, local: Local) -> Option<&[u8]> {
+        match self.answers.get(Method::answering(local).name()) {
+            Some(Protobuf(answer)) => Some(answer),
+            None if self.missing.iter().any(|of| of.local == local) => None,
+            None => Some(&[]),
+        }
+    }
+}
+
+/// Why a driver has not said something.
+struct Unsaid {
+    why: String,
+    is_passing: bool,
+}
+
+impl Unsaid {
+    fn other(error: impl Into<BoxError>) -> Self {
+        Self { why: chain(error.into().as_ref()), is_passing: false }
+    }
+}
+
+/// The driver's answer to this RPC; none if it does not implement it. The cloud keeps answers for
+/// good, so no other error is taken for one: the driver may be just starting.
+async fn said(upstream: &Upstream, method: Method) -> Result<Option<Bytes>, Unsaid> {
+    let Ok(answer) = timeout(ANSWER, ask(upstream, method)).await else {
+        let why = format!("it does not answer {method} within {ANSWER:?}");
+        return Err(Unsaid { why, is_passing: may_stand_for(Code::DeadlineExceeded) });
+    };
+    let answer = answer.map_err(Unsaid::other)?;
+    if let Some(body) = answer.ok() {
+        return frame::message(body).map(Some).map_err(Unsaid::other);
+    }
+    match answer.failure() {
+        Some(status) if status.code() != Code::Unimplemented => {
+            let said = answers_with(method, &status);
+            let why = format!("{said}, so what it can do is not known");
+            Err(Unsaid { why, is_passing: may_stand_for(status.code()) })
+        }
+        Some(_) | None => Ok(None),
+    }
 }
 
 /// False if a plugin says that it has no service of this kind. Some end at a call of one.

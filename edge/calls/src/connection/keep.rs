@@ -10,7 +10,7 @@ use proto::host::tasks::Tasks;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tracing::{info, warn};
 
-use super::introduction::{ANSWER, Answers, ask_all};
+use super::introduction::{ANSWER, Introduction};
 use super::prober::Prober;
 use super::questions::BoxError;
 use super::transport::{DriverTransport, LOOK_EVERY, NotUsable};
@@ -32,6 +32,14 @@ const LONGEST_PROBE: Duration = Duration::from_secs(30);
 /// The interval of Probe calls to a driver.
 const PROBE_EVERY: Duration = Duration::from_secs(10);
 
+/// A connection that calls may use, and what has happened on it.
+struct Watch {
+    transport: Arc<DriverTransport>,
+    prober: Prober,
+    /// What the driver has said of itself on it.
+    said: Introduction,
+}
+
 /// How the watch over a connection ended.
 enum Watched {
     /// No new call may use it.
@@ -47,10 +55,10 @@ impl Connection {
         let mut delays = Backoff::new(FIRST_DELAY, LONGEST_DELAY);
         loop {
             match self.connect(&tasks).await {
-                Ok((transport, prober)) => {
+                Ok(watch) => {
                     delays.reset();
                     let begun = Instant::now();
-                    self.watch_all(transport, prober, &tasks).await;
+                    self.watch_all(watch, &tasks).await;
                     // Who closes each connection at once is not dialed without a pause.
                     if begun.elapsed() < FIRST_DELAY {
                         sleep(FIRST_DELAY).await;
@@ -71,20 +79,17 @@ impl Connection {
 
     /// Watches a connection, and those that replace it at its path, until no new call may use the
     /// last of them.
-    async fn watch_all(
-        &self,
-        mut transport: Arc<DriverTransport>,
-        mut prober: Prober,
-        tasks: &Tasks,
-    ) {
-        while let Watched::Replaced(newer) = self.watch(&transport, prober, tasks).await {
+    async fn watch_all(&self, mut watch: Watch, tasks: &Tasks) {
+        let mut transport = watch.transport.clone();
+        while let Watched::Replaced(newer) = self.watch(watch, tasks).await {
             let DriverSocket { driver, socket, .. } = &*self.at();
             info!(%driver, socket, "another process serves the socket; new calls go there");
             // It lives for its streams, and nothing that it does counts.
             transport.drain();
             self.drain_further();
+            let said = Introduction::begun(self.serves, newer.info());
+            watch = Watch { transport: newer.clone(), prober: Prober::default(), said };
             transport = newer;
-            prober = Prober::default();
         }
         self.drain_further();
         let DriverSocket { driver, socket, .. } = &*self.at();
@@ -115,7 +120,7 @@ impl Connection {
     }
 
     /// Connects to the driver, which says its name before any call goes to it.
-    async fn connect(&self, tasks: &Tasks) -> Result<(Arc<DriverTransport>, Prober), NotUsable> {
+    async fn connect(&self, tasks: &Tasks) -> Result<Watch, NotUsable> {
         let at = self.at();
         let transport = DriverTransport::dial(&self.connect, &at.socket, tasks).await?;
         tokio::select! {
@@ -126,31 +131,39 @@ impl Connection {
             }
         }
         let transport = Arc::new(transport);
-        // Most drivers introduce themselves and answer Probe at once. Nobody sees them without, so
-        // csi-cloud is told all of it together.
         let mut prober = Prober::default();
-        let probing = timeout(QUICKLY, self.probe(&mut prober, tasks));
-        let (answers, probed) = tokio::join!(self.quick_answers(&transport), probing);
+        let mut said = Introduction::begun(self.serves, transport.info());
+        let mut probed = None;
+        if self.known_of(&transport).is_none() {
+            // Most drivers introduce themselves and answer Probe at once. Nobody sees them without,
+            // so csi-cloud is told all of it together.
+            let asking = timeout(QUICKLY, self.introduced(said.clone(), &transport));
+            let probing = timeout(QUICKLY, self.probe(&mut prober, tasks));
+            let (asked, outcome) = tokio::join!(asking, probing);
+            said = asked.unwrap_or(said);
+            probed = outcome.ok();
+        }
         // Calls need not wait for the rest.
-        if !self.set_here(&at, State::Here(transport.clone(), answers)) {
+        if !self.publish(&at, &transport, &said) {
             return Err(NotUsable::unfit("it was announced at another socket meanwhile"));
         }
         info!(driver = %at.driver, socket = at.socket, "driver connected");
-        if let Ok(probed) = probed {
+        if let Some(probed) = probed {
             self.note_first(&mut prober, &probed);
         }
-        Ok((transport, prober))
+        Ok(Watch { transport, prober, said })
     }
 
-    /// The driver's introduction, if it is known or comes quickly.
-    async fn quick_answers(&self, transport: &DriverTransport) -> Option<Arc<Answers>> {
-        if let Some(known) = self.answers_of(transport) {
-            return Some(known);
+    /// Has the driver say what is missing of its introduction. Where it cannot say its NodeGetInfo
+    /// now, what the same driver said at this node before stands for it: volumes that are here need
+    /// neither an API server nor whatever else the driver asks.
+    async fn introduced(&self, said: Introduction, transport: &DriverTransport) -> Introduction {
+        let mut said = said.completed(transport.upstream()).await;
+        let DriverSocket { driver, socket, .. } = &*self.at();
+        if said.stand_in(|| self.introductions.node_info(driver, transport.info()?)) {
+            info!(%driver, socket, "it does not answer NodeGetInfo; what it said before stands");
         }
-        let asked = timeout(QUICKLY, self.ask_all(transport)).await;
-        let answers = asked.ok().and_then(Result::ok)?;
-        transport.set_introduced();
-        Some(Arc::new(answers))
+        said
     }
 
     /// Waits for the driver's name as long as a kubelet would. It counts as away meanwhile.
@@ -169,29 +182,33 @@ impl Connection {
         timeout(ANSWER, checking).await.unwrap_or_else(|_| Err(late()))
     }
 
-    /// Publishes the connection to waiting calls, unless the driver moved to another socket.
-    /// Returns whether it published it.
-    fn set_here(&self, at: &Arc<DriverSocket>, here: State) -> bool {
+    /// Publishes a connection to waiting calls, with what the driver said of itself, or the whole
+    /// introduction of the same process before. Not if the driver moved to another socket; returns
+    /// whether it published it.
+    fn publish(
+        &self,
+        at: &Arc<DriverSocket>,
+        transport: &Arc<DriverTransport>,
+        said: &Introduction,
+    ) -> bool {
+        let known = if said.is_whole() { None } else { self.known_of(transport) };
+        let said = known.unwrap_or_else(|| Arc::new(said.clone()));
         let current = self.lock_at();
         let is_current = Arc::ptr_eq(&current, at);
         if is_current {
-            self.state.send_replace(here);
+            self.state.send_replace(State::Here(transport.clone(), said));
         }
         is_current
     }
 
     /// Has the driver introduce itself, and watches its health, until no new call may use the
     /// connection or another process serves its path.
-    async fn watch(
-        &self,
-        transport: &Arc<DriverTransport>,
-        mut prober: Prober,
-        tasks: &Tasks,
-    ) -> Watched {
+    async fn watch(&self, watch: Watch, tasks: &Tasks) -> Watched {
+        let Watch { transport, mut prober, said } = watch;
         let socket = self.at().socket.clone();
-        let introducing = self.introduce(transport);
+        let introducing = self.introduce(&transport, said);
         let probing = self.probe_always(&mut prober, tasks);
-        let replaced = self.await_replacement(transport, &socket, tasks);
+        let replaced = self.await_replacement(&transport, &socket, tasks);
         tokio::select! {
             biased;
             () = transport.unusable() => Watched::Unusable,
@@ -212,7 +229,7 @@ impl Connection {
             transport.replaced(socket).await;
             let at = self.at();
             if let Ok(newer) = self.dial_named(&at, tasks, ANSWER).await
-                && self.set_here(&at, State::Here(newer.clone(), self.answers_of(&newer)))
+                && self.publish(&at, &newer, &Introduction::begun(self.serves, newer.info()))
             {
                 return newer;
             }
@@ -283,28 +300,22 @@ impl Connection {
 
     /// Asks the driver until it has introduced itself, and then no more: the answers of one process
     /// do not change. It never returns.
-    async fn introduce(&self, transport: &Arc<DriverTransport>) {
+    async fn introduce(&self, transport: &Arc<DriverTransport>, mut said: Introduction) {
         let mut delays = Backoff::new(FIRST_DELAY, LONGEST_DELAY);
-        while !transport.is_introduced() {
-            match self.ask_all(transport).await {
-                Ok(answers) => {
-                    let here = State::Here(transport.clone(), Some(Arc::new(answers)));
-                    self.set_here(&self.at(), here);
-                    transport.set_introduced();
-                }
-                Err(why) => {
-                    let why = chain(why.as_ref());
-                    self.note(|health, now| health.introduced(now, Some(&why)));
-                    sleep(delays.delay()).await;
-                }
+        while !said.is_complete() {
+            let before = said.answers.clone();
+            said = self.introduced(said, transport).await;
+            self.publish(&self.at(), transport, &said);
+            self.note(|health, now| health.introduced(now, said.why_unknown()));
+            if said.answers != before {
+                self.changes.send_modify(|changes| *changes += 1);
+            }
+            if !said.is_complete() {
+                sleep(delays.delay()).await;
             }
         }
         self.note(|health, now| health.introduced(now, None));
         self.changes.send_modify(|changes| *changes += 1);
         std::future::pending().await
-    }
-
-    async fn ask_all(&self, transport: &DriverTransport) -> Result<Answers, BoxError> {
-        ask_all(transport.upstream(), self.serves, transport.info()).await
     }
 }

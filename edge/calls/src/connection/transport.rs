@@ -1,7 +1,7 @@
 //! One HTTP/2 connection to a driver's socket, and the streams on it. It uses `questions`.
 
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -43,7 +43,6 @@ pub(super) struct DriverTransport {
     abandoned: AtomicUsize,
     draining: watch::Sender<bool>,
     info: OnceLock<Bytes>,
-    is_introduced: AtomicBool,
     /// What the path led to when it was dialed.
     inode: Option<Inode>,
 }
@@ -78,7 +77,6 @@ impl DriverTransport {
             abandoned: AtomicUsize::default(),
             draining: watch::Sender::default(),
             info: OnceLock::new(),
-            is_introduced: AtomicBool::default(),
             inode,
         })
     }
@@ -115,16 +113,6 @@ impl DriverTransport {
     /// Its streams, as far as the driver may count them.
     pub(super) fn busy(&self) -> usize {
         self.open.load(Ordering::Relaxed) + self.abandoned.load(Ordering::Relaxed)
-    }
-
-    /// Notes that the driver has introduced itself on it.
-    pub(super) fn set_introduced(&self) {
-        self.is_introduced.store(true, Ordering::Relaxed);
-    }
-
-    /// True if the driver has introduced itself on it.
-    pub(super) fn is_introduced(&self) -> bool {
-        self.is_introduced.load(Ordering::Relaxed)
     }
 
     /// Lets it live for its streams only.

@@ -18,6 +18,8 @@ use proto::http2::serve;
 use tokio::time::{Instant, sleep, timeout};
 use tonic::{Code, Status};
 
+mod parts;
+
 use super::*;
 use crate::fence::Fence;
 use crate::validity::{Replaced, Validity};
@@ -35,9 +37,9 @@ enum Does {
     Ok(fn() -> Vec<u8>),
     Fail(Code),
     Hang,
-    /// Answers that it does not have the method, after this time.
     /// Says the driver's name after this time.
     Named(Duration),
+    /// Answers that it does not have the method, after this time.
     Late(Duration),
 }
 
@@ -143,6 +145,20 @@ impl Scene {
     fn found(sockets: impl Into<Sockets>, found_by: FoundBy) -> Self {
         let process = Process::default();
         let drivers = Drivers::new("n1".parse().unwrap(), process.connect());
+        Self::with(process, drivers, sockets, found_by)
+    }
+
+    /// These drivers, with one more that is configured.
+    fn of(process: Process, drivers: Drivers, sockets: impl Into<Sockets>) -> Self {
+        Self::with(process, drivers, sockets, FoundBy::Configuration)
+    }
+
+    fn with(
+        process: Process,
+        drivers: Drivers,
+        sockets: impl Into<Sockets>,
+        found_by: FoundBy,
+    ) -> Self {
         let tasks = Tasks::default();
         drivers.keep(&tasks);
         let name = NAME.parse().unwrap();

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use anyhow::{Context, ensure};
-use drivers::testdriver::{Running, TOPOLOGY_KEY, TestDriver};
+use drivers::testdriver::{Fault, Running, TOPOLOGY_KEY, TestDriver, Times};
 use harness::hostile_cloud;
 use harness::hostile_cloud::HostileCloud;
 use harness::process::Process;
@@ -172,6 +172,16 @@ async fn a_front_answers_for_a_driver_that_is_away_what_it_said_last() -> anyhow
         Ok(())
     })
     .await?;
+    // The driver is there, and what it asks for its answer is not.
+    let message = "the API server is away".to_owned();
+    let fault = Fault::Error { code: Code::Unavailable, message };
+    site.driver.inject("NodeGetInfo", fault, Times::All);
+    site.shows(with_topology()).await?;
+    assert!(!site.driver.calls_of("NodeGetInfo").is_empty());
+    let refused = Fault::Error { code: Code::FailedPrecondition, message: String::new() };
+    site.driver.clear_faults();
+    site.driver.inject("NodeGetInfo", refused, Times::All);
+    assert_eq!(site.ask(INFO).await?.code(), Code::FailedPrecondition, "it says something else");
     drop(serving);
     until("the driver is away", || async {
         ensure!(ready().await? == Some(false), "it claims to be ready");

@@ -1,0 +1,110 @@
+//! Introductions of which a part is missing.
+
+use super::*;
+use crate::introductions::{Introductions, KeptFor};
+
+const INFO: &str = "/csi.v1.Node/NodeGetInfo";
+const PLUGIN: &str = "/csi.v1.Identity/GetPluginCapabilities";
+const CONTROLLER_SAYS: &str = "/csi.v1.Controller/ControllerGetCapabilities";
+
+fn node_info() -> Vec<u8> {
+    csi::NodeGetInfoResponse { node_id: "id-1".into(), ..Default::default() }.encode_to_vec()
+}
+
+fn other_node_info() -> Vec<u8> {
+    csi::NodeGetInfoResponse { node_id: "id-2".into(), ..Default::default() }.encode_to_vec()
+}
+
+fn newer() -> Vec<u8> {
+    let (name, vendor_version) = (NAME.into(), "2".into());
+    csi::GetPluginInfoResponse { name, vendor_version, ..Default::default() }.encode_to_vec()
+}
+
+fn with_controller() -> Vec<u8> {
+    use csi::plugin_capability::{Service, Type, service};
+    let service = Service { r#type: service::Type::ControllerService as i32 };
+    let has = csi::PluginCapability { r#type: Some(Type::Service(service)) };
+    csi::GetPluginCapabilitiesResponse { capabilities: vec![has] }.encode_to_vec()
+}
+
+/// The node id that the cloud is told, if any.
+fn told(scene: &Scene) -> Option<String> {
+    let hello = scene.driver.hello();
+    let info = hello.answers.get("NodeGetInfo")?.0.clone();
+    Some(csi::NodeGetInfoResponse::decode(info).unwrap().node_id)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_nodes_half_is_known_while_the_controllers_is_not() {
+    for code in [Code::Internal, Code::Unknown] {
+        let scene = Scene::new(PathBuf::from(MAIN));
+        scene.process.does(INFO, Does::Ok(node_info));
+        scene.process.does(PLUGIN, Does::Ok(with_controller));
+        scene.process.does(CONTROLLER_SAYS, Does::Fail(code));
+        scene.process.starts(MAIN);
+        sleep(Duration::from_secs(1)).await;
+        assert_eq!(scene.driver.has_own_topology(), Some(false), "its front can answer");
+        assert_eq!(told(&scene).as_deref(), Some("id-1"));
+        assert_eq!(scene.driver.hello().answers.len(), 1, "nobody takes it for the whole");
+        let health = scene.driver.health();
+        assert_eq!(health.state, HealthState::Starting);
+        assert!(health.why.contains("ControllerGetCapabilities"), "{}", health.why);
+        let asked = scene.called(INFO).len();
+        scene.process.does(CONTROLLER_SAYS, Does::Ok(Vec::new));
+        scene.until(HealthState::Up).await;
+        assert!(scene.driver.hello().answers.len() > 1);
+        assert_eq!(scene.called(INFO).len(), asked, "what it has said is not asked again");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_plugin_without_a_controller_is_whole() {
+    let scene = Scene::new(PathBuf::from(MAIN));
+    scene.process.does(INFO, Does::Ok(node_info));
+    scene.process.does(PLUGIN, Does::Ok(Vec::new));
+    scene.process.starts(MAIN);
+    scene.until(HealthState::Up).await;
+    assert!(scene.driver.hello().answers.contains_key("GetPluginInfo"));
+    assert_eq!(scene.called(CONTROLLER_SAYS).len(), 0);
+}
+
+/// A driver that said before that it is `id-1`, and answers so now.
+async fn again(info: fn() -> Vec<u8>, does: Does) -> Scene {
+    let process = Process::default();
+    let of = KeptFor { node: "n1".parse().unwrap(), machine: None };
+    let introductions = Introductions::open(None, of);
+    let said = [("GetPluginInfo", super::info()), ("NodeGetInfo", node_info())];
+    let said = said.map(|(method, said)| (method.to_owned(), hello::Protobuf(said.into())));
+    let name = NAME.parse().unwrap();
+    let before = hello::Driver { name, answers: said.into(), health: None };
+    introductions.take(vec![before]).await;
+    let drivers = Drivers::new("n1".parse().unwrap(), process.connect());
+    let scene = Scene::of(process, drivers.with_introductions(introductions), PathBuf::from(MAIN));
+    scene.process.does(INFO, does);
+    scene.process.starts(MAIN);
+    scene.process.does("/csi.v1.Identity/GetPluginInfo", Does::Ok(info));
+    sleep(Duration::from_millis(600)).await;
+    scene
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_same_driver_said_before_stands_while_it_cannot_say_it() {
+    for code in [Code::Unavailable, Code::DeadlineExceeded, Code::Internal, Code::Unknown] {
+        let scene = again(info, Does::Fail(code)).await;
+        assert_eq!(told(&scene).as_deref(), Some("id-1"));
+        assert!(scene.driver.hello().answers.contains_key("GetPluginInfo"), "it is whole");
+        assert_eq!(scene.driver.health().state, HealthState::Up);
+        scene.process.does(INFO, Does::Ok(other_node_info));
+        sleep(Duration::from_secs(3)).await;
+        assert_eq!(told(&scene).as_deref(), Some("id-2"), "it is asked again");
+    }
+    for (info, code) in [
+        (info as fn() -> Vec<u8>, Code::FailedPrecondition),
+        (info, Code::NotFound),
+        (newer, Code::Unavailable),
+    ] {
+        let scene = again(info, Does::Fail(code)).await;
+        assert_eq!(told(&scene), None, "{code:?}");
+        assert_eq!(scene.driver.health().state, HealthState::Starting);
+    }
+}
