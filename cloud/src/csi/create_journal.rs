@@ -171,7 +171,11 @@ impl PendingCreate<'_> {
                     node: node.clone(),
                     until: until.max(before.until),
                     claim,
-                    attempts: before.attempts.and_then(|attempts| attempts.checked_add(1)),
+                    // The node that it leaves may carry it out yet, whatever the next one says.
+                    attempts: before
+                        .attempts
+                        .filter(|_| before.node == node)
+                        .and_then(|attempts| attempts.checked_add(1)),
                     ..before
                 },
                 None => Intent {
@@ -299,10 +303,11 @@ impl PendingCreate<'_> {
     }
 
     /// Handles a driver's refusal. If nothing was created, the intent is removed and the next
-    /// attempt may go to another node.
+    /// attempt may go to another node. Not if an attempt of unknown outcome was at another node: the
+    /// one that refuses says nothing of that.
     pub async fn refused(&self, code: Code, attempt: Attempt) {
         let alone = self.journal.running().get(self.name) == Some(&1);
-        if !alone || !is_nothing_done(code) {
+        if !alone || !is_nothing_done(code) || attempt.attempts.is_none() {
             return;
         }
         self.free(attempt).await;

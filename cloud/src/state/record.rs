@@ -77,8 +77,9 @@ record! {
         pub made: Option<Box<str>> = 4 (string, optional),
         /// The claim in Kubernetes, if the provisioner named it.
         pub claim: Option<Box<Claim>> = 5 (message, optional),
-        /// The attempts that the driver may have got. None of an older csi-cloud, which did not
-        /// count them: then the driver may have got the create for as long as the intent lives.
+        /// The attempts that the driver may have got. None if the create has left a node that may
+        /// carry it out yet, and of an older csi-cloud, which did not count: then the driver may
+        /// have got the create for as long as the intent lives.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub attempts: Option<u32> = 6 (uint32, optional),
         /// Whether the volume is made as a direct one, if its class left that to the RuntimeClass

@@ -202,6 +202,28 @@ async fn a_refusal_frees_no_name_of_which_another_attempt_has_begun() {
 }
 
 #[tokio::test]
+async fn a_refusal_says_nothing_of_the_node_that_a_shared_drivers_create_has_left() {
+    for lost_at in ["n1", "n2"] {
+        let store = open_store();
+        let journal = journal(&store);
+        let name = pvc();
+        let create = journal.begin(&name);
+        let sent_to = async |node| {
+            create.intend(one_of(&[node]), &CreateFacts::default(), true).await.unwrap()
+        };
+        // It hangs there, and may end as a volume.
+        drop(sent_to(lost_at).await);
+        for _ in 0..2 {
+            let full = sent_to("n2").await;
+            assert_eq!(full.node.as_str(), "n2");
+            create.refused(Code::ResourceExhausted, full).await;
+        }
+        let is_kept = kept(&store) == Some(("n2".into(), None));
+        assert_eq!(is_kept, lost_at == "n1", "{:?}", kept(&store));
+    }
+}
+
+#[tokio::test]
 async fn an_attempt_of_unknown_outcome_keeps_the_name_at_its_node() {
     let store = open_store();
     let journal = journal(&store);
