@@ -125,6 +125,7 @@ async fn filled(tasks: &Tasks, volumes: usize) -> AdminState {
             claim: None,
             attempts: None,
             direct: None,
+            narrowed: None,
         };
         txn.set_intent(&driver(), &name("open"), Some(intent.clone()));
         txn.set_intent(&driver(), &name("made"), Some(Intent { made: Some("w".into()), ..intent }));

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use http::Response;
 use proto::csi::frame;
-use proto::csi::{Id, Key, Learn, Method, direct};
+use proto::csi::{Id, Key, Learn, Method, Rewrite, direct};
 use proto::http2::body::Body;
 use proto::http2::forward::Answer;
 use proto::names::NodeName;
@@ -127,7 +127,8 @@ impl Creates<'_> {
         for_driver: &Bytes,
         call: &CallRequest,
     ) -> Ended {
-        match message::for_node(call.method.rewrite(), for_driver, at) {
+        let narrowed = attempt.narrowed.as_deref();
+        match message::for_create(call.method.rewrite(), for_driver, at, narrowed) {
             Ok(message) => {
                 call.at(&attempt.node, self.sender).tracked(&mut call.outbound(&message)).await
             }
@@ -216,6 +217,8 @@ fn facts(
     parameters: &BTreeMap<String, String>,
     direct: Option<bool>,
 ) -> CreateFacts {
+    let requests_topology = call.method.rewrite() == Rewrite::CreateVolume
+        && matches!(&call.key, Key::Create { topology, .. } if !topology.is_empty());
     let left = call.deadline.map_or(HOLD, |end| end.saturating_duration_since(Instant::now()));
     CreateFacts {
         call: Some(call.running.id),
@@ -223,5 +226,6 @@ fn facts(
         until: clock::after(left),
         claim: call.extracted.claim.clone(),
         parameters: (!parameters.is_empty()).then(|| Box::new(parameters.clone())),
+        requests_topology,
     }
 }

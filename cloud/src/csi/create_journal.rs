@@ -7,7 +7,7 @@ use ahash::HashMap;
 use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use proto::csi::status::is_nothing_done;
-use proto::csi::{Id, Made};
+use proto::csi::{Id, Made, Segments};
 use proto::host::chain;
 use proto::http2::call_id::CallId;
 use proto::names::{DriverName, NodeName};
@@ -35,6 +35,8 @@ pub struct CreateFacts {
     pub direct: Option<bool>,
     /// The last moment at which the call may begin at its node, in ms since 1970.
     pub until: u64,
+    /// The call requests topology for a volume.
+    pub requests_topology: bool,
 }
 
 /// The node of a create.
@@ -63,6 +65,8 @@ pub struct Attempt {
     since: u64,
     /// The attempts of its intent, with this one; none if it is not counted.
     attempts: Option<u32>,
+    /// The topology to ask the driver for instead of the requested one.
+    pub narrowed: Option<Box<Segments>>,
 }
 
 /// The journal of one driver's creates.
@@ -126,6 +130,10 @@ impl PendingCreate<'_> {
     /// A node that is full gets nothing new. A shared driver's volumes are not counted: they belong
     /// to no node.
     ///
+    /// A driver with topology of its own is asked for that of its node, as external-provisioner asks
+    /// at a node, whatever other nodes the call requests too: a driver may take the first of them
+    /// for the place of the volume.
+    ///
     /// No name is free in a store that may lack creates, whatever its intents say. Only a shared
     /// driver knows the name at each node.
     ///
@@ -146,6 +154,7 @@ impl PendingCreate<'_> {
         let claim = facts.claim.clone();
         let direct = facts.direct;
         let until = facts.until;
+        let narrows = facts.requests_topology && !is_shared;
         let quotas = *self.journal.store.quotas();
         let intended = self.journal.store.write(move |txn| {
             let before = txn.intent(&driver, &name).cloned();
@@ -153,6 +162,7 @@ impl PendingCreate<'_> {
                 return Err(NotSent::DecidedOtherwise(other.node.clone()));
             }
             let nodes = target.nodes();
+            let narrowed = |node: &_| narrows.then(|| own_topology(txn, &driver, node)).flatten();
             let place = || fewest(txn, &driver, nodes, &quotas, is_shared).map_err(NotSent::Full);
             let node = match (&before, &target) {
                 // Any node can repeat the create of a shared driver's volume.
@@ -165,7 +175,8 @@ impl PendingCreate<'_> {
             let intent = match before {
                 // Its outcome is known, so it is not counted any more.
                 Some(Intent { made: Some(_), since, .. }) => {
-                    return Ok(Attempt { node, since, attempts: None });
+                    let narrowed = narrowed(&node);
+                    return Ok(Attempt { node, since, attempts: None, narrowed });
                 }
                 Some(before) => Intent {
                     node: node.clone(),
@@ -186,9 +197,12 @@ impl PendingCreate<'_> {
                     claim,
                     attempts: Some(1),
                     direct,
+                    narrowed: narrowed(&node),
                 },
             };
-            let attempt = Attempt { node, since: intent.since, attempts: intent.attempts };
+            let narrowed = intent.narrowed.clone();
+            let attempt =
+                Attempt { node, since: intent.since, attempts: intent.attempts, narrowed };
             txn.set_intent(&driver, &name, Some(intent));
             Ok::<_, NotSent>(attempt)
         });
@@ -363,6 +377,14 @@ fn fewest(
     fewest.ok_or_else(|| full.into_iter().find_map(Result::err))
 }
 
+/// The topology of a driver's own at a node, if no other node has it too.
+fn own_topology(txn: &Txn<'_>, driver: &DriverName, node: &NodeName) -> Option<Box<Segments>> {
+    let of = txn.state().driver(driver)?;
+    let own = of.at(node).filter(|at| at.has_own_topology())?.own_segments();
+    let is_alone = of.located(&own).all(|at| at == node);
+    is_alone.then(|| Box::new(own))
+}
+
 /// The present owner of an id in the answer to a create.
 enum Taken {
     /// Another node, which keeps it.
@@ -417,7 +439,9 @@ fn record(
                      both are kept"
                 );
             }
-            txn.set_intent(driver, &name, Some(Intent { made: Some(id.text().into()), ..intent }));
+            let made = Some(id.text().into());
+            // A repetition may ask anew for what its node has then: the driver has carried it out.
+            txn.set_intent(driver, &name, Some(Intent { made, narrowed: None, ..intent }));
         }
         if home.node == *node {
             home.name = Some(name.text().into());

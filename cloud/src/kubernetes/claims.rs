@@ -150,6 +150,7 @@ mod tests {
             claim: None,
             attempts: None,
             direct: None,
+            narrowed: None,
         };
         let sent = Change::Intent(
             driver.clone(),

@@ -1,15 +1,15 @@
-//! Colocates a new volume with its source, whatever topology is requested.
+//! Asks a driver for its own node's topology, whatever topology is requested.
 //!
-//! The scheduler does not know sources. With WaitForFirstConsumer it may choose a node that the
+//! Of several requested nodes, a driver may take the first for the place of the volume, and be at
+//! another one itself. And the scheduler does not know sources. With WaitForFirstConsumer it may choose a node that the
 //! driver must refuse, and choose the same node again for ever. So the driver is asked for its own
 //! node. Its answer tells where the volume is; the claim and the pod follow.
 
 use bytes::Bytes;
 use prost::Message;
-use proto::csi::TopologyRequirement;
-use proto::csi::topology::NODE_SEGMENT;
 use proto::csi::wire;
 use proto::csi::wire::{Edit, Malformed};
+use proto::csi::{Segments, TopologyRequirement};
 
 use crate::state::record::NodeDriver;
 
@@ -17,6 +17,7 @@ use crate::state::record::NodeDriver;
 const SOURCE: u32 = 6;
 const REQUIREMENT: u32 = 7;
 const REQUISITE: u32 = 1;
+const PREFERRED: u32 = 2;
 const SEGMENTS: u32 = 1;
 
 /// A CreateVolume for the driver at the source's node. If no requested topology includes that node,
@@ -41,21 +42,37 @@ pub(crate) fn with_source(create_volume: &Bytes, at: &NodeDriver) -> Result<Byte
         {
             return Ok(Edit::Keep);
         }
-        Ok(Edit::Replace(own_topology(at)))
+        let own = topology_of(&at.own_segments());
+        let mut requirement = Vec::new();
+        wire::append(&mut requirement, &[REQUISITE], &own);
+        Ok(Edit::Replace(requirement))
     })?;
     Ok(edited.map_or_else(|| create_volume.clone(), Bytes::from))
 }
 
-/// A requirement for the driver's own topology of its node, without our segment, which the driver
-/// does not know.
-fn own_topology(at: &NodeDriver) -> Vec<u8> {
+/// A CreateVolume whose requirement has these segments alone, in both of its lists, as
+/// external-provisioner asks at a node.
+///
+/// # Errors
+/// The request is malformed.
+pub(crate) fn narrowed(create_volume: &Bytes, segments: &Segments) -> Result<Bytes, Malformed> {
+    let edited = wire::edit(create_volume, &[REQUIREMENT], |_| {
+        let only = topology_of(segments);
+        let mut requirement = Vec::new();
+        wire::append(&mut requirement, &[REQUISITE], &only);
+        wire::append(&mut requirement, &[PREFERRED], &only);
+        Ok(Edit::Replace(requirement))
+    })?;
+    Ok(edited.map_or_else(|| create_volume.clone(), Bytes::from))
+}
+
+/// A topology with these segments, which are the driver's own.
+fn topology_of(segments: &Segments) -> Vec<u8> {
     let mut topology = Vec::new();
-    for segment in at.segments.iter().filter(|segment| segment.0 != NODE_SEGMENT) {
-        wire::append(&mut topology, &[SEGMENTS], &wire::entry(&segment.0, &segment.1));
+    for (key, value) in segments {
+        wire::append(&mut topology, &[SEGMENTS], &wire::entry(key, value));
     }
-    let mut requirement = Vec::new();
-    wire::append(&mut requirement, &[REQUISITE], &topology);
-    requirement
+    topology
 }
 
 #[cfg(test)]
@@ -63,6 +80,7 @@ mod tests {
     use std::sync::Arc;
 
     use proptest::prelude::*;
+    use proto::csi::topology::NODE_SEGMENT;
     use proto::csi::volume_content_source::{SnapshotSource, Type};
     use proto::csi::{CreateVolumeRequest, Topology, VolumeContentSource};
 
@@ -120,6 +138,22 @@ mod tests {
         ] {
             assert!(asked(&same).1);
         }
+    }
+
+    #[test]
+    fn a_narrowed_request_has_the_nodes_own_topology_in_both_lists_and_all_else() {
+        let own = [("node".to_owned(), "n1".to_owned())].into();
+        let came = request(Some("s"), &["n2", "n1"]);
+        let goes = narrowed(&came.encode_to_vec().into(), &own).unwrap();
+        let wanted = TopologyRequirement {
+            requisite: vec![topology("n1")],
+            preferred: vec![topology("n1")],
+        };
+        let wanted = CreateVolumeRequest { accessibility_requirements: Some(wanted), ..came };
+        assert!(CreateVolumeRequest::decode(goes).unwrap() == wanted);
+        let without = CreateVolumeRequest { accessibility_requirements: None, ..wanted };
+        let without = Bytes::from(without.encode_to_vec());
+        assert_eq!(narrowed(&without, &own).unwrap(), without);
     }
 
     proptest! {

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use proto::csi::topology;
 use proto::csi::wire::Malformed;
-use proto::csi::{List, Method, Rewrite};
+use proto::csi::{List, Method, Rewrite, Segments};
 use proto::names::NodeName;
 
 use super::{colocate, direct, parameters};
@@ -48,7 +48,25 @@ pub(crate) fn extract(method: Method, request: &Bytes) -> Result<(Bytes, Extract
     Ok((request, Extracted { parameters, claim }))
 }
 
-/// The extracted request for the driver at one node. A volume with a source is colocated with it.
+/// The extracted create for the driver at one node. It asks for the narrowed topology, if there is
+/// one; otherwise a volume with a source is colocated with it.
+///
+/// # Errors
+/// The request is malformed.
+pub(crate) fn for_create(
+    rewrite: Rewrite,
+    request: &Bytes,
+    at: Option<&NodeDriver>,
+    narrowed: Option<&Segments>,
+) -> Result<Bytes, Malformed> {
+    match (narrowed, at.filter(|at| at.has_own_topology())) {
+        (Some(segments), _) => colocate::narrowed(request, segments),
+        (None, Some(at)) if rewrite == Rewrite::CreateVolume => colocate::with_source(request, at),
+        (None, _) => for_node(rewrite, request, at),
+    }
+}
+
+/// The extracted request for the driver at one node.
 ///
 /// # Errors
 /// The request is malformed.
@@ -57,14 +75,9 @@ pub(crate) fn for_node(
     request: &Bytes,
     at: Option<&NodeDriver>,
 ) -> Result<Bytes, Malformed> {
-    let Some(at) = at else { return Ok(request.clone()) };
-    if !at.has_own_topology() {
-        return topology::out_of_request(rewrite, request);
-    }
-    if rewrite == Rewrite::CreateVolume {
-        colocate::with_source(request, at)
-    } else {
-        Ok(request.clone())
+    match at.filter(|at| !at.has_own_topology()) {
+        Some(_) => topology::out_of_request(rewrite, request),
+        None => Ok(request.clone()),
     }
 }
 

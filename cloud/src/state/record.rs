@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use proto::control::leader::LeaderEpoch;
+use proto::csi::topology::NODE_SEGMENT;
 use proto::csi::{Capabilities, Id, Local, Method, Segments, topology};
 use proto::names::{DriverName, NodeName};
 
@@ -86,6 +87,10 @@ record! {
         /// of its pods. Every attempt is made by the same decision.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub direct: Option<bool> = 7 (bool, optional),
+        /// The node's own topology, which every attempt asks for instead of the requested one. None
+        /// if the driver is asked for what the call requests.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub narrowed: Option<Box<BTreeMap<String, String>>> = 8 (message, optional),
     }
 }
 
@@ -384,6 +389,12 @@ impl NodeDriver {
         let answer = |local| self.answer(local).map_or(&[][..], |answer| answer);
         let plugin = Local::Capabilities(Capabilities::Plugin);
         topology::has_own(answer(plugin), answer(Local::NodeInfo))
+    }
+
+    /// Its segments without ours.
+    pub fn own_segments(&self) -> Segments {
+        let own = self.segments.iter().filter(|segment| segment.0 != NODE_SEGMENT);
+        own.map(|segment| (**segment).clone()).collect()
     }
 
     /// True if a volume of this requested topology may be at it.

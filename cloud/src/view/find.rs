@@ -217,6 +217,7 @@ mod tests {
                 claim: claim("stuck", "pvc-7"),
                 attempts: None,
                 direct: None,
+                narrowed: None,
             };
             let name = Id::Name(Method::CreateVolume, "pvc-7".into());
             txn.set_intent(&driver, &name, Some(stuck));

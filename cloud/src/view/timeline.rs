@@ -181,6 +181,7 @@ mod tests {
                 claim: None,
                 attempts: Some(2),
                 direct: None,
+                narrowed: None,
             };
             txn.set_intent(&of, &name, Some(intent));
             let home = Home { name: Some("pvc-1".into()), ..Home::at(node, 2) };

@@ -131,6 +131,7 @@ fn volume(driver: &DriverName, number: usize, at: usize) -> anyhow::Result<[Chan
         claim: None,
         attempts: None,
         direct: None,
+        narrowed: None,
     };
     Ok([
         Change::Home(driver.clone(), Id::Volume(id), Some(home)),

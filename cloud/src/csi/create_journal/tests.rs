@@ -1,13 +1,17 @@
 //! Intents, homes and quotas of creates.
 
+use std::sync::Arc;
+
 use proptest::collection::vec;
 use proptest::prelude::*;
+use prost::Message;
 use proto::csi::Method;
 use proto::csi::status::ToStatus;
 use proto::host::tasks::Tasks;
 
 use super::*;
 use crate::state::quotas::Quotas;
+use crate::state::record::NodeDriver;
 use crate::state::store::memory::Memory;
 
 /// Lets n1 and n2 answer one create with the same id. Returns whether the second answer may be
@@ -223,6 +227,56 @@ async fn a_refusal_says_nothing_of_the_node_that_a_shared_drivers_create_has_lef
     }
 }
 
+/// A node whose driver has this topology of its own.
+fn at(node: &str) -> NodeDriver {
+    use proto::csi;
+    use proto::csi::plugin_capability::{Service, Type, service};
+
+    let constrained = Service { r#type: service::Type::VolumeAccessibilityConstraints.into() };
+    let has = csi::PluginCapability { r#type: Some(Type::Service(constrained)) };
+    let plugin = csi::GetPluginCapabilitiesResponse { capabilities: vec![has] };
+    let own = Segments::from([("d.example/node".to_owned(), node.to_owned())]);
+    let topology = csi::Topology { segments: own.clone().into_iter().collect() };
+    let info =
+        csi::NodeGetInfoResponse { accessible_topology: Some(topology), ..Default::default() };
+    let plugin = ("GetPluginCapabilities".to_owned(), plugin.encode_to_vec().into());
+    NodeDriver {
+        answers: Arc::new([plugin].into()),
+        info: Some(info.encode_to_vec().into()),
+        segments: own.into_iter().map(Arc::new).collect(),
+        ..NodeDriver::default()
+    }
+}
+
+#[tokio::test]
+async fn each_attempt_asks_for_the_topology_of_its_node_alone_as_the_first_did() {
+    let store = open_store();
+    let reports = async |node: &str, topology: &str| {
+        let driver: DriverName = DRIVER.parse().unwrap();
+        let (node, at) = (node.parse().unwrap(), at(topology));
+        store.write(move |txn| txn.set_at(&driver, &node, Some(at))).await.unwrap();
+    };
+    reports("n1", "n1").await;
+    reports("n2", "n2").await;
+    let journal = journal(&store);
+    let asked = async |name: &str, is_shared, requests_topology| {
+        let name = Id::Name(Method::CreateVolume, name.into());
+        let create = journal.begin(&name);
+        let facts = CreateFacts { requests_topology, ..CreateFacts::default() };
+        let attempt = create.intend(one_of(&["n1"]), &facts, is_shared).await.unwrap();
+        attempt.narrowed.map(|asked| asked["d.example/node"].clone())
+    };
+    assert_eq!(asked("a", false, true).await.as_deref(), Some("n1"));
+    assert_eq!(asked("b", false, false).await, None, "none was requested");
+    assert_eq!(asked("c", true, true).await, None, "it is all nodes' backend");
+    // The node's topology is another one now, and the driver may be carrying out the first attempt.
+    reports("n1", "moved").await;
+    assert_eq!(asked("a", false, true).await.as_deref(), Some("n1"));
+    assert_eq!(asked("d", false, true).await.as_deref(), Some("moved"));
+    reports("n1", "n2").await;
+    assert_eq!(asked("e", false, true).await, None, "it does not tell the nodes apart");
+}
+
 #[tokio::test]
 async fn an_attempt_of_unknown_outcome_keeps_the_name_at_its_node() {
     let store = open_store();
@@ -244,8 +298,16 @@ async fn an_intent_of_an_older_csi_cloud_is_never_freed() {
     let store = open_store();
     let driver: DriverName = DRIVER.parse().unwrap();
     let node: NodeName = "n1".parse().unwrap();
-    let older =
-        Intent { node, since: 1, until: 0, made: None, claim: None, attempts: None, direct: None };
+    let older = Intent {
+        node,
+        since: 1,
+        until: 0,
+        made: None,
+        claim: None,
+        attempts: None,
+        direct: None,
+        narrowed: None,
+    };
     let written = store.write(move |txn| txn.set_intent(&driver, &pvc(), Some(older)));
     written.await.unwrap();
     let journal = journal(&store);

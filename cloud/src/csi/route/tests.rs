@@ -49,8 +49,16 @@ fn home(id: &Id, at: &str) -> Change {
 
 fn intent(method: Method, name: &str, at: &str, until: u64, made: Option<&str>) -> Change {
     let made = made.map(Into::into);
-    let intent =
-        Intent { node: node(at), since: 0, until, made, claim: None, attempts: None, direct: None };
+    let intent = Intent {
+        node: node(at),
+        since: 0,
+        until,
+        made,
+        claim: None,
+        attempts: None,
+        direct: None,
+        narrowed: None,
+    };
     Change::Intent(driver(), Id::Name(method, name.into()), Some(intent))
 }
 

@@ -149,6 +149,8 @@ fn any_intent() -> impl Strategy<Value = Intent> {
             claim,
             attempts,
             direct,
+            // It came later; see `old_codec`.
+            narrowed: None,
         },
     )
 }

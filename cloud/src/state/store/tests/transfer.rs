@@ -141,8 +141,16 @@ fn a_line_can_be_read_by_people() {
     let path = dir.path().join("store");
     let name = Id::Name(Method::CreateVolume, "pvc \0".into());
     let node = "n1".parse().unwrap();
-    let intent =
-        Intent { node, since: 1, until: 2, made: None, claim: None, attempts: None, direct: None };
+    let intent = Intent {
+        node,
+        since: 1,
+        until: 2,
+        made: None,
+        claim: None,
+        attempts: None,
+        direct: None,
+        narrowed: None,
+    };
     File::open(&path)
         .unwrap()
         .commit(&[Change::Intent("d".parse().unwrap(), name, Some(intent))])
@@ -205,6 +213,7 @@ fn intent(method: Method, made: &str) -> Change {
         claim: None,
         attempts: Some(1),
         direct: None,
+        narrowed: None,
     };
     Change::Intent("d.example".parse().unwrap(), Id::Name(method, "pvc".into()), Some(intent))
 }

@@ -165,6 +165,12 @@ async fn a_volume_lives_where_its_topology_says_and_all_its_calls_go_there() -> 
         [("a", vec!["n2"], "n2"), ("b", vec!["n3", "n1"], "n3"), ("c", vec!["n9", "n1"], "n1")]
     {
         let volume = created(&nodes.call("CreateVolume", &create_at(name, &asked)?).await?)?;
+        let at = NODES.iter().position(|node| *node == home).context("no such node")?;
+        let got = nodes.nodes[at].0.calls_of("CreateVolume");
+        let got = csi::CreateVolumeRequest::decode(got[0].message.clone())?;
+        let wanted = got.accessibility_requirements.context("it was asked without topology")?;
+        assert_eq!(wanted.requisite, [topology(home)], "{name}: a driver may take the first one");
+        assert_eq!(wanted.preferred, [topology(home)], "{name}");
         assert_eq!(nodes.who_got("CreateVolume"), [home], "{name}");
         let volume_id = volume.volume_id;
         let get = csi::ControllerGetVolumeRequest { volume_id: volume_id.clone() };

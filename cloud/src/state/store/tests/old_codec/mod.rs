@@ -276,6 +276,7 @@ impl Decoder {
             claim: value.claim.map(|claim| Box::new(claim.into())),
             attempts: value.attempts,
             direct: value.direct,
+            narrowed: None,
         })
     }
 }
