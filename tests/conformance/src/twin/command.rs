@@ -1,13 +1,18 @@
 //! `make twin`: the scenarios with the driver alone and behind us, side by side.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
-use futures_util::future::try_join_all;
+use futures_util::future::TryFutureExt;
+use futures_util::stream::{self, StreamExt, TryStreamExt};
 
 use super::scenarios::{ALL, Bound, Scenario};
 use super::scene::Scene;
 use crate::sanity::run::Way;
+
+/// Scenarios that run at the same time.
+const AT_ONCE: usize = 3;
 
 /// Runs scenarios of the field with a driver on grpc-go that is called directly, and through
 /// csi-cloud and csi-edge over both transports.
@@ -53,16 +58,17 @@ impl Row {
 /// Something does not start, or a scenario is worse behind us than it may be.
 pub async fn main(args: Args) -> anyhow::Result<()> {
     let of_name = |scenario: &&Scenario| scenario.name.contains(&args.only);
-    // They wait most of the time, so all ways of all scenarios run at once, a few at a time.
-    let mut rows = Vec::new();
     let chosen: Vec<_> = ALL.iter().filter(of_name).collect();
     ensure!(!chosen.is_empty(), "no scenario has {:?} in its name", args.only);
-    for some in chosen.chunks(2) {
-        let measured = some.iter().map(|scenario| measured(scenario, &args.go_bin));
-        rows.extend(try_join_all(measured).await?);
-    }
+    // They wait most of the time, so all ways of all scenarios run at once, a few at a time.
+    let numbered = chosen.into_iter().enumerate().map(|(number, scenario)| {
+        let measured = measured(scenario, &args.go_bin);
+        measured.map_ok(move |row| (number, row))
+    });
+    let measured = stream::iter(numbered).buffer_unordered(AT_ONCE);
+    let rows: BTreeMap<_, _> = measured.try_collect().await?;
     println!("{:46} {:>8} {:>8} {:>8}  {:16}", "scenario", "alone", "ws", "quic", "bound");
-    for row in &rows {
+    for row in rows.values() {
         let [ws, quic] = row.behind;
         let Scenario { name, unit, .. } = row.scenario;
         let verdict = if row.is_worse() { "WORSE" } else { "ok" };
@@ -72,7 +78,7 @@ pub async fn main(args: Args) -> anyhow::Result<()> {
             row.bound()
         );
     }
-    let worse = rows.iter().filter(|row| row.is_worse()).count();
+    let worse = rows.values().filter(|row| row.is_worse()).count();
     ensure!(worse == 0, "{worse} of {} scenarios are worse behind us", rows.len());
     Ok(())
 }
