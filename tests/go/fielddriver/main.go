@@ -1,9 +1,11 @@
 // Fielddriver is a CSI driver on grpc-go, the server that most vendors have, with the habits of the field: connections
-// of a maximum age, few streams on each, slow and hanging calls.
+// of a maximum age, few streams on each, pings that are too many, compressed answers, a controller that is not served
+// here, slow, hanging and failing calls.
 //
 // What it does to a call is written in the volume's id or name, so that a test needs no other way to it:
-// `take-2s…` answers after that time, `hang…` when the call is cancelled, and `deaf…` never, whatever happens. A word
-// for one method stands before it, as in `NodeGetVolumeStats=hang…`: calls of other methods are answered at once.
+// `take-2s…` answers after that time, `hang…` when the call is cancelled, and `deaf…` never, whatever happens.
+// `fail-5…` fails with that code, in trailers alone, and `head-5…` after the headers of an answer. A word for one method
+// stands before it, as in `NodeGetVolumeStats=hang…`: calls of other methods are answered at once.
 package main
 
 import (
@@ -24,6 +26,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/encoding/gzip"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
 )
@@ -41,13 +44,13 @@ type driver struct {
 	csi.UnimplementedIdentityServer
 	csi.UnimplementedControllerServer
 	csi.UnimplementedNodeServer
+	habits
 	name, node string
-	slowInfo   time.Duration
-	failInfo   bool
 
-	mu   sync.Mutex
-	log  *json.Encoder
-	made map[string]bool
+	mu          sync.Mutex
+	log         *json.Encoder
+	made        map[string]bool
+	staleTokens uint
 }
 
 func (d *driver) write(event, method, about, code string) {
@@ -90,6 +93,13 @@ func script(ctx context.Context, method, id string) error {
 			return status.Error(codes.InvalidArgument, err.Error())
 		}
 		time.Sleep(took)
+	case strings.HasPrefix(id, "fail-"):
+		return failure(ctx, strings.TrimPrefix(id, "fail-"))
+	case strings.HasPrefix(id, "head-"):
+		if err := grpc.SendHeader(ctx, nil); err != nil {
+			return err
+		}
+		return failure(ctx, strings.TrimPrefix(id, "head-"))
 	}
 	return nil
 }
@@ -108,8 +118,12 @@ func (d *driver) intercept(
 	method := path.Base(info.FullMethod)
 	id := about(request)
 	d.write("begin", method, id, "")
-	var err error
-	if !d.isMade(request) {
+	if d.gzip == "asked" {
+		// It fails if the caller takes none.
+		_ = grpc.SetSendCompressor(ctx, gzip.Name)
+	}
+	err := d.refused(info.FullMethod)
+	if err == nil && !d.isMade(request) {
 		err = script(ctx, method, id)
 	}
 	var answer any
@@ -129,7 +143,13 @@ func (d *driver) GetPluginCapabilities(
 ) (*csi.GetPluginCapabilitiesResponse, error) {
 	service := &csi.PluginCapability_Service{Type: csi.PluginCapability_Service_CONTROLLER_SERVICE}
 	capability := &csi.PluginCapability{Type: &csi.PluginCapability_Service_{Service: service}}
-	return &csi.GetPluginCapabilitiesResponse{Capabilities: []*csi.PluginCapability{capability}}, nil
+	answer := &csi.GetPluginCapabilitiesResponse{Capabilities: []*csi.PluginCapability{capability}}
+	if d.topology {
+		service := &csi.PluginCapability_Service{Type: csi.PluginCapability_Service_VOLUME_ACCESSIBILITY_CONSTRAINTS}
+		capability := &csi.PluginCapability{Type: &csi.PluginCapability_Service_{Service: service}}
+		answer.Capabilities = append(answer.Capabilities, capability)
+	}
+	return answer, nil
 }
 
 func (d *driver) Probe(context.Context, *csi.ProbeRequest) (*csi.ProbeResponse, error) {
@@ -140,11 +160,15 @@ func (d *driver) ControllerGetCapabilities(
 	context.Context, *csi.ControllerGetCapabilitiesRequest,
 ) (*csi.ControllerGetCapabilitiesResponse, error) {
 	answer := &csi.ControllerGetCapabilitiesResponse{}
-	for _, kind := range []csi.ControllerServiceCapability_RPC_Type{
+	kinds := []csi.ControllerServiceCapability_RPC_Type{
 		csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME,
 		csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME,
 		csi.ControllerServiceCapability_RPC_CREATE_DELETE_SNAPSHOT,
-	} {
+	}
+	if d.list > 0 {
+		kinds = append(kinds, csi.ControllerServiceCapability_RPC_LIST_VOLUMES)
+	}
+	for _, kind := range kinds {
 		rpc := &csi.ControllerServiceCapability_Rpc{Rpc: &csi.ControllerServiceCapability_RPC{Type: kind}}
 		answer.Capabilities = append(answer.Capabilities, &csi.ControllerServiceCapability{Type: rpc})
 	}
@@ -155,7 +179,12 @@ func (d *driver) CreateVolume(_ context.Context, r *csi.CreateVolumeRequest) (*c
 	d.mu.Lock()
 	d.made[r.GetName()] = true
 	d.mu.Unlock()
-	return &csi.CreateVolumeResponse{Volume: &csi.Volume{VolumeId: r.GetName(), CapacityBytes: 1 << 20}}, nil
+	volume := &csi.Volume{VolumeId: r.GetName(), CapacityBytes: 1 << 20}
+	// As many drivers do, without a look at which node this is.
+	if preferred := r.GetAccessibilityRequirements().GetPreferred(); d.topology && len(preferred) > 0 {
+		volume.AccessibleTopology = preferred[:1]
+	}
+	return &csi.CreateVolumeResponse{Volume: volume}, nil
 }
 
 func (d *driver) DeleteVolume(_ context.Context, r *csi.DeleteVolumeRequest) (*csi.DeleteVolumeResponse, error) {
@@ -198,7 +227,11 @@ func (d *driver) NodeGetInfo(context.Context, *csi.NodeGetInfoRequest) (*csi.Nod
 	if d.failInfo {
 		return nil, status.Error(codes.Unavailable, "the API server is away")
 	}
-	return &csi.NodeGetInfoResponse{NodeId: d.node}, nil
+	answer := &csi.NodeGetInfoResponse{NodeId: d.node}
+	if d.topology {
+		answer.AccessibleTopology = &csi.Topology{Segments: map[string]string{d.name + "/node": d.node}}
+	}
+	return answer, nil
 }
 
 func (d *driver) NodeStageVolume(
@@ -244,11 +277,15 @@ func run() error {
 	node := flag.String("node-id", "", "the node id that NodeGetInfo answers")
 	name := flag.String("name", "field.edge-csi.io", "the driver's name")
 	log := flag.String("log", "", "where to write its calls, a line of JSON for each begin and end")
-	slowInfo := flag.Duration("slow-info", 0, "how long NodeGetInfo takes")
-	failInfo := flag.Bool("fail-info", false, "NodeGetInfo fails, as without the API server")
 	maxAge := flag.Duration("max-age", 0, "how long a connection lives before it is told to leave; 0 is for ever")
 	maxStreams := flag.Uint("max-streams", 0, "the most streams on a connection; 0 is any number")
+	minPing := flag.Duration("min-ping", 0, "a client that pings more often is told to leave; 0 is grpc-go's own time")
+	var habits habits
+	habits.flags()
 	flag.Parse()
+	if err := habits.check(); err != nil {
+		return err
+	}
 	socket, ok := strings.CutPrefix(*endpoint, "unix://")
 	if !ok || *node == "" || *log == "" {
 		return errors.New("--endpoint unix:///path, --node-id and --log are needed")
@@ -269,7 +306,7 @@ func run() error {
 	if err != nil {
 		return err
 	}
-	d := &driver{name: *name, node: *node, slowInfo: *slowInfo, failInfo: *failInfo, made: map[string]bool{}}
+	d := &driver{habits: habits, name: *name, node: *node, made: map[string]bool{}}
 	d.log = json.NewEncoder(file)
 	options := []grpc.ServerOption{grpc.UnaryInterceptor(d.intercept)}
 	if *maxAge > 0 {
@@ -278,9 +315,18 @@ func run() error {
 	if *maxStreams > 0 {
 		options = append(options, grpc.MaxConcurrentStreams(uint32(*maxStreams)))
 	}
+	if *minPing > 0 {
+		options = append(options, grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: *minPing}))
+	}
+	if d.gzip == "always" {
+		// Deprecated, but drivers have it, and it does not ask whether the caller takes it.
+		options = append(options, grpc.RPCCompressor(grpc.NewGZIPCompressor()))
+	}
 	server := grpc.NewServer(options...)
 	csi.RegisterIdentityServer(server, d)
-	csi.RegisterControllerServer(server, d)
+	if d.controller != "absent" {
+		csi.RegisterControllerServer(server, d)
+	}
 	csi.RegisterNodeServer(server, d)
 	go func() {
 		<-ctx.Done()

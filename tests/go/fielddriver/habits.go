@@ -1,0 +1,119 @@
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+)
+
+// habits are what the driver does to all calls of a kind.
+type habits struct {
+	slowInfo         time.Duration
+	failInfo         bool
+	controller, gzip string
+	topology         bool
+	validates        bool
+	list             uint
+	stale            uint
+}
+
+func (h *habits) flags() {
+	flag.DurationVar(&h.slowInfo, "slow-info", 0, "how long NodeGetInfo takes")
+	flag.BoolVar(&h.failInfo, "fail-info", false, "NodeGetInfo fails, as without the API server")
+	flag.StringVar(&h.controller, "controller", "served",
+		"absent: the service is not registered; failing: its calls are INTERNAL. Both are said to be served")
+	flag.StringVar(&h.gzip, "gzip", "never", "asked: answers are compressed if the caller takes it; always: they are")
+	flag.BoolVar(&h.topology, "topology", false, "a segment of the node; a volume is where the caller prefers it first")
+	flag.BoolVar(&h.validates, "validates", false, "ValidateVolumeCapabilities confirms each id; it is absent otherwise")
+	flag.UintVar(&h.list, "list", 0, "so many volumes are listed, in pages if the caller asks for pages; 0 is no list")
+	flag.UintVar(&h.stale, "stale-tokens", 0, "so many times a token of ListVolumes is ABORTED")
+}
+
+func (h *habits) check() error {
+	if !slices.Contains([]string{"served", "absent", "failing"}, h.controller) {
+		return fmt.Errorf("--controller=%s is unknown", h.controller)
+	}
+	if !slices.Contains([]string{"never", "asked", "always"}, h.gzip) {
+		return fmt.Errorf("--gzip=%s is unknown", h.gzip)
+	}
+	return nil
+}
+
+// refused is the error of each call of a controller that fails.
+func (h *habits) refused(method string) error {
+	if h.controller == "failing" && strings.HasPrefix(method, "/csi.v1.Controller/") {
+		return status.Error(codes.Internal, "this process has no controller")
+	}
+	return nil
+}
+
+// failure is the error with the code at the beginning of text, with all that an error can have.
+func failure(ctx context.Context, text string) error {
+	number, _, _ := strings.Cut(text, " ")
+	code, err := strconv.ParseUint(number, 10, 32)
+	if err != nil {
+		return status.Error(codes.InvalidArgument, err.Error())
+	}
+	if err := grpc.SetTrailer(ctx, metadata.Pairs("x-field", "kept")); err != nil {
+		return err
+	}
+	failed := status.Newf(codes.Code(code), "100%% of „disk“ is away (%d)\nask again", code)
+	detailed, err := failed.WithDetails(&csi.Topology{Segments: map[string]string{"field": "detail"}})
+	if err != nil {
+		return err
+	}
+	return detailed.Err()
+}
+
+func (d *driver) ValidateVolumeCapabilities(
+	_ context.Context, r *csi.ValidateVolumeCapabilitiesRequest,
+) (*csi.ValidateVolumeCapabilitiesResponse, error) {
+	if !d.validates {
+		return nil, status.Error(codes.Unimplemented, "it is not implemented")
+	}
+	confirmed := &csi.ValidateVolumeCapabilitiesResponse_Confirmed{VolumeCapabilities: r.GetVolumeCapabilities()}
+	return &csi.ValidateVolumeCapabilitiesResponse{Confirmed: confirmed}, nil
+}
+
+// ListVolumes lists `listed-0` and so on. It returns all of them unless the caller wants less.
+func (d *driver) ListVolumes(_ context.Context, r *csi.ListVolumesRequest) (*csi.ListVolumesResponse, error) {
+	if d.list == 0 {
+		return nil, status.Error(codes.Unimplemented, "it is not implemented")
+	}
+	first := uint64(0)
+	if token := r.GetStartingToken(); token != "" {
+		var err error
+		if first, err = strconv.ParseUint(token, 10, 32); err != nil || d.isStale() {
+			return nil, status.Error(codes.Aborted, "the token is not valid any more; begin anew")
+		}
+	}
+	end := uint64(d.list)
+	answer := &csi.ListVolumesResponse{}
+	if most := uint64(r.GetMaxEntries()); most > 0 && first+most < end {
+		end = first + most
+		answer.NextToken = strconv.FormatUint(end, 10)
+	}
+	for ; first < end; first++ {
+		volume := &csi.Volume{VolumeId: fmt.Sprintf("listed-%d", first), CapacityBytes: 1 << 20}
+		answer.Entries = append(answer.Entries, &csi.ListVolumesResponse_Entry{Volume: volume})
+	}
+	return answer, nil
+}
+
+// isStale tells whether one more token is refused.
+func (d *driver) isStale() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.staleTokens++
+	return d.staleTokens <= d.stale
+}
