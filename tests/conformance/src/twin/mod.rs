@@ -4,5 +4,7 @@
 //! The driver is `fielddriver`, on the server that most vendors have (grpc-go).
 
 pub mod command;
+mod habits;
+mod raw;
 mod scenarios;
 mod scene;

@@ -38,7 +38,7 @@ pub(super) struct Scenario {
 }
 
 impl Scenario {
-    const fn new(
+    pub(super) const fn new(
         name: &'static str,
         bound: Bound,
         run: fn(&mut Scene) -> LocalBoxFuture<'_, anyhow::Result<f64>>,
@@ -102,7 +102,7 @@ pub(super) const ALL: &[Scenario] = &[
     }),
 ];
 
-async fn publish(scene: &Scene, volume: &str, target: &str) -> anyhow::Result<()> {
+pub(super) async fn publish(scene: &Scene, volume: &str, target: &str) -> anyhow::Result<()> {
     let request = csi::NodePublishVolumeRequest {
         volume_id: volume.into(),
         staging_target_path: "/staging".into(),
@@ -121,7 +121,7 @@ async fn unpublish(scene: &Scene, volume: &str, target: &str) -> anyhow::Result<
     Ok(())
 }
 
-async fn stage(scene: &Scene, volume: &str) -> anyhow::Result<()> {
+pub(super) async fn stage(scene: &Scene, volume: &str) -> anyhow::Result<()> {
     let request = csi::NodeStageVolumeRequest {
         volume_id: volume.into(),
         staging_target_path: "/staging".into(),
@@ -132,7 +132,12 @@ async fn stage(scene: &Scene, volume: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn attach(scene: &Scene, volume: &str, node: &str, within_s: u64) -> anyhow::Result<()> {
+pub(super) async fn attach(
+    scene: &Scene,
+    volume: &str,
+    node: &str,
+    within_s: u64,
+) -> anyhow::Result<()> {
     let request = csi::ControllerPublishVolumeRequest {
         volume_id: volume.into(),
         node_id: node.into(),
@@ -144,7 +149,7 @@ async fn attach(scene: &Scene, volume: &str, node: &str, within_s: u64) -> anyho
     Ok(())
 }
 
-async fn stats(scene: &Scene, volume: &str) -> anyhow::Result<()> {
+pub(super) async fn stats(scene: &Scene, volume: &str) -> anyhow::Result<()> {
     let request = csi::NodeGetVolumeStatsRequest {
         volume_id: volume.into(),
         volume_path: "/pods/a".into(),

@@ -21,8 +21,10 @@ use tonic::{Request, Status};
 
 use crate::sanity::run::Way;
 
-const NODE: &str = "n1";
-const NAME: &str = "field.edge-csi.io";
+/// The node, and its node id.
+pub(super) const NODE: &str = "n1";
+/// The name of the driver.
+pub(super) const NAME: &str = "field.edge-csi.io";
 /// How long a program may take to end.
 const STOP: Duration = Duration::from_secs(10);
 /// A kubelet's first delay after a failure, and its longest. It has no jitter.
@@ -125,11 +127,15 @@ impl Scene {
     /// # Errors
     /// Nobody serves it.
     pub(super) async fn node(&self) -> anyhow::Result<NodeClient<Channel>> {
-        let socket = match self.way {
+        Ok(NodeClient::new(channel(&self.node_socket()).await?))
+    }
+
+    /// The socket that a kubelet calls.
+    pub(super) fn node_socket(&self) -> String {
+        match self.way {
             Way::Direct => self.stand.at("driver.sock"),
             Way::Ws | Way::Quic => self.stand.edge_front(NODE, NAME),
-        };
-        Ok(NodeClient::new(channel(&socket).await?))
+        }
     }
 
     /// A new connection to the Controller service.
@@ -137,11 +143,15 @@ impl Scene {
     /// # Errors
     /// Nobody serves it.
     pub(super) async fn controller(&self) -> anyhow::Result<ControllerClient<Channel>> {
-        let socket = match self.way {
+        Ok(ControllerClient::new(channel(&self.controller_socket()).await?))
+    }
+
+    /// The socket that sidecars call.
+    pub(super) fn controller_socket(&self) -> String {
+        match self.way {
             Way::Direct => self.stand.at("driver.sock"),
             Way::Ws | Way::Quic => self.stand.cloud_front(NAME),
-        };
-        Ok(ControllerClient::new(channel(&socket).await?))
+        }
     }
 
     /// What the driver says that it was asked.
