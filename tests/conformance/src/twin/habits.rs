@@ -53,6 +53,13 @@ pub(super) const HABITS: &[Scenario] = &[
         })
     },
     Scenario {
+        flags: &["--controller=failing"],
+        is_start: true,
+        ..Scenario::new("a node whose controller fails", Bound::More(1.0), |scene| {
+            node_only(scene).boxed_local()
+        })
+    },
+    Scenario {
         unit: "elsewhere",
         flags: &["--topology"],
         ..Scenario::new("a volume is where it is preferred", Bound::AtMost(0.0), |scene| {
