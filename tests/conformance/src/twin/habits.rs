@@ -62,7 +62,7 @@ pub(super) const HABITS: &[Scenario] = &[
     Scenario {
         unit: "elsewhere",
         flags: &["--topology"],
-        ..Scenario::new("a volume is where it is preferred", Bound::AtMost(0.0), |scene| {
+        ..Scenario::new("a volume whose first node is away", Bound::AtMost(0.0), |scene| {
             preferred(scene).boxed_local()
         })
     },
@@ -207,11 +207,12 @@ async fn list(scene: &Scene) -> anyhow::Result<f64> {
     Ok(begun.elapsed().as_secs_f64())
 }
 
-/// Returns 1 if the volume is not at this node alone, which the caller prefers.
+/// Returns 1 if the answer says that the volume is not at this node alone. The caller prefers
+/// another one, which is away, and the driver takes the first for the place of the volume.
 async fn preferred(scene: &Scene) -> anyhow::Result<f64> {
     let topology =
         |node: &str| csi::Topology { segments: [(format!("{NAME}/node"), node.to_owned())].into() };
-    let all = vec![topology(NODE), topology("n2")];
+    let all = vec![topology("n2"), topology(NODE)];
     let requirement = csi::TopologyRequirement { requisite: all.clone(), preferred: all };
     let request =
         csi::CreateVolumeRequest { accessibility_requirements: Some(requirement), ..creation("v") };
