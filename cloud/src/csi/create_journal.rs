@@ -19,6 +19,7 @@ use crate::error::Error;
 use crate::state::clock::now;
 use crate::state::quotas::{OverQuota, Quotas};
 use crate::state::record::{Claim, Home, Intent};
+use crate::state::store::backend::StoreError;
 use crate::state::store::writer::Store;
 use crate::state::txn::Txn;
 
@@ -319,19 +320,24 @@ impl PendingCreate<'_> {
     /// Handles a driver's refusal. If nothing was created, the intent is removed and the next
     /// attempt may go to another node. Not if an attempt of unknown outcome was at another node: the
     /// one that refuses says nothing of that.
-    pub async fn refused(&self, code: Code, attempt: Attempt) {
+    ///
+    /// # Errors
+    /// The intent stays because its removal is not durable. The refusal must not be given: after a
+    /// final code nobody may send the name again, and the intent would stay for good.
+    pub async fn refused(&self, code: Code, attempt: Attempt) -> Result<(), Error> {
         let alone = self.journal.running().get(self.name) == Some(&1);
         if !alone || !is_nothing_done(code) || attempt.attempts.is_none() {
-            return;
+            return Ok(());
         }
-        self.free(attempt).await;
+        let freed = self.free(attempt).await;
+        freed.map_err(|source| Error::NotDurable { source: source.into() })
     }
 
     /// Removes the intent of an attempt, unless another attempt has begun meanwhile.
-    async fn free(&self, attempt: Attempt) {
+    async fn free(&self, attempt: Attempt) -> Result<(), StoreError> {
         let driver = self.journal.driver.clone();
         let name = self.name.clone();
-        let removed = self.journal.store.write(move |txn| {
+        let write = self.journal.store.write(move |txn| {
             let is_last = |intent: &Intent| {
                 (intent.since, intent.attempts) == (attempt.since, attempt.attempts)
             };
@@ -339,11 +345,7 @@ impl PendingCreate<'_> {
                 txn.set_intent(&driver, &name, None);
             }
         });
-        if let Err(error) = removed.await {
-            // The intent stays, so the next attempt goes to the same node.
-            let driver = &self.journal.driver;
-            warn!(%driver, error = chain(&error), "the intent of a refused create is not removed");
-        }
+        write.await
     }
 }
 

@@ -11,7 +11,8 @@ use proto::host::tasks::Tasks;
 
 use super::*;
 use crate::state::quotas::Quotas;
-use crate::state::record::NodeDriver;
+use crate::state::record::{Change, NodeDriver};
+use crate::state::store::backend::Backend;
 use crate::state::store::memory::Memory;
 
 /// Lets n1 and n2 answer one create with the same id. Returns whether the second answer may be
@@ -197,11 +198,44 @@ async fn a_refusal_frees_no_name_of_which_another_attempt_has_begun() {
     // The other one begins after the refusal was found to be the only call.
     let second = journal.begin(&name);
     drop(intend(&second, one_of(&["n1"])).await);
-    first.free(refused).await;
+    first.free(refused).await.unwrap();
     assert_eq!(kept(&store), Some(("n1".into(), Some(2))));
     drop(first);
     let last = intend(&second, one_of(&["n1"])).await;
-    second.refused(Code::ResourceExhausted, last).await;
+    second.refused(Code::ResourceExhausted, last).await.unwrap();
+    assert_eq!(kept(&store), None);
+}
+
+/// A store that refuses its second commit, as etcd does while it is full, and takes all others.
+#[derive(Default)]
+struct FullOnce(usize);
+
+impl Backend for FullOnce {
+    fn load(&mut self, _: &mut dyn FnMut(Change)) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    fn commit(&mut self, _: &[Change]) -> Result<(), StoreError> {
+        self.0 += 1;
+        match self.0 {
+            2 => Err(StoreError::Refused(std::sync::Arc::new(std::io::Error::other("full")))),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[tokio::test]
+async fn no_refusal_is_given_while_the_store_keeps_the_intent() {
+    let store = Store::open(Box::<FullOnce>::default(), &Tasks::default()).unwrap();
+    let journal = journal(&store);
+    let name = pvc();
+    let create = journal.begin(&name);
+    let attempt = intend(&create, one_of(&["n1"])).await;
+    let error = create.refused(Code::InvalidArgument, attempt).await.unwrap_err();
+    assert_eq!(error.code(), Code::Unavailable, "its caller sends it again: {error}");
+    assert_eq!(kept(&store), Some(("n1".into(), Some(1))));
+    let again = intend(&create, one_of(&["n1"])).await;
+    create.refused(Code::InvalidArgument, again).await.unwrap();
     assert_eq!(kept(&store), None);
 }
 
@@ -220,7 +254,7 @@ async fn a_refusal_says_nothing_of_the_node_that_a_shared_drivers_create_has_lef
         for _ in 0..2 {
             let full = sent_to("n2").await;
             assert_eq!(full.node.as_str(), "n2");
-            create.refused(Code::ResourceExhausted, full).await;
+            create.refused(Code::ResourceExhausted, full).await.unwrap();
         }
         let is_kept = kept(&store) == Some(("n2".into(), None));
         assert_eq!(is_kept, lost_at == "n1", "{:?}", kept(&store));
