@@ -5,7 +5,10 @@
 //! the token must stay valid.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
 
+use parking_lot::Mutex;
 use proto::csi::list_volumes_response::Entry;
 use proto::csi::{Id, ListVolumesRequest, ListVolumesResponse};
 use tokio::time::Instant;
@@ -23,13 +26,43 @@ use crate::process::Process;
 /// Failures in a row after which a list is given up.
 const FAILURES: usize = 20;
 
+/// How long a leader may answer lists after etcd ended its lease before its time, while it cannot
+/// hear of that: the time of a lease, less the margin.
+const UNAWARE: Duration = Duration::from_secs(9);
+
 /// Lists for ever.
 pub async fn keep(world: World) {
-    let mut lister = Lister { dice: Dice::new(world.seed, "lister"), world, life: 0, client: None };
-    loop {
-        let wait = lister.dice.time(500, 40_000);
-        tokio::time::sleep(wait).await;
-        lister.list().await;
+    let dice = Dice::new(world.seed, "lister");
+    let lease_ends = LeaseEnds::default();
+    let watching = lease_ends.clone().watch(world.clone());
+    let mut lister = Lister { dice, world, life: 0, client: None, lease_ends };
+    let listing = async {
+        loop {
+            let wait = lister.dice.time(500, 40_000);
+            tokio::time::sleep(wait).await;
+            lister.list().await;
+        }
+    };
+    tokio::join!(listing, watching);
+}
+
+/// The objects at each end of a leader's lease before its time. A clone is the same.
+#[derive(Clone, Default)]
+struct LeaseEnds(Arc<Mutex<Vec<(Instant, Picture)>>>);
+
+impl LeaseEnds {
+    async fn watch(self, world: World) {
+        let Some(replicas) = world.fleet.replicas.as_ref() else { return };
+        let mut ends = replicas.lease_ends();
+        while ends.changed().await.is_ok() {
+            self.0.lock().push((Instant::now(), world.api.read(picture)));
+        }
+    }
+
+    /// The first one of which a leader may be unaware at this moment.
+    fn unaware(&self, now: Instant) -> Option<(Instant, Picture)> {
+        let ends = self.0.lock();
+        ends.iter().find(|(at, _)| (*at..=*at + UNAWARE).contains(&now)).cloned()
     }
 }
 
@@ -38,18 +71,17 @@ struct Lister {
     dice: Dice,
     life: u64,
     client: Option<(Client, Process)>,
+    lease_ends: LeaseEnds,
 }
 
 impl Lister {
     /// Makes one list, and compares it.
     async fn list(&mut self) {
-        let mut before = self.world.api.read(picture);
-        let began = Instant::now();
+        let begin = (Instant::now(), self.world.api.read(picture));
         // The cloud cannot know volumes from before it at a node that has never linked.
         let fleet = &self.world.fleet;
         let all = self.world.fleet.drivers.len();
-        before.retain(|(claim, _)| !claim.name.starts_with(BEFORE) || fleet.known() == all);
-        before.retain(|(claim, _)| !claim.at_liar);
+        let is_known = fleet.known() == all;
         let most = self.dice.pick(&[0, 1, 1, 2, 3, 7]);
         let mut entries = Vec::new();
         let mut token = String::new();
@@ -75,11 +107,14 @@ impl Lister {
             let wait = self.dice.time(0, 6_000);
             tokio::time::sleep(wait).await;
         }
+        let (since, mut before) = self.unaware_since(begin.0).unwrap_or(begin);
+        before.retain(|(claim, _)| !claim.name.starts_with(BEFORE) || is_known);
+        before.retain(|(claim, _)| !claim.at_liar);
         let after = self.world.api.read(picture);
         // A node may have what another one has deleted, and the liar says so.
         let homes = self.world.fleet.read_noted(Homes::of);
         let is_liars = |id: &str| homes.was_ever(&Id::Volume(id.to_owned()), LIAR);
-        before.retain(|(claim, _)| has_home(claim, &homes, began));
+        before.retain(|(claim, _)| has_home(claim, &homes, since));
         let wrong = compare(&before, &after, &entries, is_liars);
         self.world.trace.say(format_args!(
             "lister: {} volumes listed: {}",
@@ -90,6 +125,14 @@ impl Lister {
         self.world
             .found
             .add(wrong.into_iter().map(|text| format!("in a list by {most}, at {at}: {text}")));
+    }
+
+    /// The end of a lease of which the leader that answered a page was unaware. It knows what was
+    /// before that.
+    fn unaware_since(&self, began: Instant) -> Option<(Instant, Picture)> {
+        let replicas = self.world.fleet.replicas.as_ref()?;
+        let end = self.lease_ends.unaware(began)?;
+        replicas.was_listed_late(began).then_some(end)
     }
 
     async fn page(&mut self, request: &ListVolumesRequest) -> Result<ListVolumesResponse, Code> {
@@ -118,10 +161,10 @@ impl Lister {
 
 /// Whether lists must tell the truth of a claim's volume from this moment on. After a minute they
 /// go on without volumes from before csi-cloud that have no home.
-fn has_home(claim: &Claim, homes: &Homes, began: Instant) -> bool {
+fn has_home(claim: &Claim, homes: &Homes, since: Instant) -> bool {
     let before = claim.name.starts_with(BEFORE);
     let Some(volume) = claim.volume.as_ref().filter(|_| before) else { return true };
-    volume.gone || homes.at(&Id::Volume(volume.id.clone()), began).is_some()
+    volume.gone || homes.at(&Id::Volume(volume.id.clone()), since).is_some()
 }
 
 /// A claim with its attachments at one moment.
@@ -230,6 +273,19 @@ mod tests {
         assert!(found(&stays, &leaves, &[]).is_empty(), "it may be there or not");
         let gone = vec![claim("a", true, true)];
         assert_eq!(found(&gone, &gone, &[entry("a")]).len(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_leader_is_unaware_for_the_time_of_its_lease_at_most() {
+        let ends = LeaseEnds::default();
+        let first = Instant::now();
+        let second = first + Duration::from_secs(5);
+        ends.0.lock().extend([(first, Picture::new()), (second, Picture::new())]);
+        let known = |after: Duration| ends.unaware(first + after).map(|(at, _)| at);
+        assert_eq!(known(Duration::ZERO), Some(first));
+        assert_eq!(known(UNAWARE), Some(first), "the oldest memory counts");
+        assert_eq!(known(UNAWARE + Duration::from_secs(1)), Some(second));
+        assert_eq!(known(UNAWARE + Duration::from_secs(6)), None);
     }
 
     #[test]

@@ -9,6 +9,7 @@ use ::harness::etcd::Etcd;
 use parking_lot::{Mutex, MutexGuard};
 use proto::host::tasks::Tasks;
 use proto::http2::forward::Answer;
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::cloud_run::CloudRun;
@@ -40,6 +41,8 @@ pub(crate) struct Replicas {
     pub(super) tasks: Tasks,
     pub(super) etcd: Etcd,
     pub(super) relay: Relay,
+    /// Changed when etcd ends a leader's lease before its time.
+    pub(super) lease_ends: watch::Sender<()>,
     state: Mutex<State>,
 }
 
@@ -50,6 +53,8 @@ pub(super) struct Relay {
     pub(super) now: AtomicUsize,
     /// The last answers of clouds about themselves.
     pub(super) last: Mutex<HashMap<&'static str, Answer>>,
+    /// When a cloud last listed volumes after a later one had begun to lead.
+    pub(super) listed_late: Mutex<Option<Instant>>,
 }
 
 /// How the clouds are.
@@ -116,7 +121,8 @@ impl Replicas {
         let etcd = Etcd::new(MEMBERS, tasks.clone());
         let relay = Relay::default();
         let state = Mutex::new(state);
-        Arc::new(Self { shape, keys, net, trace, tasks, etcd, relay, state })
+        let lease_ends = watch::Sender::default();
+        Arc::new(Self { shape, keys, net, trace, tasks, etcd, relay, lease_ends, state })
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
@@ -126,6 +132,16 @@ impl Replicas {
     /// The epochs of all lives that have led.
     pub(crate) fn epochs(&self) -> BTreeMap<u64, u64> {
         self.lock().epochs.clone()
+    }
+
+    /// Marked as changed when etcd ends a leader's lease before its time, from now on.
+    pub(crate) fn lease_ends(&self) -> watch::Receiver<()> {
+        self.lease_ends.subscribe()
+    }
+
+    /// Whether a cloud listed volumes since then, after a later one had begun to lead.
+    pub(crate) fn was_listed_late(&self, since: Instant) -> bool {
+        self.relay.listed_late.lock().is_some_and(|at| at >= since)
     }
 
     /// What is wrong with the store.

@@ -121,6 +121,7 @@ impl Replicas {
                 let sent = Instant::now();
                 if let Some(answer) = self.send(&call, &driver, deadline, io).await {
                     self.relay.now.store(at, Ordering::Relaxed);
+                    self.note_list(&call, number);
                     return Ok(answer);
                 }
                 // It had the call, so it may have counted an attempt. Another one cannot take that
@@ -130,6 +131,17 @@ impl Replicas {
                 }
             }
             tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    /// Notes a list by the cloud of this life if a later cloud has begun to lead.
+    fn note_list(&self, call: &Call, life: u64) {
+        let is_superseded = {
+            let state = self.lock();
+            state.epochs.values().max() > state.epochs.get(&life)
+        };
+        if is_superseded && Method::of_path(call.path.path()) == Some(Method::ListVolumes) {
+            *self.relay.listed_late.lock() = Some(Instant::now());
         }
     }
 

@@ -162,6 +162,7 @@ impl Replicas {
         let key = format!("{}/leader", super::etcd::PREFIX);
         if let Some(lease) = self.etcd.lease_of(key.as_bytes()) {
             self.etcd.end_lease(lease);
+            self.lease_ends.send_replace(());
         }
     }
 
