@@ -67,9 +67,9 @@ twin: $(GO_BIN)/.done build ## What drivers of the field do, with the driver alo
 	@[ -x $(GO_BIN)/fielddriver ] || { echo "make twin needs Go; get it from your distribution or go.dev" >&2; exit 1; }
 	target/debug/conformance twin $(if $(ONLY),--only '$(ONLY)')
 
-sim: ## The simulation (optimised): SEEDS=n, or one of them with its trace: SEED=x; REPLICAS=1 only those of them with several clouds; SHORT=1 as built for tests
+sim: ## The simulation (optimised): SEEDS=n from FIRST=x on, or one of them with its trace: SEED=x; REPLICAS=1 only those of them with several clouds; SHORT=1 as built for tests
 	$(if $(SHORT),$(CARGO) build --workspace --locked,$(MEASURE) --bin sim)
-	$(if $(SHORT),target/debug,target/measure)/sim $(if $(SEEDS),--seeds $(SEEDS)) $(if $(SEED),--seed $(SEED)) $(if $(REPLICAS),--replicas)
+	$(if $(SHORT),target/debug,target/measure)/sim $(if $(FIRST),--first $(FIRST)) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(SEED),--seed $(SEED)) $(if $(REPLICAS),--replicas)
 
 model: ## Every state of the model of several csi-clouds, with larger bounds than `make test`
 	$(CARGO) test --locked --quiet -p model -- --ignored --nocapture --test-threads 1
