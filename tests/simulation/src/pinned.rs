@@ -37,13 +37,14 @@ pub(super) fn pinned(world: &World) -> Vec<String> {
     let mut wrong = Vec::new();
     for (number, called) in calls.iter().enumerate() {
         let Some(ended) = refused(called, &again) else { continue };
-        if not_freed.iter().any(|at| is_during(called, ended, *at)) {
-            continue;
-        }
         let mut attempts =
             calls.iter().filter(|other| is_same(called, other) && other.sent <= ended);
-        let is_free = |other: &Called| refused(other, &again).is_some_and(|at| at <= ended);
-        if !attempts.all(is_free) {
+        // An attempt that the store did not take back stays counted, and later ones keep that.
+        let is_taken_back = |other: &Called| {
+            let end = refused(other, &again).filter(|at| *at <= ended);
+            end.is_some_and(|end| !not_freed.iter().any(|at| is_during(other, end, *at)))
+        };
+        if !attempts.all(is_taken_back) {
             continue;
         }
         if let Some(node) = kept(world, called, ended) {
