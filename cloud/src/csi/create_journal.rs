@@ -183,11 +183,7 @@ impl PendingCreate<'_> {
                     node: node.clone(),
                     until: until.max(before.until),
                     claim,
-                    // The node that it leaves may carry it out yet, whatever the next one says.
-                    attempts: before
-                        .attempts
-                        .filter(|_| before.node == node)
-                        .and_then(|attempts| attempts.checked_add(1)),
+                    attempts: with_one_more(&before, &node),
                     ..before
                 },
                 None => Intent {
@@ -377,6 +373,13 @@ fn fewest(
     let (free, full): (Vec<_>, Vec<_>) = checked.partition(Result::is_ok);
     let fewest = free.into_iter().flatten().min_by_key(|node| txn.load(driver, node)).cloned();
     fewest.ok_or_else(|| full.into_iter().find_map(Result::err))
+}
+
+/// The attempts with another one at this node. They count no more once the create leaves a node: that
+/// one may carry it out yet, whatever the next one says.
+fn with_one_more(before: &Intent, node: &NodeName) -> Option<u32> {
+    let attempts = before.attempts.filter(|_| before.node == *node);
+    attempts.and_then(|attempts| attempts.checked_add(1))
 }
 
 /// The topology of a driver's own at a node, if no other node has it too.

@@ -218,7 +218,7 @@ impl Backend for FullOnce {
     fn commit(&mut self, _: &[Change]) -> Result<(), StoreError> {
         self.0 += 1;
         match self.0 {
-            2 => Err(StoreError::Refused(std::sync::Arc::new(std::io::Error::other("full")))),
+            2 => Err(StoreError::Refused(Arc::new(std::io::Error::other("full")))),
             _ => Ok(()),
         }
     }
