@@ -74,9 +74,19 @@ pub struct Attempt {
 pub struct CreateJournal {
     driver: DriverName,
     store: Store,
-    /// The number of running calls for each name.
-    running: Mutex<HashMap<Id, usize>>,
+    running: Mutex<HashMap<Id, Running>>,
 }
+
+/// The running calls of a name.
+#[derive(Default)]
+struct Running {
+    calls: usize,
+    /// The latest attempt of those that were refused while others ran.
+    refused: Option<Counted>,
+}
+
+/// An attempt, by the time of its intent and its number.
+type Counted = (u64, u32);
 
 /// A running create.
 pub struct PendingCreate<'a> {
@@ -92,11 +102,11 @@ impl CreateJournal {
 
     /// Begins a create with this name.
     pub fn begin<'a>(&'a self, name: &'a Id) -> PendingCreate<'a> {
-        *self.running().entry(name.clone()).or_default() += 1;
+        self.running().entry(name.clone()).or_default().calls += 1;
         PendingCreate { journal: self, name }
     }
 
-    fn running(&self) -> MutexGuard<'_, HashMap<Id, usize>> {
+    fn running(&self) -> MutexGuard<'_, HashMap<Id, Running>> {
         self.running.lock()
     }
 }
@@ -104,12 +114,11 @@ impl CreateJournal {
 impl Drop for PendingCreate<'_> {
     fn drop(&mut self) {
         let mut running = self.journal.running();
-        let left = running.get(self.name).map_or(0, |calls| calls - 1);
-        if left == 0 {
-            running.remove(self.name)
-        } else {
-            running.insert(self.name.clone(), left)
-        };
+        let Some(of) = running.get_mut(self.name) else { return };
+        of.calls -= 1;
+        if of.calls == 0 {
+            running.remove(self.name);
+        }
     }
 }
 
@@ -131,9 +140,9 @@ impl PendingCreate<'_> {
     /// A node that is full gets nothing new. A shared driver's volumes are not counted: they belong
     /// to no node.
     ///
-    /// A driver with topology of its own is asked for that of its node, as external-provisioner asks
-    /// at a node, whatever other nodes the call requests too: a driver may take the first of them
-    /// for the place of the volume.
+    /// A driver with topology of its own is asked for that of its node, as external-provisioner
+    /// asks at a node, whatever other nodes the call requests too: a driver may take the first of
+    /// them for the place of the volume.
     ///
     /// No name is free in a store that may lack creates, whatever its intents say. Only a shared
     /// driver knows the name at each node.
@@ -314,30 +323,42 @@ impl PendingCreate<'_> {
     }
 
     /// Handles a driver's refusal. If nothing was created, the intent is removed and the next
-    /// attempt may go to another node. Not if an attempt of unknown outcome was at another node: the
-    /// one that refuses says nothing of that.
+    /// attempt may go to another node. Not if an attempt of unknown outcome was at another node:
+    /// the one that refuses says nothing of that.
     ///
     /// # Errors
     /// The intent stays because its removal is not durable. The refusal must not be given: after a
     /// final code nobody may send the name again, and the intent would stay for good.
     pub async fn refused(&self, code: Code, attempt: Attempt) -> Result<(), Error> {
-        let alone = self.journal.running().get(self.name) == Some(&1);
-        if !alone || !is_nothing_done(code) || attempt.attempts.is_none() {
-            return Ok(());
+        let counted = attempt.attempts.filter(|_| is_nothing_done(code));
+        let Some(counted) = counted.map(|number| (attempt.since, number)) else { return Ok(()) };
+        match self.last_refused(counted) {
+            Some(last) => {
+                let freed = self.free(last).await;
+                freed.map_err(|source| Error::NotDurable { source: source.into() })
+            }
+            None => Ok(()),
         }
-        let freed = self.free(attempt).await;
-        freed.map_err(|source| Error::NotDurable { source: source.into() })
+    }
+
+    /// Notes a refusal. Returns the latest one if no other call of the name runs: calls that ran
+    /// together may have been refused by one run at the edge, in any order.
+    fn last_refused(&self, counted: Counted) -> Option<Counted> {
+        let mut running = self.journal.running();
+        let of = running.get_mut(self.name)?;
+        of.refused = of.refused.max(Some(counted));
+        of.refused.filter(|_| of.calls == 1)
     }
 
     /// Removes the intent of an attempt, unless another attempt has begun meanwhile.
-    async fn free(&self, attempt: Attempt) -> Result<(), StoreError> {
+    async fn free(&self, (since, number): Counted) -> Result<(), StoreError> {
         let driver = self.journal.driver.clone();
         let name = self.name.clone();
         let write = self.journal.store.write(move |txn| {
             let is_last = |intent: &Intent| {
-                (intent.since, intent.attempts) == (attempt.since, attempt.attempts)
+                intent.made.is_none() && (intent.since, intent.attempts) == (since, Some(number))
             };
-            if txn.intent(&driver, &name).is_some_and(|of| of.made.is_none() && is_last(of)) {
+            if txn.intent(&driver, &name).is_some_and(is_last) {
                 txn.set_intent(&driver, &name, None);
             }
         });
@@ -375,8 +396,8 @@ fn fewest(
     fewest.ok_or_else(|| full.into_iter().find_map(Result::err))
 }
 
-/// The attempts with another one at this node. They count no more once the create leaves a node: that
-/// one may carry it out yet, whatever the next one says.
+/// The attempts with another one at this node. They count no more once the create leaves a node:
+/// that one may carry it out yet, whatever the next one says.
 fn with_one_more(before: &Intent, node: &NodeName) -> Option<u32> {
     let attempts = before.attempts.filter(|_| before.node == *node);
     attempts.and_then(|attempts| attempts.checked_add(1))

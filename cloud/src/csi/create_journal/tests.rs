@@ -198,12 +198,35 @@ async fn a_refusal_frees_no_name_of_which_another_attempt_has_begun() {
     // The other one begins after the refusal was found to be the only call.
     let second = journal.begin(&name);
     drop(intend(&second, one_of(&["n1"])).await);
-    first.free(refused).await.unwrap();
+    first.free((refused.since, 1)).await.unwrap();
     assert_eq!(kept(&store), Some(("n1".into(), Some(2))));
     drop(first);
     let last = intend(&second, one_of(&["n1"])).await;
     second.refused(Code::ResourceExhausted, last).await.unwrap();
     assert_eq!(kept(&store), None);
+}
+
+#[tokio::test]
+async fn calls_that_one_run_refused_free_their_name_in_any_order() {
+    for is_second_first in [false, true] {
+        let store = open_store();
+        let journal = journal(&store);
+        let name = pvc();
+        let mut calls = Vec::new();
+        for _ in 0..2 {
+            let create = journal.begin(&name);
+            let attempt = intend(&create, one_of(&["n1"])).await;
+            calls.push((create, attempt));
+        }
+        if is_second_first {
+            calls.reverse();
+        }
+        for (create, attempt) in calls {
+            assert!(kept(&store).is_some(), "the other may yet be made");
+            create.refused(Code::ResourceExhausted, attempt).await.unwrap();
+        }
+        assert_eq!(kept(&store), None);
+    }
 }
 
 /// A store that refuses its second commit, as etcd does while it is full, and takes all others.
