@@ -8,6 +8,7 @@ use http::uri::{Authority, PathAndQuery};
 use prost::Message;
 use proto::csi;
 use proto::csi::frame;
+use proto::csi::frame::FrameError;
 use proto::csi::{Local, Method};
 use proto::host::chain;
 use proto::http2::forward;
@@ -48,11 +49,12 @@ pub(crate) async fn probe(sender: &Upstream) -> Result<bool, String> {
 /// It does not say its name, or says another one.
 pub(crate) async fn check_name(sender: &Upstream, driver: &DriverName) -> Result<Bytes, BoxError> {
     let answer = ask(sender, Method::answering(Local::Info)).await?;
-    let Some(info) = answer.message() else {
-        let failure = answer.failure();
-        let why = failure.map(|status| format!(": {:?} {:?}", status.code(), status.message()));
-        return Err(format!("it does not say its name{}", why.unwrap_or_default()).into());
-    };
+    if let Some(status) = answer.failure() {
+        let (code, message) = (status.code(), status.message());
+        return Err(format!("it does not say its name: {code:?} {message:?}").into());
+    }
+    let unreadable = |error: FrameError| format!("it does not say its name: {error}");
+    let info = frame::message(answer.ok().unwrap_or(&Bytes::new())).map_err(unreadable)?;
     let says = csi::GetPluginInfoResponse::decode(info.clone())?.name;
     if says == driver.as_str() {
         return Ok(info);
