@@ -67,6 +67,8 @@ struct LastCapacities {
 struct Sum {
     /// True if any node counts.
     known: bool,
+    /// The nodes in the total.
+    nodes: usize,
     total: csi::GetCapacityResponse,
     /// Answers of drivers that refused.
     refused: Vec<Answer>,
@@ -295,10 +297,18 @@ impl Sum {
     fn add(&mut self, node: &csi::GetCapacityResponse) {
         self.known = true;
         let total = &mut self.total;
+        // A volume lives at one node, so the largest one counts. Who does not say it has what is
+        // free, which the sum of several nodes does not tell.
+        let largest = |of: &csi::GetCapacityResponse| {
+            of.maximum_volume_size.unwrap_or_else(|| of.available_capacity.max(0))
+        };
+        total.maximum_volume_size = match self.nodes {
+            0 => node.maximum_volume_size,
+            _ => Some(largest(total).max(largest(node))),
+        };
+        self.nodes += 1;
         total.available_capacity =
             total.available_capacity.saturating_add(node.available_capacity.max(0));
-        // A volume lives at one node, so the largest maximum counts.
-        total.maximum_volume_size = total.maximum_volume_size.max(node.maximum_volume_size);
         let minimums = total.minimum_volume_size.into_iter().chain(node.minimum_volume_size);
         total.minimum_volume_size = minimums.min();
     }

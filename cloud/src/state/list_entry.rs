@@ -2,6 +2,7 @@
 //!
 //! Entries are edited as bytes: fields of other versions stay.
 
+use bytes::Bytes;
 use proto::control::lease::MAX_ID;
 use proto::csi;
 use proto::csi::Made;
@@ -53,6 +54,17 @@ fn detached(entry: &[u8], from: impl Fn(&[u8]) -> bool) -> Result<Vec<u8>, Malfo
         wire::edit(status, &[PUBLISHED], each).map(Edit::from)
     })?;
     Ok(edited.unwrap_or_else(|| entry.to_vec()))
+}
+
+/// Adds a status without published nodes to an entry that has none.
+pub(crate) fn with_status(entry: Bytes) -> Bytes {
+    let has_status = wire::fields(&entry).map_while(Result::ok).any(|field| field.number == STATUS);
+    if has_status {
+        return entry;
+    }
+    let mut entry = entry.to_vec();
+    wire::append(&mut entry, &[STATUS], &[]);
+    entry.into()
 }
 
 /// Sets the size in bytes.
@@ -114,6 +126,18 @@ mod tests {
         let none = detach(&two, "").unwrap();
         assert_eq!(read(&none).1, [""; 0]);
         assert!(has_odd(&two) && has_odd(&none));
+    }
+
+    #[test]
+    fn a_status_is_added_only_where_there_is_none() {
+        let volume = csi::Volume { volume_id: "v".into(), ..Default::default() };
+        let mut bare = Vec::new();
+        wire::append(&mut bare, &[VOLUME], &volume.encode_to_vec());
+        let shown = with_status(bare.into());
+        let shown = csi::list_volumes_response::Entry::decode(shown).unwrap();
+        assert!(shown.volume == Some(volume) && shown.status == Some(Default::default()));
+        let attached = Bytes::from(attach(&entry(), "n1").unwrap());
+        assert_eq!(with_status(attached.clone()), attached);
     }
 
     #[test]

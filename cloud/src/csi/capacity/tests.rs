@@ -32,6 +32,11 @@ fn room_adds_up_and_sizes_are_what_any_node_takes() {
         sum.add(&node);
     }
     assert!(sum.total == capacity(12, Some(6), Some(1)));
+    let mut silent = Sum::default();
+    silent.add(&capacity(10, None, None));
+    assert!(silent.total == capacity(10, None, None), "one node speaks for itself");
+    silent.add(&capacity(20, None, None));
+    assert!(silent.total == capacity(30, Some(20), None));
     sum.add(&capacity(i64::MAX, None, None));
     assert_eq!(sum.total.available_capacity, i64::MAX);
 }

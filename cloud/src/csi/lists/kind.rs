@@ -16,6 +16,7 @@ use proto::names::NodeName;
 use tokio::time::Instant;
 
 use crate::nodes::query::{NodeQueries, QueryError};
+use crate::state::driver_state::DriverState;
 use crate::state::record::NodeDriver;
 
 /// The field number of the entries in both answers.
@@ -24,6 +25,7 @@ pub(super) const ENTRIES: u32 = 1;
 pub(super) const NEXT_TOKEN: u32 = 2;
 /// The entries of one request to a node. An answer has at most 4 MiB, so an entry may have 8 KiB.
 const MAX_ENTRIES: i32 = 500;
+const CONTROLLER: Local = Local::Capabilities(Capabilities::Controller);
 /// The bytes of a page that are recorded at a time, or one larger entry. Others that wait for the
 /// store, or for a thread, get their turn in between.
 const PIECE: usize = 128 << 10;
@@ -122,11 +124,14 @@ impl ListKind {
             Self::Volumes => rpc::Type::ListVolumes,
             Self::Snapshots => rpc::Type::ListSnapshots,
         };
-        let answer = at.answer(Local::Capabilities(Capabilities::Controller)).cloned();
-        let reported = csi::ControllerGetCapabilitiesResponse::decode(answer.unwrap_or_default());
-        let capabilities = reported.unwrap_or_default().capabilities;
-        let mut types = capabilities.into_iter().filter_map(|capability| capability.r#type);
-        types.any(|Type::Rpc(rpc)| rpc.r#type() == lists)
+        has(at.answer(CONTROLLER), lists)
+    }
+
+    /// True if each entry of the front's list has a status. CSI: it must have one if the plugin has
+    /// LIST_VOLUMES_PUBLISHED_NODES, also for a volume that no node has listed yet.
+    pub(super) fn has_status(self, driver: &DriverState) -> bool {
+        let said = || driver.info().answer(CONTROLLER, false).ok().flatten();
+        self == Self::Volumes && has(said().as_ref(), rpc::Type::ListVolumesPublishedNodes)
     }
 
     /// Reads an entry, which has the same layout as the answer of a create. None without an id.
@@ -265,6 +270,15 @@ impl ListRequest {
             }
         })
     }
+}
+
+/// True if an answer to ControllerGetCapabilities has this one.
+fn has(answer: Option<&Bytes>, wanted: rpc::Type) -> bool {
+    let reported =
+        csi::ControllerGetCapabilitiesResponse::decode(answer.cloned().unwrap_or_default());
+    let capabilities = reported.unwrap_or_default().capabilities;
+    let mut types = capabilities.into_iter().filter_map(|capability| capability.r#type);
+    types.any(|Type::Rpc(rpc)| rpc.r#type() == wanted)
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use super::kind::{ENTRIES, ListKind, NEXT_TOKEN};
 use super::token;
 use crate::rewrite::message;
 use crate::state::driver_state::DriverState;
+use crate::state::list_entry;
 use crate::state::record::Home;
 
 /// The most entries of a page.
@@ -26,6 +27,7 @@ pub(super) fn page(
     after: Option<&str>,
     limit: usize,
 ) -> Vec<u8> {
+    let has_status = driver.is_some_and(|driver| kind.has_status(driver));
     let limit = if limit == 0 { MAX_ENTRIES } else { limit.min(MAX_ENTRIES) };
     let homes = driver.map(|driver| driver.homes().range(kind.range(after)));
     let mut message = Vec::new();
@@ -33,7 +35,10 @@ pub(super) fn page(
     // Absent entries are not shown. Entries lost with their node are, until the CO deletes them.
     let shown = homes.into_iter().flatten().filter(|(_, home)| !home.absent);
     for (entries, (id, home)) in shown.enumerate() {
-        let entry = entry(driver, kind, id, home);
+        let mut entry = entry(driver, kind, id, home);
+        if has_status {
+            entry = list_entry::with_status(entry);
+        }
         let is_full = message.len() + entry.len() > MAX_BYTES && entries > 0;
         if is_full || entries == limit {
             let next = token::write(kind.letter(), last);
