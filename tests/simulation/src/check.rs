@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use bytes::Bytes;
 use cloud::state::policy::Scope;
 use cloud::state::record::Change;
 use prost::Message;
-use proto::csi::{CreateSnapshotRequest, Id};
+use proto::csi::{CreateSnapshotRequest, CreateVolumeRequest, Id, Topology, TopologyRequirement};
 use tokio::time::Instant;
 use tonic::Code;
 
@@ -22,7 +23,7 @@ use super::pinned;
 use super::record::{Called, Ending, is_open};
 use super::runs::{Run, runs};
 use super::two_nodes;
-use drivers::testdriver::Outcome;
+use drivers::testdriver::{Outcome, TOPOLOGY_KEY};
 
 /// How long a request may be on its way to a driver when no lane stands still.
 const TRANSIT: Duration = Duration::from_millis(300);
@@ -100,6 +101,21 @@ fn answered_in_time(number: usize, called: &Called, world: &World, wrong: &mut V
     }
 }
 
+/// True if a driver was asked for a caller's volume in the topology of its own node alone.
+fn is_narrowed(run: &Run, called: &Called) -> bool {
+    let read = |message: &Bytes| CreateVolumeRequest::decode(message.clone()).ok();
+    let (Some(mut got), Some(mut asked)) = (read(&run.received.message), read(&called.message))
+    else {
+        return false;
+    };
+    let own = Topology { segments: [(TOPOLOGY_KEY.to_owned(), name(run.node).to_owned())].into() };
+    let narrowed = TopologyRequirement { requisite: vec![own.clone()], preferred: vec![own] };
+    called.method == "CreateVolume"
+        && asked.accessibility_requirements.take().is_some()
+        && got.accessibility_requirements.take() == Some(narrowed)
+        && got == asked
+}
+
 /// An OK or a final code is the driver's own answer to this request while its caller waited.
 /// Nothing of the same key was open then.
 fn true_to_the_driver(
@@ -119,8 +135,8 @@ fn true_to_the_driver(
         || format!("#{number} {} {} was answered {code:?} ({text})", called.method, called.key);
     let same = |run: &&Run| {
         let message = &run.received.message;
-        run.received.method() == called.method
-            && (*message == called.message || *message == called.bare)
+        let is_as_it_came = *message == called.message || *message == called.bare;
+        run.received.method() == called.method && (is_as_it_came || is_narrowed(run, called))
     };
     // CreateVolume for one name may differ in its topology, so the name counts, not the bytes.
     let numbers = |run: &Run| run.number.and_then(|number| world.record.all().get(number).cloned());
