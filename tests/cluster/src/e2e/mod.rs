@@ -140,6 +140,7 @@ pub const ROWS: &[Row] = &[
     Row::alone("found-by-registration", |scene| found::by_registration(scene).boxed()),
     Row::alone("edge-cut", |scene| edges::cut_off(scene).boxed()),
     Row::alone("driver-dead", |scene| dead_drivers::creates_go_elsewhere(scene).boxed()),
+    Row::long("driver-updated", "2 min", |scene| dead_drivers::updated(scene).boxed()),
     Row::alone("shared-storage", |scene| shared::storage(scene).boxed()),
     Row::alone("shared-link-lost", |scene| shared::link_lost(scene).boxed()),
     Row::alone("elected-driver-dead", |scene| shared::driver_dead(scene).boxed()),
