@@ -211,7 +211,7 @@ mod tests {
         let event = String::from_utf8(missed[1].to_vec()).unwrap();
         assert!(event.starts_with(&format!("id: e-{last}\ndata: {{")), "{event}");
         assert!(event.contains("\"reload\":true") && event.ends_with("}\n\n"), "{event}");
-        // The browser names no event, or one that another csi-page sent, or one that is kept no more.
+        // It names an event that is kept no more, one that another csi-page sent, or none.
         for anew in [after(1), after(last + 1), feed.after(None, "e")] {
             assert_eq!(anew.len(), 1);
             assert!(String::from_utf8_lossy(&anew[0]).contains("\"about\":[\"*\"]"), "{anew:?}");

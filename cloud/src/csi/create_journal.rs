@@ -74,12 +74,12 @@ pub struct Attempt {
 pub struct CreateJournal {
     driver: DriverName,
     store: Store,
-    running: Mutex<HashMap<Id, Running>>,
+    running: Mutex<HashMap<Id, CallsOfName>>,
 }
 
 /// The running calls of a name.
 #[derive(Default)]
-struct Running {
+struct CallsOfName {
     calls: usize,
     /// The latest attempt of those that were refused while others ran.
     refused: Option<Counted>,
@@ -106,7 +106,7 @@ impl CreateJournal {
         PendingCreate { journal: self, name }
     }
 
-    fn running(&self) -> MutexGuard<'_, HashMap<Id, Running>> {
+    fn running(&self) -> MutexGuard<'_, HashMap<Id, CallsOfName>> {
         self.running.lock()
     }
 }

@@ -1,9 +1,10 @@
 //! Asks a driver for its own node's topology, whatever topology is requested.
 //!
 //! Of several requested nodes, a driver may take the first for the place of the volume, and be at
-//! another one itself. And the scheduler does not know sources. With WaitForFirstConsumer it may choose a node that the
-//! driver must refuse, and choose the same node again for ever. So the driver is asked for its own
-//! node. Its answer tells where the volume is; the claim and the pod follow.
+//! another one itself. And the scheduler does not know sources. With WaitForFirstConsumer it may
+//! choose a node that the driver must refuse, and choose the same node again for ever. So the
+//! driver is asked for its own node. Its answer tells where the volume is; the claim and the pod
+//! follow.
 
 use bytes::Bytes;
 use prost::Message;

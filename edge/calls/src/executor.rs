@@ -326,7 +326,7 @@ impl Executor {
         Some(Answer::of(frame::frame(&message)))
     }
 
-    /// What the same driver said before to NodeGetInfo, if this answer is none and may be one later.
+    /// What the same driver said to NodeGetInfo before, if this is a failure that may pass.
     fn earlier(&self, method: Method, calls: &DriverCalls, answer: &Answer) -> Option<Answer> {
         if method.local() != Some(Local::NodeInfo) {
             return None;

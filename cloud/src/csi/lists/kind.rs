@@ -130,8 +130,11 @@ impl ListKind {
     /// True if each entry of the front's list has a status. CSI: it must have one if the plugin has
     /// LIST_VOLUMES_PUBLISHED_NODES, also for a volume that no node has listed yet.
     pub(super) fn has_status(self, driver: &DriverState) -> bool {
-        let said = || driver.info().answer(CONTROLLER, false).ok().flatten();
-        self == Self::Volumes && has(said().as_ref(), rpc::Type::ListVolumesPublishedNodes)
+        if self != Self::Volumes {
+            return false;
+        }
+        let said = driver.info().answer(CONTROLLER, false).ok().flatten();
+        has(said.as_ref(), rpc::Type::ListVolumesPublishedNodes)
     }
 
     /// Reads an entry, which has the same layout as the answer of a create. None without an id.

@@ -1,5 +1,5 @@
-//! What a driver says of itself at one of its sockets: each answer is known, not served there, or not
-//! known yet. It uses `questions`.
+//! What a driver says of itself at one of its sockets: each answer is known, not served there, or
+//! not known yet. It uses `questions`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -61,12 +61,12 @@ impl Serves {
 pub(crate) struct Introduction {
     /// Its answers. What it does not implement, or does not serve at this socket, is left out.
     pub(crate) answers: Answers,
-    missing: Vec<Missing>,
+    missing: Vec<OpenQuestion>,
 }
 
 /// An RPC to which this process has given no answer yet.
 #[derive(Clone)]
-struct Missing {
+struct OpenQuestion {
     method: Method,
     local: Local,
     why: String,
@@ -83,7 +83,7 @@ impl Introduction {
         let missing = Method::ALL.iter().filter_map(|method| {
             let local = method.local().filter(|local| serves.answers(*local))?;
             let why = "it was not asked yet".to_owned();
-            Some(Missing { method: *method, local, why, is_passing: false })
+            Some(OpenQuestion { method: *method, local, why, is_passing: false })
         });
         let missing = missing.filter(|missing| !answers.contains_key(missing.method.name()));
         Self { missing: missing.collect(), answers }
@@ -92,7 +92,7 @@ impl Introduction {
     /// Asks the driver for what is missing. Each answer may take as long as a kubelet would wait.
     pub(super) async fn completed(mut self, upstream: &Upstream) -> Self {
         // What the plugin has decides what else it is asked for.
-        let of_plugin = |of: &Missing| of.local == Local::Capabilities(Capabilities::Plugin);
+        let of_plugin = |of: &OpenQuestion| of.local == Local::Capabilities(Capabilities::Plugin);
         let (plugin, rest): (Vec<_>, Vec<_>) = self.missing.drain(..).partition(of_plugin);
         for of in plugin {
             let said = said(upstream, of.method).await;
@@ -109,13 +109,13 @@ impl Introduction {
         self
     }
 
-    fn take(&mut self, of: Missing, said: Result<Option<Bytes>, Unsaid>) {
+    fn take(&mut self, of: OpenQuestion, said: Result<Option<Bytes>, Unsaid>) {
         let name = of.method.name();
         match said {
             Ok(Some(answer)) => drop(self.answers.insert(name.into(), Protobuf(answer))),
             Ok(None) => drop(self.answers.remove(name)),
             Err(Unsaid { why, is_passing }) => {
-                self.missing.push(Missing { why, is_passing, ..of });
+                self.missing.push(OpenQuestion { why, is_passing, ..of });
             }
         }
     }

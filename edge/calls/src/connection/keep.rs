@@ -33,7 +33,7 @@ const LONGEST_PROBE: Duration = Duration::from_secs(30);
 const PROBE_EVERY: Duration = Duration::from_secs(10);
 
 /// A connection that calls may use, and what has happened on it.
-struct Watch {
+struct WatchStart {
     transport: Arc<DriverTransport>,
     prober: Prober,
     /// What the driver has said of itself on it.
@@ -79,7 +79,7 @@ impl Connection {
 
     /// Watches a connection, and those that replace it at its path, until no new call may use the
     /// last of them.
-    async fn watch_all(&self, mut watch: Watch, tasks: &Tasks) {
+    async fn watch_all(&self, mut watch: WatchStart, tasks: &Tasks) {
         let mut transport = watch.transport.clone();
         while let Watched::Replaced(newer) = self.watch(watch, tasks).await {
             let DriverSocket { driver, socket, .. } = &*self.at();
@@ -88,7 +88,7 @@ impl Connection {
             transport.drain();
             self.drain_further();
             let said = Introduction::begun(self.serves, newer.info());
-            watch = Watch { transport: newer.clone(), prober: Prober::default(), said };
+            watch = WatchStart { transport: newer.clone(), prober: Prober::default(), said };
             transport = newer;
         }
         self.drain_further();
@@ -120,7 +120,7 @@ impl Connection {
     }
 
     /// Connects to the driver, which says its name before any call goes to it.
-    async fn connect(&self, tasks: &Tasks) -> Result<Watch, NotUsable> {
+    async fn connect(&self, tasks: &Tasks) -> Result<WatchStart, NotUsable> {
         let at = self.at();
         let transport = DriverTransport::dial(&self.connect, &at.socket, tasks).await?;
         tokio::select! {
@@ -151,7 +151,7 @@ impl Connection {
         if let Some(probed) = probed {
             self.note_first(&mut prober, &probed);
         }
-        Ok(Watch { transport, prober, said })
+        Ok(WatchStart { transport, prober, said })
     }
 
     /// Has the driver say what is missing of its introduction. Where it cannot say its NodeGetInfo
@@ -203,8 +203,8 @@ impl Connection {
 
     /// Has the driver introduce itself, and watches its health, until no new call may use the
     /// connection or another process serves its path.
-    async fn watch(&self, watch: Watch, tasks: &Tasks) -> Watched {
-        let Watch { transport, mut prober, said } = watch;
+    async fn watch(&self, watch: WatchStart, tasks: &Tasks) -> Watched {
+        let WatchStart { transport, mut prober, said } = watch;
         let socket = self.at().socket.clone();
         let introducing = self.introduce(&transport, said);
         let probing = self.probe_always(&mut prober, tasks);
@@ -279,7 +279,8 @@ impl Connection {
         }
     }
 
-    /// Asks whether the driver is ready. A late answer counts as a failure, and is still waited for.
+    /// Asks whether the driver is ready. A late answer counts as a failure, and is waited for all
+    /// the same.
     async fn probe(&self, prober: &mut Prober, tasks: &Tasks) -> Result<bool, String> {
         let at = self.at();
         let mut probing = std::pin::pin!(prober.probe(&self.connect, &at.socket, tasks));

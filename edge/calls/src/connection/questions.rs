@@ -8,7 +8,6 @@ use http::uri::{Authority, PathAndQuery};
 use prost::Message;
 use proto::csi;
 use proto::csi::frame;
-use proto::csi::frame::FrameError;
 use proto::csi::{Local, Method};
 use proto::host::chain;
 use proto::http2::forward;
@@ -53,8 +52,8 @@ pub(crate) async fn check_name(sender: &Upstream, driver: &DriverName) -> Result
         let (code, message) = (status.code(), status.message());
         return Err(format!("it does not say its name: {code:?} {message:?}").into());
     }
-    let unreadable = |error: FrameError| format!("it does not say its name: {error}");
-    let info = frame::message(answer.ok().unwrap_or(&Bytes::new())).map_err(unreadable)?;
+    let info = frame::message(answer.ok().unwrap_or(&Bytes::new()))
+        .map_err(|error| format!("it does not say its name: {error}"))?;
     let says = csi::GetPluginInfoResponse::decode(info.clone())?.name;
     if says == driver.as_str() {
         return Ok(info);

@@ -249,7 +249,7 @@ impl Host {
     }
 
     /// The id of this machine, which no disk takes to another one: from its DMI tables or its
-    /// device tree. None if it has neither, or the kernel does not tell.
+    /// device tree. None without both, or where the kernel does not tell.
     pub fn machine(&self) -> Option<String> {
         let known = ["class/dmi/id/product_uuid", "firmware/devicetree/base/serial-number"];
         let read = |path| std::fs::read_to_string(self.sys.join(path)).ok();
