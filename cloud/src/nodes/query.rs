@@ -65,6 +65,18 @@ impl QueryError {
         matches!(self, Self::Call(Error::Unconfirmed { .. } | Error::Disputed { .. }))
     }
 
+    /// True if several nodes say that they have the same id.
+    pub fn is_disputed(&self) -> bool {
+        matches!(self, Self::Call(Error::Disputed { .. }))
+    }
+
+    /// True if the driver may have failed because its answer is too large. csi-edge says
+    /// UNAVAILABLE of such an answer, and a gRPC server RESOURCE_EXHAUSTED or OUT_OF_RANGE.
+    pub fn may_be_of_size(&self) -> bool {
+        let sizes = [Code::Unavailable, Code::ResourceExhausted, Code::OutOfRange];
+        matches!(self, Self::Driver { status, .. } if sizes.contains(&status.code()))
+    }
+
     /// The code for a caller.
     pub fn code(&self) -> Code {
         match self {

@@ -24,6 +24,7 @@ type habits struct {
 	topology         bool
 	validates        bool
 	list             uint
+	page             uint
 	stale            uint
 }
 
@@ -36,6 +37,7 @@ func (h *habits) flags() {
 	flag.BoolVar(&h.topology, "topology", false, "a segment of the node; a volume is where the caller prefers it first")
 	flag.BoolVar(&h.validates, "validates", false, "ValidateVolumeCapabilities confirms each id; it is absent otherwise")
 	flag.UintVar(&h.list, "list", 0, "so many volumes are listed, in pages if the caller asks for pages; 0 is no list")
+	flag.UintVar(&h.page, "page", 0, "the most entries of an answer to ListVolumes, whatever is asked")
 	flag.UintVar(&h.stale, "stale-tokens", 0, "so many times a token of ListVolumes is ABORTED")
 }
 
@@ -85,7 +87,7 @@ func (d *driver) ValidateVolumeCapabilities(
 	return &csi.ValidateVolumeCapabilitiesResponse{Confirmed: confirmed}, nil
 }
 
-// ListVolumes lists `listed-0` and so on. It returns all of them unless the caller wants less.
+// ListVolumes lists `listed-0` and so on. It returns all of them unless the caller or a flag wants less.
 func (d *driver) ListVolumes(_ context.Context, r *csi.ListVolumesRequest) (*csi.ListVolumesResponse, error) {
 	if d.list == 0 {
 		return nil, status.Error(codes.Unimplemented, "it is not implemented")
@@ -99,7 +101,11 @@ func (d *driver) ListVolumes(_ context.Context, r *csi.ListVolumesRequest) (*csi
 	}
 	end := uint64(d.list)
 	answer := &csi.ListVolumesResponse{}
-	if most := uint64(r.GetMaxEntries()); most > 0 && first+most < end {
+	most := uint64(r.GetMaxEntries())
+	if page := uint64(d.page); page > 0 && (most == 0 || page < most) {
+		most = page
+	}
+	if most > 0 && first+most < end {
 		end = first + most
 		answer.NextToken = strconv.FormatUint(end, 10)
 	}

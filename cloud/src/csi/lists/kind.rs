@@ -23,8 +23,6 @@ use crate::state::record::NodeDriver;
 pub(super) const ENTRIES: u32 = 1;
 /// The field number of the next page's token in both answers.
 pub(super) const NEXT_TOKEN: u32 = 2;
-/// The entries of one request to a node. An answer has at most 4 MiB, so an entry may have 8 KiB.
-const MAX_ENTRIES: i32 = 500;
 const CONTROLLER: Local = Local::Capabilities(Capabilities::Controller);
 /// The bytes of a page that are recorded at a time, or one larger entry. Others that wait for the
 /// store, or for a thread, get their turn in between.
@@ -171,7 +169,7 @@ impl ListKind {
         entry.into()
     }
 
-    /// Asks a node for a page.
+    /// Asks a node for a page of at most so many entries; with zero the driver decides.
     ///
     /// # Errors
     /// See [`NodeQueries::ask`].
@@ -180,19 +178,19 @@ impl ListKind {
         queries: &NodeQueries,
         node: &NodeName,
         secrets: &Secrets,
-        token: String,
+        (max_entries, token): (i32, &str),
         deadline: Instant,
     ) -> Result<Page, QueryError> {
+        let starting_token = token.to_owned();
         let answer = match self {
             Self::Volumes => {
-                let request =
-                    csi::ListVolumesRequest { max_entries: MAX_ENTRIES, starting_token: token };
+                let request = csi::ListVolumesRequest { max_entries, starting_token };
                 queries.ask(node, self.method(), &request, deadline).await?
             }
             Self::Snapshots => {
                 let request = csi::ListSnapshotsRequest {
-                    max_entries: MAX_ENTRIES,
-                    starting_token: token,
+                    max_entries,
+                    starting_token,
                     secrets: secrets.clone().into_iter().collect(),
                     ..Default::default()
                 };

@@ -122,6 +122,8 @@ impl Lists {
                 Some(Err(error)) if error.code() == Code::Unimplemented => unimplemented.push(node),
                 // It has been asked and set apart: no node alone decides for all.
                 Some(Err(error)) if error.is_over_quota() => {}
+                // All but the disputed entry is recorded. Nobody waits for an operator.
+                Some(Err(error)) if error.is_disputed() => {}
                 Some(Err(error)) if error.is_held() => {
                     why_held.get_or_insert_with(|| chain(&*error));
                     held.push(node);

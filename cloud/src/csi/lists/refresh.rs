@@ -16,7 +16,7 @@ use tracing::{debug, warn};
 use super::backoff::Backoffs;
 use super::faults::no_use;
 use super::first_lists::{FirstLists, Held};
-use super::kind::{ListKind, Secrets};
+use super::kind::{ListKind, Page, Secrets};
 use super::progress::{Endless, Progress};
 use super::unlisted::Unlisted;
 use super::whole::{HeldBack, ListEnd, ListPage, Recorded, WholeList, missing};
@@ -31,6 +31,9 @@ use crate::state::store::backend::StoreError;
 use crate::state::store::writer::Store;
 use crate::state::txn::Txn;
 
+/// The entries of a page, if a list is too large for one answer. An answer has at most 4 MiB, so an
+/// entry may have 8 KiB.
+const PAGE_ENTRIES: i32 = 500;
 /// The most pages of a node's list.
 const MAX_PAGES: usize = 2000;
 /// The time limit for a node's complete list.
@@ -391,6 +394,9 @@ impl Refresher {
 
     /// Reads all pages and records each before it asks for the next. So no more than a page of a
     /// list is in memory. Returns the number of pages with the end.
+    ///
+    /// Nobody may ever have used the driver's pages, because sidecars ask for all entries at once.
+    /// So pages are asked for only if that fails.
     async fn read_pages(&self, query: &ListQuery) -> Result<(usize, ListEnd), QueryError> {
         let ListQuery { node, kind, secrets } = query;
         let since = self.changes();
@@ -400,8 +406,24 @@ impl Refresher {
             ListEnd { kind: *kind, since, ids: HashSet::new(), is_complete: true, held: None };
         let mut token = String::new();
         let mut progress = Progress::default();
+        let mut most = 0;
         for pages in 1..=MAX_PAGES {
-            let page = kind.page(&self.queries, node, secrets, token.clone(), deadline).await?;
+            let ask = |most| kind.page(&self.queries, node, secrets, (most, &token), deadline);
+            let page = match ask(most).await {
+                Err(error) if pages == 1 && error.may_be_of_size() => {
+                    most = PAGE_ENTRIES;
+                    ask(most).await?
+                }
+                asked => asked?,
+            };
+            if page.next.is_empty() && is_full(&page, most) {
+                // A driver without pages may cut its list off there.
+                let more = ask(most + 1).await?;
+                if !more.next.is_empty() || is_full(&more, most + 1) {
+                    let why = "with a full page and no token for the next one";
+                    return Err(self.bad_answer(node, *kind, why).into());
+                }
+            }
             self.backoffs.count(node, *kind, page.bytes);
             progress.note(*kind, &page, quotas).map_err(|endless| match endless {
                 Endless::Over(over) => self.over_quota(node, over),
@@ -452,6 +474,11 @@ impl Refresher {
             why,
         }
     }
+}
+
+/// True if a page has as many entries as it was asked for.
+fn is_full(page: &Page, most: i32) -> bool {
+    most > 0 && i32::try_from(page.entries.len()).is_ok_and(|entries| entries >= most)
 }
 
 #[cfg(test)]

@@ -168,7 +168,9 @@ impl World {
         self.created.remove(&id);
         let volume = Id::Volume(id.clone());
         if self.homes().contains(&id) {
-            ingest::deleted(&self.store, &driver(), &volume).await.unwrap();
+            ingest::deleted(&self.store, &driver(), &volume, ingest::Deleted::Everywhere)
+                .await
+                .unwrap();
             self.deleted.insert(id);
         }
     }

@@ -67,8 +67,14 @@ pub(super) const HABITS: &[Scenario] = &[
         })
     },
     Scenario {
-        flags: &["--list=700", "--stale-tokens=1"],
-        ..Scenario::new("a list of 700, once ABORTED at a token", Bound::More(2.0), |scene| {
+        flags: &["--list=700", "--page=300", "--stale-tokens=1"],
+        ..Scenario::new("a list of 700 in pages, once ABORTED", Bound::More(2.0), |scene| {
+            list(scene).boxed_local()
+        })
+    },
+    Scenario {
+        flags: &["--list=700", "--stale-tokens=1000000"],
+        ..Scenario::new("a list of 700 whose tokens are never valid", Bound::More(2.0), |scene| {
             list(scene).boxed_local()
         })
     },
@@ -192,15 +198,24 @@ async fn static_volume(scene: &Scene) -> anyhow::Result<f64> {
     Ok(begun.elapsed().as_secs_f64())
 }
 
-/// The seconds until a caller has a whole list. It takes all entries at once, as sidecars do.
+/// The seconds until a caller has a whole list. It asks for all entries at once, as sidecars do.
 async fn list(scene: &Scene) -> anyhow::Result<f64> {
     let begun = Instant::now();
     repeated(LISTED, async || {
-        let request = within(LISTED, csi::ListVolumesRequest::default());
-        let list = scene.controller().await?.list_volumes(request).await?.into_inner();
-        let listed = list.entries.iter().flat_map(|entry| &entry.volume);
-        let count = listed.filter(|volume| volume.volume_id.starts_with("listed-")).count();
-        ensure!(count == 700 && list.next_token.is_empty(), "{count} are listed");
+        let mut count = 0;
+        let mut starting_token = String::new();
+        loop {
+            let request = csi::ListVolumesRequest { max_entries: 0, starting_token };
+            let request = within(LISTED, request);
+            let list = scene.controller().await?.list_volumes(request).await?.into_inner();
+            let listed = list.entries.iter().flat_map(|entry| &entry.volume);
+            count += listed.filter(|volume| volume.volume_id.starts_with("listed-")).count();
+            if list.next_token.is_empty() {
+                break;
+            }
+            starting_token = list.next_token;
+        }
+        ensure!(count == 700, "{count} are listed");
         Ok(())
     })
     .await?;
