@@ -26,7 +26,7 @@ use tokio::sync::watch;
 
 pub(crate) use crate::connection::headers;
 use crate::connection::{Answers, Connection, Serves};
-use crate::error::{DriverSocket, Error};
+use crate::error::DriverSocket;
 use crate::introductions::Introductions;
 
 /// The sockets of a driver.
@@ -153,11 +153,6 @@ impl Driver {
     /// Node, driver and socket of a call of this path, as errors name them.
     pub(crate) fn socket_of(&self, path: &str) -> Arc<DriverSocket> {
         self.connection(path).at()
-    }
-
-    /// The error of a call that the driver broke off.
-    pub(crate) fn broke(&self, path: &str, source: &'static str) -> Error {
-        self.connection(path).broke(source.into())
     }
 
     /// The driver's introduction and health. While some answers are not known, or one of the

@@ -63,11 +63,12 @@ impl TopologyRewrite<'_> {
             let shown = topology::out_of_answer(method.rewrite(), &message()?);
             return Ok(answer.with(frame::frame(&shown.map_err(|_| bad(()))?)));
         }
-        let gone = || {
-            let why = "it was gone before it said whether it has topology of its own";
-            driver.broke(method.path(), why)
+        let unsaid = || Error::BadAnswer {
+            at: driver.socket_of(method.path()),
+            method: method.name(),
+            why: "before it said whether it has topology of its own",
         };
-        if self.has_own_topology().ok_or_else(gone)? || self.scope()? == Scope::Shared {
+        if self.has_own_topology().ok_or_else(unsaid)? || self.scope()? == Scope::Shared {
             return Ok(answer);
         }
         let shown =

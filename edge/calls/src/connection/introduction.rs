@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::future::join_all;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use prost::Message;
 use proto::control::hello::Protobuf;
 use proto::csi;
@@ -20,6 +21,8 @@ use tonic::Code;
 use super::questions::{BoxError, answers_with, ask};
 use crate::introductions::may_stand_for;
 
+/// What decides which controllers a plugin is asked for.
+const PLUGIN: Local = Local::Capabilities(Capabilities::Plugin);
 /// How long a driver may take for each answer about itself: as long as a kubelet waits.
 pub(super) const ANSWER: Duration = Duration::from_secs(120);
 
@@ -89,33 +92,52 @@ impl Introduction {
         Self { missing: missing.collect(), answers }
     }
 
-    /// Asks the driver for what is missing. Each answer may take as long as a kubelet would wait.
-    pub(super) async fn completed(mut self, upstream: &Upstream) -> Self {
-        // What the plugin has decides what else it is asked for.
-        let of_plugin = |of: &OpenQuestion| of.local == Local::Capabilities(Capabilities::Plugin);
-        let (plugin, rest): (Vec<_>, Vec<_>) = self.missing.drain(..).partition(of_plugin);
-        for of in plugin {
-            let said = said(upstream, of.method).await;
-            self.take(of, said);
+    /// Asks the driver for what is missing, and reports after each answer. Each may take as long as
+    /// a kubelet would wait, and none waits for another one, but that what the plugin has decides
+    /// what else it is asked for.
+    pub(super) async fn complete(
+        &mut self,
+        upstream: &Upstream,
+        mut on_answer: impl FnMut(&mut Self),
+    ) {
+        let ask = |method| async move { (method, said(upstream, method).await) };
+        let (now, mut later): (Vec<_>, Vec<_>) =
+            self.missing.iter().map(|of| of.method).partition(|method| !is_controllers(*method));
+        let mut asked: FuturesUnordered<_> = now.into_iter().map(ask).collect();
+        loop {
+            let is_plugin_known = !self.missing.iter().any(|of| of.local == PLUGIN);
+            if is_plugin_known || asked.is_empty() {
+                for method in later.drain(..) {
+                    match says_that_it_has(&self.answers, method) {
+                        true => asked.push(ask(method)),
+                        false => self.missing.retain(|of| of.method != method),
+                    }
+                }
+            }
+            let Some((method, said)) = asked.next().await else { return };
+            self.take(method, said);
+            on_answer(self);
         }
-        let rest = rest.into_iter().filter(|of| says_that_it_has(&self.answers, of.local));
-        let asked = rest.map(async |of| {
-            let said = said(upstream, of.method).await;
-            (of, said)
-        });
-        for (of, said) in join_all(asked).await {
-            self.take(of, said);
-        }
-        self
     }
 
-    fn take(&mut self, of: OpenQuestion, said: Result<Option<Bytes>, Unsaid>) {
-        let name = of.method.name();
+    fn take(&mut self, method: Method, said: Result<Option<Bytes>, Unsaid>) {
+        let name = method.name();
         match said {
-            Ok(Some(answer)) => drop(self.answers.insert(name.into(), Protobuf(answer))),
-            Ok(None) => drop(self.answers.remove(name)),
+            Ok(answer) => {
+                self.missing.retain(|of| of.method != method);
+                match answer {
+                    Some(answer) => drop(self.answers.insert(name.into(), Protobuf(answer))),
+                    None => drop(self.answers.remove(name)),
+                }
+            }
             Err(Unsaid { why, is_passing }) => {
-                self.missing.push(OpenQuestion { why, is_passing, ..of });
+                if !is_passing {
+                    // What an earlier process said does not stand against this word.
+                    self.answers.remove(name);
+                }
+                if let Some(of) = self.missing.iter_mut().find(|of| of.method == method) {
+                    (of.why, of.is_passing) = (why, is_passing);
+                }
             }
         }
     }
@@ -193,18 +215,27 @@ async fn said(upstream: &Upstream, method: Method) -> Result<Option<Bytes>, Unsa
     }
 }
 
-/// False if a plugin says that it has no service of this kind. Some end at a call of one.
-fn says_that_it_has(answers: &Answers, local: Local) -> bool {
-    let service = match local {
-        Local::Capabilities(Capabilities::Controller) => Type::ControllerService,
-        Local::Capabilities(Capabilities::Group) => Type::GroupControllerService,
+/// True for the capabilities of a controller, for which not each plugin is asked.
+fn is_controllers(method: Method) -> bool {
+    service_of(method).is_some()
+}
+
+/// The service whose capabilities an RPC asks for.
+fn service_of(method: Method) -> Option<Type> {
+    match method.local()? {
+        Local::Capabilities(Capabilities::Controller) => Some(Type::ControllerService),
+        Local::Capabilities(Capabilities::Group) => Some(Type::GroupControllerService),
         Local::Capabilities(Capabilities::Plugin | Capabilities::Node)
         | Local::Info
         | Local::Probe
-        | Local::NodeInfo => return true,
-    };
-    let method = Method::answering(Local::Capabilities(Capabilities::Plugin));
-    let said = answers.get(method.name()).map(|Protobuf(said)| said.clone());
+        | Local::NodeInfo => None,
+    }
+}
+
+/// False if a plugin says that it has no service of this kind. Some end at a call of one.
+fn says_that_it_has(answers: &Answers, method: Method) -> bool {
+    let Some(service) = service_of(method) else { return true };
+    let said = answers.get(Method::answering(PLUGIN).name()).map(|Protobuf(said)| said.clone());
     let said = said.and_then(|said| csi::GetPluginCapabilitiesResponse::decode(said).ok());
     // Who does not say it may have any.
     let Some(said) = said else { return true };

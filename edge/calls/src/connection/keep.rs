@@ -134,13 +134,13 @@ impl Connection {
         let mut prober = Prober::default();
         let mut said = Introduction::begun(self.serves, transport.info());
         let mut probed = None;
-        if self.known_of(&transport).is_none() {
+        let is_unknown = self.known_of(&transport).is_none();
+        if is_unknown {
             // Most drivers introduce themselves and answer Probe at once. Nobody sees them without,
             // so csi-cloud is told all of it together.
-            let asking = timeout(QUICKLY, self.introduced(said.clone(), &transport));
+            let asking = timeout(QUICKLY, self.complete(&mut said, &transport, |_| {}));
             let probing = timeout(QUICKLY, self.probe(&mut prober, tasks));
-            let (asked, outcome) = tokio::join!(asking, probing);
-            said = asked.unwrap_or(said);
+            let (_, outcome) = tokio::join!(asking, probing);
             probed = outcome.ok();
         }
         // Calls need not wait for the rest.
@@ -148,22 +148,34 @@ impl Connection {
             return Err(NotUsable::unfit("it was announced at another socket meanwhile"));
         }
         info!(driver = %at.driver, socket = at.socket, "driver connected");
+        if is_unknown {
+            // It is not up before it has introduced itself, whatever Probe says.
+            self.note(|health, now| health.introduced(now, said.why_unknown()));
+            self.changes.send_modify(|changes| *changes += 1);
+        }
         if let Some(probed) = probed {
             self.note_first(&mut prober, &probed);
         }
         Ok(WatchStart { transport, prober, said })
     }
 
-    /// Has the driver say what is missing of its introduction. Where it cannot say its NodeGetInfo
-    /// now, what the same driver said at this node before stands for it: volumes that are here need
-    /// neither an API server nor whatever else the driver asks.
-    async fn introduced(&self, said: Introduction, transport: &DriverTransport) -> Introduction {
-        let mut said = said.completed(transport.upstream()).await;
+    /// Has the driver say what is missing of its introduction, and reports after each answer. Where
+    /// it cannot say its NodeGetInfo now, what the same driver said at this node before stands for
+    /// it: volumes that are here need neither an API server nor whatever else the driver asks.
+    async fn complete(
+        &self,
+        said: &mut Introduction,
+        transport: &DriverTransport,
+        mut on_answer: impl FnMut(&Introduction),
+    ) {
         let DriverSocket { driver, socket, .. } = &*self.at();
-        if said.stand_in(|| self.introductions.node_info(driver, transport.info()?)) {
-            info!(%driver, socket, "it does not answer NodeGetInfo; what it said before stands");
-        }
-        said
+        let stand_in = |said: &mut Introduction| {
+            if said.stand_in(|| self.introductions.node_info(driver, transport.info()?)) {
+                info!(%driver, socket, "it does not answer NodeGetInfo; its earlier answer stands");
+            }
+            on_answer(said);
+        };
+        said.complete(transport.upstream(), stand_in).await;
     }
 
     /// Waits for the driver's name as long as a kubelet would. It counts as away meanwhile.
@@ -304,13 +316,16 @@ impl Connection {
     async fn introduce(&self, transport: &Arc<DriverTransport>, mut said: Introduction) {
         let mut delays = Backoff::new(FIRST_DELAY, LONGEST_DELAY);
         while !said.is_complete() {
-            let before = said.answers.clone();
-            said = self.introduced(said, transport).await;
-            self.publish(&self.at(), transport, &said);
-            self.note(|health, now| health.introduced(now, said.why_unknown()));
-            if said.answers != before {
-                self.changes.send_modify(|changes| *changes += 1);
-            }
+            let mut before = said.answers.clone();
+            let report = |said: &Introduction| {
+                self.publish(&self.at(), transport, said);
+                self.note(|health, now| health.introduced(now, said.why_unknown()));
+                if said.answers != before {
+                    before.clone_from(&said.answers);
+                    self.changes.send_modify(|changes| *changes += 1);
+                }
+            };
+            self.complete(&mut said, transport, report).await;
             if !said.is_complete() {
                 sleep(delays.delay()).await;
             }

@@ -21,6 +21,7 @@ use tonic::{Code, Status};
 mod parts;
 
 use super::*;
+use crate::error::Error;
 use crate::fence::Fence;
 use crate::validity::{Replaced, Validity};
 

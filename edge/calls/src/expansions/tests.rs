@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use http::Request;
 use proto::host::tasks::Tasks;
@@ -338,12 +339,20 @@ async fn a_kubelet_that_expands_waits_for_the_run_and_settles_what_is_owed() {
         ..Default::default()
     };
     let expanding = node.expand();
-    let joining = node.kubelet(Method::NodeExpandVolume, own.clone());
-    let opening = async {
-        // Both are under way when the driver begins to answer.
+    let is_begun = async || {
         while node.fake.expanded().is_empty() {
             tokio::task::yield_now().await;
         }
+    };
+    let joining = async {
+        // If the kubelet were first, ours would stay owed.
+        is_begun().await;
+        node.kubelet(Method::NodeExpandVolume, own.clone()).await
+    };
+    let opening = async {
+        is_begun().await;
+        // Both are under way when the driver begins to answer.
+        tokio::time::sleep(Duration::from_millis(50)).await;
         assert_eq!(node.fake.expanded().len(), 1);
         node.fake.room.add_permits(2);
     };
