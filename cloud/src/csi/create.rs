@@ -72,7 +72,7 @@ impl Creates<'_> {
         }
         let answer = sent.answer?;
         if let Some(status) = answer.failure() {
-            create.refused(status.code(), attempt).await?;
+            create.refused(&status, attempt).await?;
             return Ok(answer.response());
         }
         // 3. Read: an answer of OK names everything that was created.

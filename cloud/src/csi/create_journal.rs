@@ -11,7 +11,7 @@ use proto::csi::{Id, Made, Segments};
 use proto::host::chain;
 use proto::http2::call_id::CallId;
 use proto::names::{DriverName, NodeName};
-use tonic::Code;
+use tonic::Status;
 use tracing::field::display;
 use tracing::{info, warn};
 
@@ -66,8 +66,23 @@ pub struct Attempt {
     since: u64,
     /// The attempts of its intent, with this one; none if it is not counted.
     attempts: Option<u32>,
+    /// True if another node may carry out an earlier attempt yet.
+    is_elsewhere: bool,
     /// The topology to ask the driver for instead of the requested one.
     pub narrowed: Option<Box<Segments>>,
+}
+
+impl Attempt {
+    /// The next attempt of a create whose outcome is unknown.
+    fn of(intent: &Intent, is_shared: bool) -> Self {
+        Self {
+            node: intent.node.clone(),
+            since: intent.since,
+            attempts: intent.attempts,
+            is_elsewhere: is_shared && intent.attempts.is_none(),
+            narrowed: intent.narrowed.clone(),
+        }
+    }
 }
 
 /// The journal of one driver's creates.
@@ -186,7 +201,8 @@ impl PendingCreate<'_> {
                 // Its outcome is known, so it is not counted any more.
                 Some(Intent { made: Some(_), since, .. }) => {
                     let narrowed = narrowed(&node);
-                    return Ok(Attempt { node, since, attempts: None, narrowed });
+                    let is_elsewhere = false;
+                    return Ok(Attempt { node, since, attempts: None, is_elsewhere, narrowed });
                 }
                 Some(before) => Intent {
                     node: node.clone(),
@@ -206,9 +222,7 @@ impl PendingCreate<'_> {
                     narrowed: narrowed(&node),
                 },
             };
-            let narrowed = intent.narrowed.clone();
-            let attempt =
-                Attempt { node, since: intent.since, attempts: intent.attempts, narrowed };
+            let attempt = Attempt::of(&intent, is_shared);
             txn.set_intent(&driver, &name, Some(intent));
             Ok::<_, NotSent>(attempt)
         });
@@ -244,6 +258,7 @@ impl PendingCreate<'_> {
         }
         let driver = self.journal.driver.clone();
         let name = self.name.clone();
+        let refused = self.refused_before();
         let freed = self.journal.store.write(move |txn| {
             let Some(intent) = txn.intent(&driver, &name).cloned() else { return };
             // The name may have been deleted and sent again meanwhile.
@@ -255,6 +270,10 @@ impl PendingCreate<'_> {
             let left = intent.attempts.and_then(|attempts| attempts.checked_sub(1));
             match left {
                 Some(0) => txn.set_intent(&driver, &name, None),
+                // All that are left were refused.
+                Some(left) if Some((intent.since, left)) == refused => {
+                    txn.set_intent(&driver, &name, None);
+                }
                 Some(_) => {
                     txn.set_intent(&driver, &name, Some(Intent { attempts: left, ..intent }));
                 }
@@ -323,22 +342,42 @@ impl PendingCreate<'_> {
     }
 
     /// Handles a driver's refusal. If nothing was created, the intent is removed and the next
-    /// attempt may go to another node. Not if an attempt of unknown outcome was at another node:
-    /// the one that refuses says nothing of that.
+    /// attempt may go to another node.
     ///
     /// # Errors
-    /// The intent stays because its removal is not durable. The refusal must not be given: after a
-    /// final code nobody may send the name again, and the intent would stay for good.
-    pub async fn refused(&self, code: Code, attempt: Attempt) -> Result<(), Error> {
-        let counted = attempt.attempts.filter(|_| is_nothing_done(code));
-        let Some(counted) = counted.map(|number| (attempt.since, number)) else { return Ok(()) };
-        match self.last_refused(counted) {
-            Some(last) => {
-                let freed = self.free(last).await;
-                freed.map_err(|source| Error::NotDurable { source: source.into() })
-            }
-            None => Ok(()),
+    /// The intent stays, so the refusal must not be given: after a final code nobody may send the
+    /// name again. An attempt of unknown outcome was at another node, of which the one that refuses
+    /// says nothing; another attempt has begun; or the removal is not durable.
+    pub async fn refused(&self, status: &Status, attempt: Attempt) -> Result<(), Error> {
+        if !is_nothing_done(status.code()) {
+            return Ok(());
         }
+        if attempt.is_elsewhere {
+            return Err(self.stays(format!(
+                "node {} refused it ({:?}: {}), and another node may carry out an earlier attempt \
+                 yet; if it did not, `csi-cloud intent resolve` ends that one",
+                attempt.node,
+                status.code(),
+                status.message()
+            )));
+        }
+        let Some(number) = attempt.attempts else { return Ok(()) };
+        let Some(last) = self.last_refused((attempt.since, number)) else { return Ok(()) };
+        let freed = self.free(last).await;
+        if !freed.map_err(|source| Error::NotDurable { source: source.into() })? {
+            return Err(self.stays("it was refused beside other attempts; send it again".into()));
+        }
+        // The next intent of the name may be of the same millisecond.
+        if let Some(of) = self.journal.running().get_mut(self.name) {
+            of.refused = None;
+        }
+        Ok(())
+    }
+
+    fn stays(&self, why: String) -> Error {
+        let name = self.name.text();
+        let why = format!("the outcome of {name:?} is not known: {why}");
+        Error::NoRoute { driver: self.journal.driver.clone(), why }
     }
 
     /// Notes a refusal. Returns the latest one if no other call of the name runs: calls that ran
@@ -350,16 +389,26 @@ impl PendingCreate<'_> {
         of.refused.filter(|_| of.calls == 1)
     }
 
-    /// Removes the intent of an attempt, unless another attempt has begun meanwhile.
-    async fn free(&self, (since, number): Counted) -> Result<(), StoreError> {
+    /// The latest refusal, if no other call of the name runs.
+    fn refused_before(&self) -> Option<Counted> {
+        let running = self.journal.running();
+        running.get(self.name).filter(|of| of.calls == 1)?.refused
+    }
+
+    /// Removes the intent of an attempt, unless another attempt has begun meanwhile. Returns
+    /// whether it is gone.
+    async fn free(&self, (since, number): Counted) -> Result<bool, StoreError> {
         let driver = self.journal.driver.clone();
         let name = self.name.clone();
         let write = self.journal.store.write(move |txn| {
-            let is_last = |intent: &Intent| {
-                intent.made.is_none() && (intent.since, intent.attempts) == (since, Some(number))
-            };
-            if txn.intent(&driver, &name).is_some_and(is_last) {
-                txn.set_intent(&driver, &name, None);
+            let is_open = |intent: &&Intent| intent.made.is_none() && intent.since == since;
+            match txn.intent(&driver, &name).filter(is_open) {
+                None => true,
+                Some(intent) if intent.attempts == Some(number) => {
+                    txn.set_intent(&driver, &name, None);
+                    true
+                }
+                Some(_) => false,
             }
         });
         write.await

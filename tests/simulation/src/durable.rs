@@ -198,9 +198,7 @@ fn intents(world: &World, state: &State) -> Vec<String> {
             }
             _ => true,
         };
-        // A shared driver's create has left a node that may carry it out yet, whatever was told.
-        let has_left = intent.attempts.is_none();
-        if !(has_left || calls.clone().any(not_told)) || calls.any(is_ok) {
+        if !calls.clone().any(not_told) || calls.any(is_ok) {
             wrong.push(format!(
                 "the intent of {id:?} at {} is open, and its outcome was told",
                 intent.node

@@ -8,6 +8,7 @@ use prost::Message;
 use proto::csi::Method;
 use proto::csi::status::ToStatus;
 use proto::host::tasks::Tasks;
+use tonic::Code;
 
 use super::*;
 use crate::state::quotas::Quotas;
@@ -155,6 +156,10 @@ fn pvc() -> Id {
     Id::Name(Method::CreateVolume, "pvc".into())
 }
 
+fn refusal(code: Code) -> Status {
+    Status::new(code, "no")
+}
+
 /// The node and the attempts of the intent of `pvc`.
 fn kept(store: &Store) -> Option<(String, Option<u32>)> {
     let driver = DRIVER.parse().unwrap();
@@ -198,11 +203,11 @@ async fn a_refusal_frees_no_name_of_which_another_attempt_has_begun() {
     // The other one begins after the refusal was found to be the only call.
     let second = journal.begin(&name);
     drop(intend(&second, one_of(&["n1"])).await);
-    first.free((refused.since, 1)).await.unwrap();
+    assert!(!first.free((refused.since, 1)).await.unwrap());
     assert_eq!(kept(&store), Some(("n1".into(), Some(2))));
     drop(first);
     let last = intend(&second, one_of(&["n1"])).await;
-    second.refused(Code::ResourceExhausted, last).await.unwrap();
+    second.refused(&refusal(Code::ResourceExhausted), last).await.unwrap();
     assert_eq!(kept(&store), None);
 }
 
@@ -223,7 +228,32 @@ async fn calls_that_one_run_refused_free_their_name_in_any_order() {
         }
         for (create, attempt) in calls {
             assert!(kept(&store).is_some(), "the other may yet be made");
-            create.refused(Code::ResourceExhausted, attempt).await.unwrap();
+            create.refused(&refusal(Code::ResourceExhausted), attempt).await.unwrap();
+        }
+        assert_eq!(kept(&store), None);
+    }
+}
+
+#[tokio::test]
+async fn a_refusal_beside_an_attempt_that_was_never_sent_frees_the_name_or_is_not_given() {
+    for is_unsent_first in [false, true] {
+        let store = open_store();
+        let journal = journal(&store);
+        let name = pvc();
+        let [first, second] = [journal.begin(&name), journal.begin(&name)];
+        let one = intend(&first, one_of(&["n1"])).await;
+        let other = intend(&second, one_of(&["n1"])).await;
+        if is_unsent_first {
+            first.not_dispatched(one).await;
+            drop(first);
+            let error = second.refused(&refusal(Code::InvalidArgument), other).await.unwrap_err();
+            assert_eq!(error.code(), Code::Unavailable);
+            let again = intend(&second, one_of(&["n1"])).await;
+            second.refused(&refusal(Code::InvalidArgument), again).await.unwrap();
+        } else {
+            first.refused(&refusal(Code::InvalidArgument), one).await.unwrap();
+            drop(first);
+            second.not_dispatched(other).await;
         }
         assert_eq!(kept(&store), None);
     }
@@ -254,11 +284,11 @@ async fn no_refusal_is_given_while_the_store_keeps_the_intent() {
     let name = pvc();
     let create = journal.begin(&name);
     let attempt = intend(&create, one_of(&["n1"])).await;
-    let error = create.refused(Code::InvalidArgument, attempt).await.unwrap_err();
+    let error = create.refused(&refusal(Code::InvalidArgument), attempt).await.unwrap_err();
     assert_eq!(error.code(), Code::Unavailable, "its caller sends it again: {error}");
     assert_eq!(kept(&store), Some(("n1".into(), Some(1))));
     let again = intend(&create, one_of(&["n1"])).await;
-    create.refused(Code::InvalidArgument, again).await.unwrap();
+    create.refused(&refusal(Code::InvalidArgument), again).await.unwrap();
     assert_eq!(kept(&store), None);
 }
 
@@ -277,7 +307,10 @@ async fn a_refusal_says_nothing_of_the_node_that_a_shared_drivers_create_has_lef
         for _ in 0..2 {
             let full = sent_to("n2").await;
             assert_eq!(full.node.as_str(), "n2");
-            create.refused(Code::ResourceExhausted, full).await.unwrap();
+            let refused = create.refused(&refusal(Code::ResourceExhausted), full).await;
+            let code = refused.map_err(|error| error.code());
+            let expected = if lost_at == "n1" { Err(Code::Unavailable) } else { Ok(()) };
+            assert_eq!(code, expected, "after a final code nobody asks for the one at n1");
         }
         let is_kept = kept(&store) == Some(("n2".into(), None));
         assert_eq!(is_kept, lost_at == "n1", "{:?}", kept(&store));
@@ -410,7 +443,14 @@ async fn an_attempt_is_taken_back_from_its_own_intent_only() {
     create.not_dispatched(repeated).await;
     assert_eq!(kept(&store), Some(("n1".into(), Some(1))), "it was made there");
     let driver = DRIVER.parse().unwrap();
-    crate::state::ingest::deleted(&store, &driver, &Id::Volume("v".into())).await.unwrap();
+    crate::state::ingest::deleted(
+        &store,
+        &driver,
+        &Id::Volume("v".into()),
+        crate::state::ingest::Deleted::Everywhere,
+    )
+    .await
+    .unwrap();
     assert_eq!(kept(&store), None);
     tokio::time::advance(std::time::Duration::from_secs(1)).await;
     let anew = intend(&create, one_of(&["n2"])).await;
