@@ -235,6 +235,23 @@ pub enum Error {
         /// The id.
         id: String,
     },
+    /// No node has it that can be asked, and the drivers of others cannot say. No later answer can
+    /// differ.
+    #[error(
+        "no node with driver {driver} says that it has {kind} {id:?}, and the drivers of these \
+         cannot say it: {nodes}; `csi-cloud volume adopt {driver} ID --kind {kind} --node NODE` \
+         says which node has it"
+    )]
+    NobodyCanSay {
+        /// The driver that the call is for.
+        driver: DriverName,
+        /// The id.
+        id: String,
+        /// Its kind.
+        kind: &'static str,
+        /// The nodes.
+        nodes: String,
+    },
     /// Some nodes could not be asked, and the others do not have it.
     #[error(
         "{id:?} is not known, and these nodes with driver {driver} could not be asked for it: \
@@ -461,6 +478,7 @@ proto::codes! { Error:
     // The same, by the operator's setting.
     NotBesideSource { .. } => ResourceExhausted,
     NoSuchThing { .. } => NotFound,
+    NobodyCanSay { .. } => FailedPrecondition,
     NotAsked { .. } => Unavailable,
     RefusedByOne { .. } => Unavailable,
     Disputed { .. } => Unavailable,

@@ -27,7 +27,7 @@ use crate::kubernetes::csidriver::CsiDriverSettings;
 use crate::kubernetes::keeper::KeeperSources;
 use crate::kubernetes::published::Published;
 use crate::kubernetes::settings::Kubernetes;
-use crate::kubernetes::{token_review, trust, volumes};
+use crate::kubernetes::{objects, token_review, trust, volumes};
 use crate::nodes::accept::Acceptor;
 use crate::nodes::links::Links;
 use crate::nodes::published_topology::ByNode;
@@ -369,6 +369,7 @@ async fn publish(
         state.links.enrolment().review_by(review);
     }
     state.links.look_up_by(volumes::lookup(&settings, state.calls.clone(), tasks.clone()).await?);
+    state.links.read_claims_by(objects::claim_reader(&settings, state.calls.clone()).await?);
     let published = Arc::<Published>::default();
     let facts = KeeperSources {
         store: state.store.clone(),

@@ -93,6 +93,8 @@ impl Command<AdminState> for PurgeNode {
 enum Record {
     /// The home of something at the node.
     Home(DriverName, Id),
+    /// The ended home of something that was at the node.
+    EndedHome(DriverName, Id),
     /// A create that was sent to the node.
     Intent(DriverName, Id),
     /// The node's claim to something that has its home elsewhere.
@@ -151,9 +153,11 @@ fn of_volumes(driver: &DriverName, of: &DriverState, node: &NodeName) -> Vec<Rec
     let homes = of.homes_of(node).map(|(id, _)| Record::Home(driver.clone(), id.clone()));
     let intents = of.intents().iter().filter(|(_, intent)| intent.node == *node);
     let intents = intents.map(|(name, _)| Record::Intent(driver.clone(), name.clone()));
+    let ended = of.ended().all().iter().filter(|(_, home)| home.node == *node);
+    let ended = ended.map(|(id, _)| Record::EndedHome(driver.clone(), id.clone()));
     let claimed = of.homes().iter().filter(|(_, home)| home.conflicts.contains(node));
     let claims = claimed.map(|(id, _)| Record::Claim(driver.clone(), id.clone()));
-    homes.chain(intents).chain(claims).collect()
+    homes.chain(ended).chain(intents).chain(claims).collect()
 }
 
 /// The node's claims to leases, of shared drivers too.
@@ -173,6 +177,11 @@ fn forget_record(txn: &mut Txn<'_>, node: &NodeName, record: &Record) {
             if txn.home(driver, id).is_some_and(|home| home.node == *node) {
                 txn.set_home(driver, id, None);
                 end_lease(txn, node, driver, id);
+            }
+        }
+        Record::EndedHome(driver, id) => {
+            if txn.ended_home(driver, id).is_some_and(|home| home.node == *node) {
+                txn.forget_ended(driver, id);
             }
         }
         Record::Intent(driver, name) => {

@@ -12,15 +12,18 @@ use proto::http2::body::Body;
 use proto::http2::forward::Answer;
 use proto::names::{DriverName, NodeName};
 use tokio::sync::{Mutex, Semaphore, SemaphorePermit};
+use tokio::time::Instant;
 use tonic::Code;
 use tracing::info;
 
 use super::capacity::Capacities;
 use super::create::Creates;
+use super::exhausted::ExhaustedNodes;
 use super::identity::FrontIdentity;
 use super::lists::merged::Lists;
 use super::request::CallRequest;
 use super::route::{Nodes, Plan, RoutingFacts, route};
+use super::unclear::Unclear;
 use super::volume_call::VolumeCalls;
 use crate::csi::create_journal::{CreateJournal, Target};
 use crate::error::Error;
@@ -32,6 +35,7 @@ use crate::nodes::links::Links;
 use crate::nodes::node_call::Sender;
 use crate::nodes::node_status::NodeStatus;
 use crate::nodes::query::NodeQueries;
+use crate::state::affinity::{Age, VolumeAnswer};
 use crate::state::clock::now;
 use crate::state::driver_state::DriverState;
 use crate::state::election::{Availability, elect};
@@ -40,6 +44,10 @@ use crate::state::policy::{Policy, Scope};
 use crate::state::store::writer::Store;
 use crate::telemetry::calls::outcome;
 
+/// The time limit for Kubernetes' answer about a volume.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// So many nodes that a request to them has no secrets.
+const SEVERAL: usize = 2;
 /// Calls of one driver in flight. More are refused, since each holds its request and its answer.
 pub(crate) const MAX_FRONT_CALLS: usize = 1024;
 
@@ -54,6 +62,7 @@ pub(crate) struct Dispatcher {
     pub(crate) lists: Lists,
     pub(crate) capacities: Capacities,
     pub(crate) in_doubt: InDoubt,
+    pub(crate) exhausted: ExhaustedNodes,
     /// Held while another node is elected.
     pub(crate) electing: Mutex<()>,
     pub(crate) permits: Semaphore,
@@ -83,17 +92,24 @@ impl Dispatcher {
             Plan::Local => self.identity().answer(call.method),
             Plan::NodeOnly => Err(Error::NodeOnly(call.method.name())),
             Plan::Done => Ok(empty()),
+            // Asked once, it is not asked again.
+            Plan::AskKubernetes(id) => Err(self.no_such_thing(&id)),
             Plan::Discover(ids) => {
-                let id = ids.first().map(Id::text).unwrap_or_default().into();
-                Err(Error::NoSuchThing { driver: self.driver().clone(), id })
+                Err(self.no_such_thing(ids.first().map(Id::text).unwrap_or_default()))
             }
             Plan::Node(node) => {
                 let _permit = self.admit()?;
                 let _running = settled(sender, call, &node)?;
                 self.check_delete(call)?;
-                let answered = self.volume_calls(sender).call_node(&node, call).await;
+                let answered =
+                    self.volume_calls(sender).call_node(&node, call, &call.for_driver).await;
                 self.look_again(&node, call, &answered);
                 answered
+            }
+            Plan::WithoutSecrets(node) => {
+                let _permit = self.admit()?;
+                let message = self.queries.for_nodes(SEVERAL, call.method, &call.for_driver)?;
+                self.volume_calls(sender).call_node(&node, call, &message).await
             }
             Plan::Stream(node) => {
                 let _permit = self.admit()?;
@@ -105,7 +121,7 @@ impl Dispatcher {
                 // A shared driver's create has one node.
                 let node = nodes.first();
                 let _running = node.map(|node| settled(sender, call, node)).transpose()?;
-                self.creates(sender).create(&name, Target::OneOf(nodes), call).await
+                self.create(sender, &name, nodes, call).await
             }
             Plan::CreateAgain(name, node) => {
                 let _permit = self.admit()?;
@@ -128,6 +144,67 @@ impl Dispatcher {
         }
     }
 
+    /// Creates at one of these nodes. If it has no room, the next able node is asked, and so on.
+    async fn create(
+        &self,
+        sender: Sender<'_>,
+        name: &Id,
+        mut nodes: Vec<NodeName>,
+        call: &CallRequest,
+    ) -> Result<Response<Body>, Error> {
+        loop {
+            let answered = self.creates(sender).create(name, Target::OneOf(nodes), call).await;
+            match self.next_nodes(name, call, &answered).await {
+                Some(next) => nodes = next,
+                None => return answered,
+            }
+        }
+    }
+
+    /// The nodes to which a create goes on, if its node refused it for want of room and its name is
+    /// free again. `None` also if the scheduler chose the node, or that is not known: it learns of
+    /// the refusal, and chooses anew.
+    async fn next_nodes(
+        &self,
+        name: &Id,
+        call: &CallRequest,
+        answered: &Result<Response<Body>, Error>,
+    ) -> Option<Vec<NodeName>> {
+        let is_placed = matches!(call.key, Key::Create { source: None, .. });
+        let is_refusal = matches!(answered, Ok(_) | Err(Error::OverQuota { .. }));
+        if !is_placed || !is_refusal || self.only.is_some() || self.scope() == Scope::Shared {
+            return None;
+        }
+        let code = outcome(answered).code;
+        if code == Code::Ok {
+            self.exhausted.forget(name);
+        }
+        let is_open = self.store.read(|state| state.driver(self.driver())?.intent(name).cloned());
+        if code != Code::ResourceExhausted || is_open.is_some() {
+            return None;
+        }
+        let node = call.running.progress().node?;
+        let claim = call.extracted.claim.as_deref()?;
+        let links = self.queries.links();
+        let end = self.kubernetes_end(call);
+        if links.has_selected_node(&claim.namespace, &claim.name, end).await != Some(false) {
+            return None;
+        }
+        self.exhausted.note(name, &node);
+        match self.decide(call, None, &self.exhausted.of(name)) {
+            Ok(Plan::Create(_, next)) => {
+                let driver = self.driver();
+                info!(%driver, %node, name = name.text(), "has no room; the next node is asked");
+                Some(next)
+            }
+            // Every node refused it: the next attempt begins anew.
+            Ok(_) | Err(_) => {
+                self.exhausted.forget(name);
+                None
+            }
+        }
+    }
+
     /// Lists a node anew, because its driver does not know a volume with its home there.
     fn look_again(
         &self,
@@ -141,48 +218,93 @@ impl Dispatcher {
         }
     }
 
-    /// The plan, after the nodes were asked for the ids that it needs. None for an empty list.
+    /// The plan, after Kubernetes and the nodes were asked for the ids that it needs. None for an
+    /// empty list.
     async fn plan_with_homes(&self, call: &CallRequest) -> Result<Option<Plan>, Error> {
-        let plan = self.plan(call).await?;
+        let mut kubernetes = None;
+        let mut plan = self.plan(call, None).await?;
+        if let Plan::AskKubernetes(volume) = &plan {
+            let said = kubernetes.insert(self.ask_of_volume(volume, call).await);
+            plan = self.plan(call, Some(said)).await?;
+        }
         if let Plan::Discover(ids) = &plan {
             return match self.discover(ids, call).await? {
-                Discovered::All => self.plan(call).await.map(Some),
+                Discovered::All => self.plan(call, None).await.map(Some),
                 Discovered::EmptyList => Ok(None),
             };
         }
         if let Plan::Everywhere(id) = &plan {
             let _permit = self.admit()?;
             if self.discovery(call).discover_deleted(id).await? {
-                return self.plan(call).await.map(Some);
+                return self.plan(call, kubernetes.as_ref()).await.map(Some);
             }
         }
         Ok(Some(plan))
+    }
+
+    /// What Kubernetes says of a volume that is deleted or detached. For a delete it is read anew:
+    /// another PersistentVolume may have got the id meanwhile.
+    async fn ask_of_volume(&self, volume: &str, call: &CallRequest) -> VolumeAnswer {
+        let age = if call.method.detaches() { Age::Minute } else { Age::Now };
+        let end = self.kubernetes_end(call);
+        self.queries.links().ask_of_volume(self.driver(), volume, age, end).await
+    }
+
+    /// Until when a call waits for Kubernetes.
+    fn kubernetes_end(&self, call: &CallRequest) -> Instant {
+        let patience = Instant::now() + PATIENCE;
+        call.deadline.map_or(patience, |callers| callers.min(patience))
     }
 
     /// The plan for a call.
     ///
     /// # Errors
     /// No node is certain, or an election is not durable.
-    async fn plan(&self, call: &CallRequest) -> Result<Plan, Error> {
+    async fn plan(
+        &self,
+        call: &CallRequest,
+        kubernetes: Option<&VolumeAnswer>,
+    ) -> Result<Plan, Error> {
         let scope = self.scope();
         let is_elected = scope == Scope::Shared && self.only.is_none();
         if is_elected && call.key.is_routed() {
             self.elect().await?;
         }
-        let decided = self.store.read(|state| {
+        let exhausted = match &call.key {
+            Key::Create { name, .. } => self.exhausted.of(&Id::Name(call.method, name.clone())),
+            _ => Vec::new(),
+        };
+        let decided = match self.decide(call, kubernetes, &exhausted) {
+            // No other node is there: those may have room by now.
+            Err(_) if !exhausted.is_empty() => self.decide(call, kubernetes, &[]),
+            decided => decided,
+        };
+        // An earlier attempt with a shared driver may still be carried out.
+        let may_reschedule = self.policy.reschedule && scope == Scope::Node;
+        decided.map_err(|unclear| unclear.error(self.driver(), call.method, may_reschedule))
+    }
+
+    /// The plan for a call, by what is known now.
+    fn decide(
+        &self,
+        call: &CallRequest,
+        kubernetes: Option<&VolumeAnswer>,
+        exhausted: &[NodeName],
+    ) -> Result<Plan, Unclear> {
+        self.store.read(|state| {
             let facts = RoutingFacts {
                 driver: state.driver(self.driver()),
                 nodes: &self.nodes_now(state),
                 only: self.only.as_ref(),
-                scope,
+                scope: self.scope(),
                 policy: &self.policy,
                 now: now(),
+                kubernetes,
+                node_id: call.node_id.as_deref(),
+                exhausted,
             };
             route(call.method, &call.key, &facts)
-        });
-        // An earlier attempt with a shared driver may still be carried out.
-        let may_reschedule = self.policy.reschedule && scope == Scope::Node;
-        decided.map_err(|unclear| unclear.error(self.driver(), call.method, may_reschedule))
+        })
     }
 
     /// Elects another node after the elected one had no link, or its driver was down, for the
@@ -233,8 +355,13 @@ impl Dispatcher {
         NodesNow { state, links: self.queries.links(), driver: self.driver() }
     }
 
-    fn discovery<'a>(&'a self, call: &CallRequest) -> Discovery<'a> {
-        Discovery { queries: &self.queries, store: &self.store, deadline: call.deadline }
+    fn discovery<'a>(&'a self, call: &'a CallRequest) -> Discovery<'a> {
+        Discovery {
+            queries: &self.queries,
+            store: &self.store,
+            deadline: call.deadline,
+            request: &call.message,
+        }
     }
 
     /// Asks the nodes for ids without a home, and records the homes.
@@ -245,7 +372,7 @@ impl Dispatcher {
             match discovery.discover(id).await {
                 Ok(()) => {}
                 // CSI: the list of a snapshot that does not exist is empty.
-                Err(Error::NoSuchThing { .. }) if call.method.bulk() => {
+                Err(Error::NoSuchThing { .. }) if call.method.lists().is_some() => {
                     return Ok(Discovered::EmptyList);
                 }
                 // A missing required field is reported first, whether or not the id exists.
@@ -259,6 +386,10 @@ impl Dispatcher {
             }
         }
         Ok(Discovered::All)
+    }
+
+    fn no_such_thing(&self, id: &str) -> Error {
+        Error::NoSuchThing { driver: self.driver().clone(), id: id.into() }
     }
 
     fn driver(&self) -> &DriverName {

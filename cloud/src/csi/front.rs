@@ -21,6 +21,7 @@ use tracing::debug;
 
 use super::capacity::Capacities;
 use super::dispatch::{Dispatcher, MAX_FRONT_CALLS};
+use super::exhausted::ExhaustedNodes;
 use super::failure_log::log;
 use super::lists::merged::Lists;
 use super::request::{CallRequest, RawRequest, SubjectFacts, bad_request, enrich, parse};
@@ -72,6 +73,7 @@ impl Front {
             lists: Lists::new(queries.clone(), store.clone(), tasks.clone()),
             capacities: Capacities::new(queries.clone(), store.clone(), policy.grace, tasks),
             in_doubt: InDoubt::default(),
+            exhausted: ExhaustedNodes::default(),
             electing: Mutex::default(),
             permits: Semaphore::new(MAX_FRONT_CALLS),
             only: None,

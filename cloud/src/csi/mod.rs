@@ -8,6 +8,8 @@ pub mod create;
 pub mod create_journal;
 mod decide_direct;
 pub mod dispatch;
+mod ending;
+mod exhausted;
 mod failure_log;
 pub mod front;
 pub mod identity;

@@ -6,12 +6,14 @@
 use proto::csi::{Id, Key, Method, Segments};
 use proto::names::NodeName;
 
+use crate::csi::ending::{Ending, EndsAt};
 use crate::csi::source_text::{
     UNNAMED, no_controller, no_link, no_such_topology, source_text, topology_text,
 };
 use crate::csi::unclear::Unclear;
 use crate::nodes::driver_health::DriverStatus;
 use crate::nodes::node_status::NodeStatus;
+use crate::state::affinity::VolumeAnswer;
 use crate::state::driver_state::DriverState;
 use crate::state::policy::{Placement, Policy, Scope};
 use crate::state::record::Intent;
@@ -26,6 +28,8 @@ pub enum Plan {
     Local,
     /// This node's driver answers it.
     Node(NodeName),
+    /// This node's driver answers it. Its own word brings the call there, so it gets no secrets.
+    WithoutSecrets(NodeName),
     /// This node's driver answers with a stream.
     Stream(NodeName),
     /// The node with the fewest volumes creates it, after the intent is durable. All have a link.
@@ -38,6 +42,8 @@ pub enum Plan {
     Capacity(Vec<NodeName>),
     /// A delete of an id without a home goes to every node.
     Everywhere(Id),
+    /// This volume has no confirmed home: Kubernetes is asked, then the call is routed again.
+    AskKubernetes(String),
     /// These ids have no home: the nodes are asked, then the call is routed again.
     Discover(Vec<Id>),
     /// Answered OK at once, since the node was removed.
@@ -52,12 +58,14 @@ impl Plan {
         match self {
             Self::Node(node) => Self::Stream(node),
             Self::Local
+            | Self::WithoutSecrets(_)
             | Self::Stream(_)
             | Self::Create(..)
             | Self::CreateAgain(..)
             | Self::All
             | Self::Capacity(_)
             | Self::Everywhere(_)
+            | Self::AskKubernetes(_)
             | Self::Discover(_)
             | Self::Done
             | Self::NodeOnly => self,
@@ -70,9 +78,11 @@ impl Plan {
             Self::All | Self::Capacity(_) | Self::Everywhere(_) | Self::Discover(_) => true,
             Self::Local
             | Self::Node(_)
+            | Self::WithoutSecrets(_)
             | Self::Stream(_)
             | Self::Create(..)
             | Self::CreateAgain(..)
+            | Self::AskKubernetes(_)
             | Self::Done
             | Self::NodeOnly => false,
         }
@@ -107,6 +117,12 @@ pub struct RoutingFacts<'a> {
     pub policy: &'a Policy,
     /// The current time, in ms since 1970.
     pub now: u64,
+    /// Kubernetes' answer about the volume. `None` before it was asked.
+    pub kubernetes: Option<&'a VolumeAnswer>,
+    /// The CSI node id of a detach.
+    pub node_id: Option<&'a str>,
+    /// Nodes that had no room for this create lately.
+    pub exhausted: &'a [NodeName],
 }
 
 /// The plan for a call.
@@ -161,11 +177,7 @@ fn decide(method: Method, key: &Key, facts: &RoutingFacts<'_>) -> Result<Plan, U
         (Key::Home(id), Scope::Node) => {
             facts.home(id).unwrap_or_else(|| facts.only_or(Plan::Discover(vec![id.clone()])))
         }
-        (Key::Delete(id), Scope::Node) => match facts.home(id) {
-            Some(Err(Unclear::Removed(_))) if method.detaches() => Ok(Plan::Done),
-            Some(home) => home,
-            None => facts.only_or(Plan::Everywhere(id.clone())),
-        },
+        (Key::Delete(id), Scope::Node) => facts.end(method, id),
         (Key::All, Scope::Node) => facts.any().map(|()| Plan::All),
         (Key::Capacity(topology), Scope::Node) => {
             facts.any().map(|()| Plan::Capacity(facts.located(topology.as_ref())))
@@ -218,6 +230,47 @@ impl RoutingFacts<'_> {
         })
     }
 
+    /// The plan for a delete or detach.
+    fn end(&self, method: Method, id: &Id) -> Result<Plan, Unclear> {
+        self.any()?;
+        let Some(driver) = self.driver else { return Ok(Plan::Everywhere(id.clone())) };
+        if let Some(only) = self.only_node() {
+            return self.ended_at(method, self.home_node(id).unwrap_or(&only));
+        }
+        let ending = Ending {
+            method,
+            id,
+            node_id: self.node_id.filter(|_| method.detaches()),
+            driver,
+            policy: self.policy,
+            kubernetes: self.kubernetes,
+            awaits: self.nodes.awaits(),
+            now: self.now,
+        };
+        match ending.destination(|node| self.is_removed(node)) {
+            EndsAt::Node(node) => self.ended_at(method, &node),
+            EndsAt::Detached(node) => Ok(Plan::WithoutSecrets(node)),
+            // What a removed node had is gone with it.
+            EndsAt::Before(node) if self.is_removed(&node) => Ok(Plan::Done),
+            EndsAt::Before(node) => self.at(&node),
+            EndsAt::Everywhere => Ok(Plan::Everywhere(id.clone())),
+            EndsAt::Unasked(volume) => Ok(Plan::AskKubernetes(volume)),
+            EndsAt::Unclear(why) => Err(Unclear::Yet(why)),
+        }
+    }
+
+    /// A delete or detach at this node. What was at a removed node is detached.
+    fn ended_at(&self, method: Method, node: &NodeName) -> Result<Plan, Unclear> {
+        match self.is_removed(node) && method.detaches() {
+            true => Ok(Plan::Done),
+            false => self.at(node),
+        }
+    }
+
+    fn is_removed(&self, node: &NodeName) -> bool {
+        self.nodes.status(node).removed
+    }
+
     fn home(&self, id: &Id) -> Option<Result<Plan, Unclear>> {
         self.home_node(id).map(|node| self.at(node))
     }
@@ -231,7 +284,7 @@ impl RoutingFacts<'_> {
     }
 
     fn admitted(&self, node: &NodeName) -> Result<NodeName, Unclear> {
-        match self.nodes.status(node).removed {
+        match self.is_removed(node) {
             true => Err(Unclear::Removed(node.clone())),
             false => Ok(node.clone()),
         }
@@ -306,8 +359,8 @@ impl RoutingFacts<'_> {
         }
     }
 
-    /// The first [`MAX_CANDIDATES`] of these nodes that are not removed and that `is_fit` accepts.
-    /// `None` if there are none.
+    /// The first [`MAX_CANDIDATES`] of these nodes that are not removed, may have room, and that
+    /// `is_fit` accepts. There is at least one.
     fn candidates<'a>(
         &self,
         nodes: impl Iterator<Item = &'a NodeName>,
@@ -315,7 +368,7 @@ impl RoutingFacts<'_> {
     ) -> Option<Vec<NodeName>> {
         let fit = nodes.filter(|node| {
             let status = self.nodes.status(node);
-            !status.removed && is_fit(&status)
+            !status.removed && is_fit(&status) && !self.exhausted.contains(node)
         });
         let fit: Vec<_> = fit.take(MAX_CANDIDATES).cloned().collect();
         (!fit.is_empty()).then_some(fit)

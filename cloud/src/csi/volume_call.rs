@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::Response;
 use proto::csi::frame;
 use proto::csi::{DirectCall, Id, Key, Learn};
@@ -10,7 +11,7 @@ use proto::host::chain;
 use proto::http2::body::Body;
 use proto::http2::forward::Answer;
 use proto::names::NodeName;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 use tracing::warn;
 
 use super::request::CallRequest;
@@ -20,7 +21,8 @@ use crate::nodes::discover::Discovery;
 use crate::nodes::node_call::Sender;
 use crate::nodes::query::NodeQueries;
 use crate::rewrite::direct;
-use crate::state::affinity::VolumeAnswer;
+use crate::state::affinity::{Age, VolumeAnswer};
+use crate::state::ingest::Deleted;
 use crate::state::policy::Scope;
 use crate::state::store::backend::StoreError;
 use crate::state::store::writer::Store;
@@ -37,7 +39,7 @@ pub(crate) struct VolumeCalls<'a> {
 }
 
 impl VolumeCalls<'_> {
-    /// Carries out a call at one node.
+    /// Carries out a call at one node, with this unframed message.
     ///
     /// # Errors
     /// It was not carried out, its outcome is unknown, or its outcome is not durable.
@@ -45,11 +47,11 @@ impl VolumeCalls<'_> {
         &self,
         node: &NodeName,
         call: &CallRequest,
+        message: &Bytes,
     ) -> Result<Response<Body>, Error> {
         self.attach_to_holder(call).await?;
         self.check_expansion(node, call).await?;
-        let mut answer =
-            call.at(node, self.sender).unary(&mut call.outbound(&call.for_driver)).await?;
+        let mut answer = call.at(node, self.sender).unary(&mut call.outbound(message)).await?;
         if let Some(message) = answer.message()
             && call.is_direct
             && call.method.direct() == Some(DirectCall::Validate)
@@ -57,7 +59,7 @@ impl VolumeCalls<'_> {
             let shown = direct::validated(call.method, &call.message, &message)?;
             answer = answer.with(frame::frame(&shown));
         }
-        self.record(call, &answer).await?;
+        self.record(call, &answer, self.deleted_at(node)).await?;
         Ok(answer.response())
     }
 
@@ -70,11 +72,24 @@ impl VolumeCalls<'_> {
         id: &Id,
         call: &CallRequest,
     ) -> Result<Response<Body>, Error> {
-        let discovery =
-            Discovery { queries: self.queries, store: self.store, deadline: call.deadline };
+        let discovery = Discovery {
+            queries: self.queries,
+            store: self.store,
+            deadline: call.deadline,
+            request: &call.message,
+        };
         let answer = discovery.delete(call.method, id, &call.outbound(&call.for_driver)).await?;
-        self.record(call, &answer).await?;
+        self.record(call, &answer, Deleted::Everywhere).await?;
         Ok(answer.response())
+    }
+
+    /// Whose word it is that something is deleted, if this node says so. A shared driver's volumes
+    /// belong to no node.
+    fn deleted_at(&self, node: &NodeName) -> Deleted {
+        match self.queries.links().scope(self.sender.driver) {
+            Some(Scope::Shared) => Deleted::Everywhere,
+            Some(Scope::Node) | None => Deleted::At(node.clone()),
+        }
     }
 
     /// Reserves the lease of a volume for the node of an attach call. This applies to direct
@@ -117,13 +132,14 @@ impl VolumeCalls<'_> {
         }
         let patience = Instant::now() + PATIENCE;
         let end = call.deadline.map_or(patience, |callers| callers.min(patience));
-        let asking = timeout_at(end, links.volume_facts(driver, id.text()));
-        match asking.await.unwrap_or(VolumeAnswer::Silent) {
-            VolumeAnswer::Known(facts) if facts.expands_with_secret => Err(Error::NodeSecret {
-                driver: driver.clone(),
-                node: node.clone(),
-                volume: id.text().into(),
-            }),
+        match links.ask_of_volume(driver, id.text(), Age::MinuteIfKnown, end).await {
+            VolumeAnswer::Known(facts) if facts.iter().any(|of| of.expands_with_secret) => {
+                Err(Error::NodeSecret {
+                    driver: driver.clone(),
+                    node: node.clone(),
+                    volume: id.text().into(),
+                })
+            }
             VolumeAnswer::Known(_) | VolumeAnswer::Unknown => Ok(()),
             VolumeAnswer::Silent => {
                 let volume = id.text().into();
@@ -133,7 +149,12 @@ impl VolumeCalls<'_> {
     }
 
     /// Records the effect of a call that was answered OK.
-    async fn record(&self, call: &CallRequest, answer: &Answer) -> Result<(), Error> {
+    async fn record(
+        &self,
+        call: &CallRequest,
+        answer: &Answer,
+        deleted: Deleted,
+    ) -> Result<(), Error> {
         let Some(answer) = answer.message() else { return Ok(()) };
         let (Key::Home(id) | Key::Delete(id)) = &call.key else { return Ok(()) };
         let store = self.store;
@@ -141,7 +162,7 @@ impl VolumeCalls<'_> {
         let node_id = call.node_id.clone().unwrap_or_default();
         let recorded = match call.method.learn() {
             Learn::Nothing | Learn::Made(_) => Ok(()),
-            Learn::Gone => self.record_gone(id, call).await,
+            Learn::Gone => self.record_gone(id, call, deleted).await,
             Learn::Attached(_) => {
                 ingest::update(store, driver, id, move |old| list_entry::attach(old, &node_id))
                     .await
@@ -164,8 +185,13 @@ impl VolumeCalls<'_> {
 
     /// Removes a home. A store that takes the next commit takes the next delete too. Any other
     /// failure is only logged: a home that stays costs one more delete.
-    async fn record_gone(&self, id: &Id, call: &CallRequest) -> Result<(), StoreError> {
-        let error = match ingest::deleted(self.store, self.sender.driver, id).await {
+    async fn record_gone(
+        &self,
+        id: &Id,
+        call: &CallRequest,
+        deleted: Deleted,
+    ) -> Result<(), StoreError> {
+        let error = match ingest::deleted(self.store, self.sender.driver, id, deleted).await {
             Err(error @ StoreError::Refused(_)) => return Err(error),
             Err(error) => error,
             Ok(()) => return Ok(()),

@@ -20,9 +20,12 @@ use crate::kubernetes::api::{ApiError, Server};
 use crate::kubernetes::object_facts::{
     AttachmentFacts, ClaimFacts, ClassFacts, PersistentVolumeFacts, PodFacts, newest_warning,
 };
+use crate::kubernetes::settings::Kubernetes;
 use crate::kubernetes::snapshot_facts::{
     ContentFacts, SnapshotFacts, SnapshotKind, driver_of_class,
 };
+use crate::nodes::links::AskOfClaim;
+use crate::telemetry::calls::Calls;
 
 /// Events of one object that are looked at.
 const EVENTS: u32 = 100;
@@ -33,6 +36,22 @@ pub type Seen<T> = Result<Option<T>, String>;
 /// Reads objects.
 pub struct Objects {
     pub(in crate::kubernetes) server: Arc<Server>,
+}
+
+/// A function that reads whether the scheduler selected a node for a claim.
+///
+/// # Errors
+/// The kubeconfig or the pod's environment cannot be read or used.
+pub async fn claim_reader(settings: &Kubernetes, calls: Arc<Calls>) -> anyhow::Result<AskOfClaim> {
+    let server = Arc::new(Server::new(&settings.api, calls).await?);
+    let objects = Arc::new(Objects { server });
+    Ok(Arc::new(move |namespace, name| {
+        let objects = objects.clone();
+        Box::pin(async move {
+            let claim = objects.claim(&namespace, &name).await;
+            claim.ok().flatten().map(|claim| claim.selected_node.is_some())
+        })
+    }))
 }
 
 impl Objects {

@@ -1,5 +1,5 @@
-//! Reads PersistentVolumes: the node affinity of a volume, and if its node expansion takes a
-//! secret.
+//! Reads PersistentVolumes: the node affinity of a volume, if it has ended, and if its node
+//! expansion takes a secret.
 //!
 //! No index of the API server has the ids of volumes, so all PersistentVolumes are read, page by
 //! page. The result is used for a minute, since callers ask for many volumes in a row.
@@ -30,8 +30,8 @@ const FRESH: Duration = Duration::from_secs(60);
 /// The lifetime of a reading that lacks the volume, if the caller asks again then.
 const JUST_READ: Duration = Duration::from_secs(1);
 
-/// The known volumes, by driver and volume id.
-type ByVolume = HashMap<(String, String), VolumeFacts>;
+/// The known volumes, by driver and volume id. Several may have one id.
+type ByVolume = HashMap<(String, String), Vec<VolumeFacts>>;
 
 /// Looks up volumes in Kubernetes.
 struct Lookup {
@@ -75,13 +75,28 @@ async fn find(
 
 impl Lookup {
     async fn answer(self: &Arc<Self>, volume: (String, String), age: Age) -> VolumeAnswer {
+        if age == Age::Now {
+            return self.answer_now(&volume).await;
+        }
         let answer = find(self.volumes(FRESH), &volume).await;
         match age {
             Age::MinuteIfKnown if answer == VolumeAnswer::Unknown => {
                 find(self.volumes(JUST_READ), &volume).await
             }
-            Age::MinuteIfKnown | Age::Minute => answer,
+            Age::Now | Age::MinuteIfKnown | Age::Minute => answer,
         }
+    }
+
+    /// The answer of a reading that begins now. Callers that come during an earlier one share the
+    /// next one.
+    async fn answer_now(self: &Arc<Self>, volume: &(String, String)) -> VolumeAnswer {
+        let asked = Instant::now();
+        let running = self.last.lock().as_ref().map(|reading| reading.volumes.clone());
+        if let Some(mut running) = running {
+            // Its failure is an end too.
+            let _ = running.wait_for(Option::is_some).await;
+        }
+        find(self.volumes(asked.elapsed()), volume).await
     }
 
     /// The last reading if it is younger than this, else a new one.
@@ -116,11 +131,19 @@ impl Reading {
 async fn read(server: &Server) -> Result<ByVolume, ApiError> {
     let api = Api::<PersistentVolume>::all(server.client.clone());
     let read = server.list("list persistentvolumes", &api, of).await?;
-    Ok(read.into_iter().collect())
+    let mut volumes = ByVolume::new();
+    for (id, facts) in read {
+        volumes.entry(id).or_default().push(facts);
+    }
+    Ok(volumes)
 }
 
 /// A volume of a CSI driver.
 fn of(volume: PersistentVolume) -> Option<((String, String), VolumeFacts)> {
+    let phase = volume.status.and_then(|status| status.phase);
+    let is_ended = volume.metadata.deletion_timestamp.is_some()
+        || matches!(phase.as_deref(), Some("Released" | "Failed"));
+    let name = volume.metadata.name.unwrap_or_default();
     let spec = volume.spec?;
     let csi = spec.csi?;
     let required = spec.node_affinity.and_then(|affinity| affinity.required);
@@ -128,7 +151,8 @@ fn of(volume: PersistentVolume) -> Option<((String, String), VolumeFacts)> {
         Affinity::new(required.node_selector_terms.iter().map(single_values).collect())
     });
     let expands_with_secret = csi.node_expand_secret_ref.is_some();
-    Some(((csi.driver, csi.volume_handle), VolumeFacts { affinity, expands_with_secret }))
+    let facts = VolumeFacts { name, affinity, is_ended, expands_with_secret };
+    Some(((csi.driver, csi.volume_handle), facts))
 }
 
 /// The labels of a term that have exactly one allowed value.
@@ -168,7 +192,8 @@ mod tests {
         let terms = json!([{ "matchExpressions": [node, zones, not] }]);
         let read = volume(json!({ "required": { "nodeSelectorTerms": terms } }));
         let segments = [("topology.edge-csi.io/node".to_owned(), "n1".to_owned())].into();
-        let facts = |affinity| VolumeFacts { affinity, expands_with_secret: false };
+        let facts =
+            |affinity| VolumeFacts { name: "pv".into(), affinity, ..VolumeFacts::default() };
         let id = ("d.example".to_owned(), "v".to_owned());
         assert_eq!(read, Some((id.clone(), facts(Some(Affinity::new(vec![segments]))))));
         assert_eq!(volume(json!(null)), Some((id, facts(None))));
@@ -183,6 +208,22 @@ mod tests {
         });
         let volume = json!({ "metadata": { "name": "pv" }, "spec": { "csi": csi } });
         let (_, facts) = of(serde_json::from_value(volume).unwrap()).unwrap();
-        assert_eq!(facts, VolumeFacts { affinity: None, expands_with_secret: true });
+        assert!(facts.expands_with_secret && facts.affinity.is_none());
+    }
+
+    #[test]
+    fn a_volume_has_ended_if_it_is_released_or_failed_or_being_deleted() {
+        let is_ended = |phase: &str, deleted: Value| {
+            let spec = json!({ "csi": { "driver": "d.example", "volumeHandle": "v" } });
+            let metadata = json!({ "name": "pv", "deletionTimestamp": deleted });
+            let status = json!({ "phase": phase });
+            let volume = json!({ "metadata": metadata, "spec": spec, "status": status });
+            of(serde_json::from_value(volume).unwrap()).unwrap().1.is_ended
+        };
+        assert!(is_ended("Released", json!(null)) && is_ended("Failed", json!(null)));
+        assert!(is_ended("Bound", json!("2026-01-01T00:00:00Z")));
+        for phase in ["Bound", "Available", "Pending", ""] {
+            assert!(!is_ended(phase, json!(null)), "{phase}");
+        }
     }
 }

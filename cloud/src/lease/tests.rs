@@ -264,13 +264,27 @@ async fn what_is_held_is_not_deleted_and_is_forgotten_with_the_volume() {
     let refused = check_delete(&world.store, &world.links, &driver(), &volume()).unwrap_err();
     assert_eq!(refused.code(), Code::FailedPrecondition);
     assert!(refused.chain().contains("node n1 has it for pod p"), "{}", refused.chain());
-    crate::state::ingest::deleted(&world.store, &driver(), &volume()).await.unwrap();
+    crate::state::ingest::deleted(
+        &world.store,
+        &driver(),
+        &volume(),
+        crate::state::ingest::Deleted::Everywhere,
+    )
+    .await
+    .unwrap();
     assert_eq!(world.holder().as_deref(), Some("n1"), "the node says that it has it");
     world.take_from("n1").await;
     crate::state::ingest::forget(&world.store, &driver(), &volume()).await.unwrap();
     assert!(matches!(world.hold("n1", 0).await, Outcome::Fenced { .. }), "nothing was deleted");
     assert_eq!(world.leases(), 1);
-    crate::state::ingest::deleted(&world.store, &driver(), &volume()).await.unwrap();
+    crate::state::ingest::deleted(
+        &world.store,
+        &driver(),
+        &volume(),
+        crate::state::ingest::Deleted::Everywhere,
+    )
+    .await
+    .unwrap();
     assert_eq!(world.leases(), 0);
 }
 

@@ -20,15 +20,17 @@ use proto::http2::call_id;
 use proto::http2::call_id::CallId;
 use proto::http2::forward::{Answer, Call};
 use proto::names::NodeName;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 use tonic::Code;
 use tracing::field::display;
 use tracing::warn;
 
 use crate::error::Error;
 use crate::nodes::query::{NodeQueries, QueryError};
+use crate::state::affinity::{Age, NodesOf, VolumeAnswer};
 use crate::state::home_claims::{Answers, ClaimVerdict, is_known_without};
 use crate::state::ingest;
+use crate::state::ingest::FindOutcome;
 use crate::state::node_names::names;
 use crate::state::store::writer::Store;
 
@@ -45,14 +47,21 @@ pub struct Discovery<'a> {
     pub store: &'a Store,
     /// The caller's deadline.
     pub deadline: Option<Instant>,
+    /// The caller's unframed request.
+    pub request: &'a Bytes,
 }
 
 /// The result of asking all nodes for an id.
 enum Found {
     /// It has a home now.
     Recorded,
-    /// No node claims it; these did not answer.
-    Nowhere(Vec<NodeName>),
+    /// No node claims it.
+    Nowhere {
+        /// The nodes that did not answer.
+        silent: Vec<NodeName>,
+        /// The nodes whose driver cannot be asked.
+        unable: Vec<NodeName>,
+    },
 }
 
 enum Has {
@@ -75,8 +84,14 @@ impl Discovery<'_> {
         }
         match self.find(id).await? {
             Found::Recorded => Ok(()),
-            Found::Nowhere(silent) if silent.is_empty() => Err(self.not_found(id)),
-            Found::Nowhere(silent) => Err(self.not_asked(id, &silent)),
+            Found::Nowhere { silent, .. } if !silent.is_empty() => Err(self.not_asked(id, &silent)),
+            Found::Nowhere { unable, .. } if !unable.is_empty() => Err(Error::NobodyCanSay {
+                driver: self.queries.driver.clone(),
+                id: id.text().into(),
+                kind: kind(id),
+                nodes: names(&unable),
+            }),
+            Found::Nowhere { .. } => Err(self.not_found(id)),
         }
     }
 
@@ -94,6 +109,9 @@ impl Discovery<'_> {
 
     /// Asks all nodes for an id. A claim is recorded if no other node can have the id.
     async fn find(&self, id: &Id) -> Result<Found, Error> {
+        let driver = &self.queries.driver;
+        let since =
+            self.store.read(|state| state.driver(driver).map_or(0, |driver| driver.changes()));
         let asked: Vec<_> = stream::iter(self.nodes()?)
             .map(|node| async { (self.has(&node, id).await, node) })
             .buffer_unordered(AT_ONCE)
@@ -107,29 +125,25 @@ impl Discovery<'_> {
                     answers.claimants.push(node.clone());
                     entries.insert(node, entry);
                 }
-                Has::NotIt => {}
+                Has::NotIt => answers.deniers.push(node),
                 Has::NotSaid => answers.silent.push(node),
                 Has::CannotSay => answers.unable.push(node),
             }
         }
-        match self.verdict(answers, id).await {
+        let (verdict, is_in_kubernetes) = self.verdict(answers, id).await;
+        match verdict {
             ClaimVerdict::At(node) => {
-                let entry = entries.remove(&node).unwrap_or_default();
-                let driver = &self.queries.driver;
-                let recorded = ingest::found(self.store, driver, id, &node, entry).await;
-                let recorded =
-                    recorded.map_err(|source| Error::NotDurable { source: source.into() })?;
-                // Without room for a record, the node's word counts for nothing.
-                Ok(if recorded { Found::Recorded } else { Found::Nowhere(vec![node]) })
+                let found = ingest::FoundEntry {
+                    entry: entries.remove(&node).unwrap_or_default(),
+                    since,
+                    adopted: is_in_kubernetes,
+                };
+                self.record(id, node, found).await
             }
-            ClaimVerdict::Unclaimed(silent) => Ok(Found::Nowhere(silent)),
-            ClaimVerdict::Disputed(nodes) => Err(Error::Disputed {
-                driver: self.queries.driver.clone(),
-                id: id.text().into(),
-                nodes: names(&nodes),
-            }),
+            ClaimVerdict::Unclaimed { silent, unable } => Ok(Found::Nowhere { silent, unable }),
+            ClaimVerdict::Disputed(nodes) => Err(self.disputed(id, &nodes)),
             ClaimVerdict::Unconfirmed { claimant, silent } => Err(Error::Unconfirmed {
-                driver: self.queries.driver.clone(),
+                driver: driver.clone(),
                 id: id.text().into(),
                 node: claimant,
                 nodes: names(&silent),
@@ -137,24 +151,46 @@ impl Discovery<'_> {
         }
     }
 
-    /// Decides which node owns an id. If the nodes' answers do not, the volume's node affinity in
-    /// Kubernetes decides among the claimants.
-    async fn verdict(&self, answers: Answers, id: &Id) -> ClaimVerdict {
+    /// Records the home of an id, unless the node's word is older than a delete, or has no room.
+    async fn record(
+        &self,
+        id: &Id,
+        node: NodeName,
+        found: ingest::FoundEntry,
+    ) -> Result<Found, Error> {
+        let recorded = ingest::found(self.store, &self.queries.driver, id, &node, found).await;
+        match recorded.map_err(|source| Error::NotDurable { source: source.into() })? {
+            FindOutcome::Home => Ok(Found::Recorded),
+            FindOutcome::Nothing => Ok(Found::Nowhere { silent: vec![node], unable: Vec::new() }),
+            FindOutcome::EndedElsewhere(ended) => Err(self.disputed(id, &[ended, node])),
+        }
+    }
+
+    /// Decides which node owns an id, and whether Kubernetes says so too. If the nodes' answers do
+    /// not decide it, the volume's node affinity in Kubernetes does, but not against the word of
+    /// the node that it names.
+    async fn verdict(&self, answers: Answers, id: &Id) -> (ClaimVerdict, bool) {
+        let deniers = answers.deniers.clone();
         let verdict = answers.verdict(|node| self.is_not_there(node, id));
-        let claimants = match &verdict {
-            ClaimVerdict::At(_) | ClaimVerdict::Unclaimed(_) => return verdict,
-            ClaimVerdict::Disputed(nodes) => nodes.as_slice(),
-            ClaimVerdict::Unconfirmed { claimant, .. } => std::slice::from_ref(claimant),
-        };
-        let Id::Volume(volume) = id else { return verdict };
-        let Self { queries, deadline, .. } = self;
-        let asking = queries.links().affinity(&queries.driver, volume);
+        let Id::Volume(volume) = id else { return (verdict, false) };
         let patience = Instant::now() + PATIENCE;
-        let end = deadline.map_or(patience, |callers| callers.min(patience));
-        let Ok(Some(affinity)) = timeout_at(end, asking).await else { return verdict };
-        let policy = queries.links().authority().policy(&queries.driver);
-        let named = claimants.iter().find(|node| affinity.names(node, policy)).cloned();
-        named.map_or(verdict, ClaimVerdict::At)
+        let end = self.deadline.map_or(patience, |callers| callers.min(patience));
+        let links = self.queries.links();
+        let driver = &self.queries.driver;
+        let VolumeAnswer::Known(volumes) =
+            links.ask_of_volume(driver, volume, Age::MinuteIfKnown, end).await
+        else {
+            return (verdict, false);
+        };
+        let named = self.store.read(|state| {
+            let nodes =
+                NodesOf { driver: state.driver(driver)?, policy: links.authority().policy(driver) };
+            verdict.named(&volumes, nodes)
+        });
+        match named.filter(|node| !deniers.contains(node)) {
+            Some(node) => (ClaimVerdict::At(node), true),
+            None => (verdict, false),
+        }
     }
 
     /// Sends a delete to every node, without secrets if there are several. The answer is OK if all
@@ -253,6 +289,7 @@ impl Discovery<'_> {
             Id::Group(id) => {
                 let request = csi::GetVolumeGroupSnapshotRequest {
                     group_snapshot_id: id.clone(),
+                    snapshot_ids: self.snapshot_ids(),
                     ..Default::default()
                 };
                 self.queries.ask(node, Method::GetVolumeGroupSnapshot, &request, deadline).await
@@ -263,9 +300,7 @@ impl Discovery<'_> {
         match answer {
             Ok(entry) => Has::It(entry),
             Err(error) if error.code() == Code::NotFound => Has::NotIt,
-            Err(QueryError::Driver { status, .. })
-                if status.code() == Code::Unimplemented && !matches!(id, Id::Volume(_)) =>
-            {
+            Err(QueryError::Driver { status, .. }) if status.code() == Code::Unimplemented => {
                 Has::CannotSay
             }
             Err(error) => {
@@ -316,6 +351,22 @@ impl Discovery<'_> {
         entry.map(|entry| entry.encode_to_vec().into()).ok_or_else(gone)
     }
 
+    /// The snapshots that the caller names of a group. CSI: they "MUST match" the group's, so a
+    /// driver may refuse a question without them.
+    fn snapshot_ids(&self) -> Vec<String> {
+        // A delete names them in the same field.
+        let request = csi::GetVolumeGroupSnapshotRequest::decode(self.request.clone());
+        request.unwrap_or_default().snapshot_ids
+    }
+
+    fn disputed(&self, id: &Id, nodes: &[NodeName]) -> Error {
+        Error::Disputed {
+            driver: self.queries.driver.clone(),
+            id: id.text().into(),
+            nodes: names(nodes),
+        }
+    }
+
     fn not_found(&self, id: &Id) -> Error {
         Error::NoSuchThing { driver: self.queries.driver.clone(), id: id.text().into() }
     }
@@ -326,5 +377,14 @@ impl Discovery<'_> {
             id: id.text().into(),
             nodes: names(nodes),
         }
+    }
+}
+
+/// The kind of an id, as `csi-cloud volume adopt` takes it.
+fn kind(id: &Id) -> &'static str {
+    match id {
+        Id::Volume(_) | Id::Name(..) => "volume",
+        Id::Snapshot(_) => "snapshot",
+        Id::Group(_) => "group",
     }
 }

@@ -16,6 +16,7 @@ use proto::control::lease::{Reply, Request};
 use proto::host::tasks::Tasks;
 use proto::names::{DriverName, NodeName};
 use tokio::sync::{oneshot, watch};
+use tokio::time::{Instant, timeout_at};
 use tracing::{info, warn};
 
 use crate::metadata::shared::Metadata;
@@ -30,7 +31,7 @@ use crate::nodes::published_topology::{ByNode, PublishedTopology};
 use crate::nodes::scopes::Scopes;
 use crate::pki::enrolment::Enrolment;
 use crate::pki::issuer::CaTag;
-use crate::state::affinity::{Affinity, Age, VolumeAnswer};
+use crate::state::affinity::{Age, VolumeAnswer};
 use crate::state::authority::{Authority, Unserved};
 use crate::state::policy::{Policy, Scope};
 use crate::state::quotas::OverQuota;
@@ -53,6 +54,10 @@ pub type AnswerLease =
 /// Asks Kubernetes for the volume with this id.
 pub type AskKubernetes =
     Arc<dyn Fn(DriverName, String, Age) -> BoxFuture<'static, VolumeAnswer> + Send + Sync>;
+
+/// Asks Kubernetes whether the scheduler selected a node for the claim of this namespace and name.
+/// Without an answer the claim does not exist, or cannot be read.
+pub type AskOfClaim = Arc<dyn Fn(String, String) -> BoxFuture<'static, Option<bool>> + Send + Sync>;
 
 /// All links, by node.
 pub struct Links {
@@ -82,6 +87,7 @@ pub struct Links {
     /// Not set without Kubernetes.
     published_topology: PublishedTopology,
     ask_kubernetes: OnceLock<AskKubernetes>,
+    ask_of_claim: OnceLock<AskOfClaim>,
     metadata: Arc<Metadata>,
     /// The number of links made so far.
     made: AtomicU64,
@@ -111,6 +117,7 @@ impl Links {
             new_leases: true,
             published_topology: PublishedTopology::default(),
             ask_kubernetes: OnceLock::new(),
+            ask_of_claim: OnceLock::new(),
             metadata: Arc::default(),
             made: AtomicU64::new(0),
         }
@@ -155,19 +162,35 @@ impl Links {
         let _ = self.ask_kubernetes.set(ask);
     }
 
-    /// The node affinity of a volume in Kubernetes.
-    pub(super) async fn affinity(&self, driver: &DriverName, id: &str) -> Option<Affinity> {
-        let ask = self.ask_kubernetes.get()?;
-        match ask(driver.clone(), id.to_owned(), Age::Minute).await {
-            VolumeAnswer::Known(facts) => facts.affinity,
-            VolumeAnswer::Unknown | VolumeAnswer::Silent => None,
-        }
+    /// Lets claims be read in Kubernetes. Only the first call counts.
+    pub fn read_claims_by(&self, ask: AskOfClaim) {
+        // The second one is dropped: there is one Kubernetes.
+        let _ = self.ask_of_claim.set(ask);
+    }
+
+    /// Whether the scheduler selected a node for a claim. Without an answer it is not known by
+    /// `end`.
+    pub(crate) async fn has_selected_node(
+        &self,
+        namespace: &str,
+        name: &str,
+        end: Instant,
+    ) -> Option<bool> {
+        let ask = self.ask_of_claim.get()?;
+        timeout_at(end, ask(namespace.to_owned(), name.to_owned())).await.ok()?
     }
 
     /// Asks Kubernetes about a volume. Without Kubernetes no volume is known.
-    pub(crate) async fn volume_facts(&self, driver: &DriverName, id: &str) -> VolumeAnswer {
+    pub(crate) async fn ask_of_volume(
+        &self,
+        driver: &DriverName,
+        id: &str,
+        age: Age,
+        end: Instant,
+    ) -> VolumeAnswer {
         let Some(ask) = self.ask_kubernetes.get() else { return VolumeAnswer::Unknown };
-        ask(driver.clone(), id.to_owned(), Age::MinuteIfKnown).await
+        let asking = timeout_at(end, ask(driver.clone(), id.to_owned(), age));
+        asking.await.unwrap_or(VolumeAnswer::Silent)
     }
 
     /// The Kubernetes metadata for edges.

@@ -8,8 +8,9 @@ use proto::csi::{Id, Segments};
 use proto::names::NodeName;
 
 use crate::state::driver_info::DriverInfo;
+use crate::state::ended_homes::EndedHomes;
 use crate::state::recent::{RecentChanges, Stale};
-use crate::state::record::{Elected, Home, Intent, LeaseRecord, NodeDriver, Profile};
+use crate::state::record::{Elected, EndedHome, Home, Intent, LeaseRecord, NodeDriver, Profile};
 use crate::state::segment_index::SegmentIndex;
 
 /// All records of one driver.
@@ -17,6 +18,7 @@ use crate::state::segment_index::SegmentIndex;
 pub struct DriverState {
     /// Boxed: a map filled in order, as at a start, has half-empty tree nodes.
     homes: BTreeMap<Id, Box<Home>>,
+    ended: EndedHomes,
     intents: BTreeMap<Id, Intent>,
     at: BTreeMap<NodeName, NodeDriver>,
     /// Nodes that count for nothing: removed, or with another driver than an allowed one.
@@ -50,6 +52,11 @@ impl DriverState {
     /// All homes ordered by id: volumes, then snapshots, then groups.
     pub fn homes(&self) -> &BTreeMap<Id, Box<Home>> {
         &self.homes
+    }
+
+    /// The last homes of what was deleted.
+    pub fn ended(&self) -> &EndedHomes {
+        &self.ended
     }
 
     /// The number of changes of this driver's homes since csi-cloud started, including changes of
@@ -210,6 +217,7 @@ impl DriverState {
     /// True if no record of the driver is left.
     pub(super) fn is_empty(&self) -> bool {
         let has_node = !self.at.is_empty() || self.elected.is_some() || self.profile.is_some();
+        // Ended homes alone keep no driver: they direct nothing without a node.
         !has_node && self.homes.is_empty() && self.intents.is_empty() && self.leases.is_empty()
     }
 
@@ -230,6 +238,10 @@ impl DriverState {
         };
         self.recent.changed(&id, before.as_ref().map(|home| &home.node), now_at.as_ref());
         self.count(before.and_then(|home| home.counted(&id).cloned()), after);
+    }
+
+    pub(super) fn set_ended(&mut self, id: Id, home: Option<EndedHome>) {
+        self.ended.set(id, home);
     }
 
     pub(super) fn set_lease(&mut self, id: Id, lease: Option<LeaseRecord>) {

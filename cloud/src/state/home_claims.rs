@@ -6,6 +6,7 @@
 use proto::csi::Id;
 use proto::names::NodeName;
 
+use crate::state::affinity::{NodesOf, VolumeFacts, claimant_of, used_at};
 use crate::state::driver_state::DriverState;
 
 /// The answers of a driver's nodes to the question for an id.
@@ -15,8 +16,10 @@ pub struct Answers {
     pub claimants: Vec<NodeName>,
     /// The nodes that did not answer.
     pub silent: Vec<NodeName>,
-    /// The nodes whose driver cannot be asked. All others say that they do not have it.
+    /// The nodes whose driver cannot be asked.
     pub unable: Vec<NodeName>,
+    /// The nodes that say that they do not have it.
+    pub deniers: Vec<NodeName>,
 }
 
 /// The owner of an id without a home.
@@ -24,9 +27,13 @@ pub struct Answers {
 pub enum ClaimVerdict {
     /// This node's.
     At(NodeName),
-    /// No node claims it; these did not answer. A driver that cannot be asked counts as one that
-    /// does not have it, because no later answer can differ.
-    Unclaimed(Vec<NodeName>),
+    /// No node claims it.
+    Unclaimed {
+        /// The nodes that did not answer.
+        silent: Vec<NodeName>,
+        /// The nodes whose driver cannot be asked. No later answer of theirs can differ.
+        unable: Vec<NodeName>,
+    },
     /// Several nodes claim it. None is believed.
     Disputed(Vec<NodeName>),
     /// One node claims it, and these may have it too.
@@ -46,7 +53,8 @@ impl Answers {
         match self.claimants.pop() {
             None => {
                 self.silent.sort();
-                ClaimVerdict::Unclaimed(self.silent)
+                self.unable.sort();
+                ClaimVerdict::Unclaimed { silent: self.silent, unable: self.unable }
             }
             Some(claimant) if self.claimants.is_empty() => {
                 let mut silent = self.silent;
@@ -64,6 +72,21 @@ impl Answers {
                 ClaimVerdict::Disputed(self.claimants)
             }
         }
+    }
+}
+
+impl ClaimVerdict {
+    /// The node that has the volume by its PersistentVolumes: among claimants the one that they
+    /// name, and without one only a node that they name by a key that tells nodes apart.
+    pub fn named(&self, volumes: &[VolumeFacts], nodes: NodesOf<'_>) -> Option<NodeName> {
+        let claimants = match self {
+            Self::Unclaimed { .. } => return used_at(volumes, nodes),
+            Self::Disputed(claimants) => claimants.as_slice(),
+            Self::At(claimant) | Self::Unconfirmed { claimant, .. } => {
+                std::slice::from_ref(claimant)
+            }
+        };
+        claimant_of(volumes, claimants, nodes)
     }
 }
 
@@ -118,18 +141,22 @@ mod tests {
             claimants: nodes(claimants),
             silent: Vec::new(),
             unable: nodes(&["n2"]),
+            deniers: Vec::new(),
         };
         let claimant = "n1".parse().unwrap();
         let unconfirmed = ClaimVerdict::Unconfirmed { claimant, silent: nodes(&["n2"]) };
         assert_eq!(answers(&["n1"]).verdict(|_| false), unconfirmed);
-        assert_eq!(answers(&[]).verdict(|_| false), ClaimVerdict::Unclaimed(Vec::new()));
+        let unclaimed = ClaimVerdict::Unclaimed { silent: Vec::new(), unable: nodes(&["n2"]) };
+        assert_eq!(answers(&[]).verdict(|_| false), unclaimed);
     }
 
     /// An older list proves nothing here: the answer would be final.
     #[test]
     fn what_nobody_claims_names_all_who_were_silent() {
-        assert_eq!(verdict(&[], &["n4", "n3"]), ClaimVerdict::Unclaimed(nodes(&["n3", "n4"])));
-        assert_eq!(verdict(&[], &[]), ClaimVerdict::Unclaimed(Vec::new()));
+        let unclaimed =
+            |silent| ClaimVerdict::Unclaimed { silent: nodes(silent), unable: Vec::new() };
+        assert_eq!(verdict(&[], &["n4", "n3"]), unclaimed(&["n3", "n4"]));
+        assert_eq!(verdict(&[], &[]), unclaimed(&[]));
     }
 
     #[tokio::test]

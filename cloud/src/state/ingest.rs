@@ -21,7 +21,8 @@ use crate::state::contest;
 use crate::state::driver_state::DriverState;
 use crate::state::known::State;
 use crate::state::profile;
-use crate::state::record::{Home, Node, NodeDriver};
+use crate::state::recent::Stale;
+use crate::state::record::{EndedHome, Home, Node, NodeDriver};
 use crate::state::set_apart::{Reason, ReasonKind};
 use crate::state::store::backend::StoreError;
 use crate::state::store::writer::Store;
@@ -184,16 +185,37 @@ fn segments_of(info: &Bytes) -> Segments {
         .unwrap_or_default()
 }
 
+/// Whose word it is that something is deleted.
+#[derive(Clone, Debug)]
+pub enum Deleted {
+    /// That of this node, which had it.
+    At(NodeName),
+    /// That of all nodes, or of the node that a shared driver's calls go to.
+    Everywhere,
+}
+
 /// Records a deletion: removes the home, the intent and the lease; with a group also its snapshots.
+/// If one node deleted them, their homes become ended ones, and a home at another node stays.
 ///
 /// # Errors
 /// The change is not durable.
-pub async fn deleted(store: &Store, driver: &DriverName, id: &Id) -> Result<(), StoreError> {
+pub async fn deleted(
+    store: &Store,
+    driver: &DriverName,
+    id: &Id,
+    by: Deleted,
+) -> Result<(), StoreError> {
     let driver = driver.clone();
     let id = id.clone();
     let write = store.write(move |txn| {
         end_lease(txn, &driver, &id);
-        remove(txn, &driver, &id);
+        let Deleted::At(node) = by else { return drop(remove(txn, &driver, &id)) };
+        if txn.home(&driver, &id).is_some_and(|home| home.node != node) {
+            return;
+        }
+        for ended in remove(txn, &driver, &id) {
+            txn.end_home(&driver, &ended, EndedHome { node: node.clone(), ended: now() });
+        }
     });
     write.await
 }
@@ -205,14 +227,17 @@ pub async fn deleted(store: &Store, driver: &DriverName, id: &Id) -> Result<(), 
 pub async fn forget(store: &Store, driver: &DriverName, id: &Id) -> Result<(), StoreError> {
     let driver = driver.clone();
     let id = id.clone();
-    store.write(move |txn| remove(txn, &driver, &id)).await
+    store.write(move |txn| drop(remove(txn, &driver, &id))).await
 }
 
-fn remove(txn: &mut Txn<'_>, driver: &DriverName, id: &Id) {
+/// Removes a home, with a group also those of its snapshots. Returns the ids that had one.
+fn remove(txn: &mut Txn<'_>, driver: &DriverName, id: &Id) -> Vec<Id> {
     let Some(home) = txn.home(driver, id).cloned() else {
-        // Recorded all the same: an earlier list may still contain it.
-        return txn.set_home(driver, id, None);
+        // FindOutcome all the same: an earlier list may still contain it.
+        txn.set_home(driver, id, None);
+        return Vec::new();
     };
+    let mut removed = vec![id.clone()];
     if let (Some(name), Some(kind)) = (home.name, id.kind()) {
         txn.set_intent(driver, &Id::Name(Method::creating(kind), name.into()), None);
     }
@@ -223,12 +248,17 @@ fn remove(txn: &mut Txn<'_>, driver: &DriverName, id: &Id) {
         for snapshot in group.into_iter().flat_map(|group| group.snapshots) {
             let snapshot = Id::Snapshot(snapshot.snapshot_id);
             // The entry is the word of the group's node, which counts for its own snapshots only.
-            if txn.home(driver, &snapshot).is_none_or(|of| of.node == home.node) {
+            let of = txn.home(driver, &snapshot).map(|of| of.node.clone());
+            if of.as_ref().is_none_or(|of| *of == home.node) {
                 txn.set_home(driver, &snapshot, None);
+            }
+            if of.is_some_and(|of| of == home.node) {
+                removed.push(snapshot);
             }
         }
     }
     txn.set_home(driver, id, None);
+    removed
 }
 
 /// Records a call's effect on a volume, in its cached list entry. The change is durable before the
@@ -289,7 +319,8 @@ pub async fn discovered(
     let id = id.clone();
     let node = node.clone();
     let write = store.write(move |txn| {
-        let home = claimed(txn, &driver, &id, &node, entry);
+        let mut home = claimed(txn, &driver, &id, &node, entry);
+        home.adopted |= home.node == node;
         if txn.home(&driver, &id) != Some(&home) {
             txn.set_home(&driver, &id, Some(home));
         }
@@ -315,7 +346,7 @@ pub async fn adopted(
         let before = txn.home(&driver, &id).cloned();
         let home = before.unwrap_or_else(|| Home::at(node.clone(), now()));
         if home.node == node {
-            let home = Home { conflicts: Vec::new(), absent: false, ..home };
+            let home = Home { conflicts: Vec::new(), absent: false, adopted: true, ..home };
             txn.set_home(&driver, &id, Some(home));
             return node;
         }
@@ -324,8 +355,29 @@ pub async fn adopted(
     write.await
 }
 
+/// What a node says of something that it has.
+pub struct FoundEntry {
+    /// Its list entry; empty if the node did not show it.
+    pub entry: Bytes,
+    /// The driver's count of changes before the node was asked.
+    pub since: u64,
+    /// True if the volume's node affinity in Kubernetes says so too.
+    pub adopted: bool,
+}
+
+/// What came of a node's word.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FindOutcome {
+    /// The id has a home.
+    Home,
+    /// The id was deleted after the node was asked, or the node has no room for it.
+    Nothing,
+    /// This other node deleted the id before, and only that is known.
+    EndedElsewhere(NodeName),
+}
+
 /// Records something that a node says it has, like [`discovered`], if the node has room for it.
-/// Otherwise nothing is recorded, and the node is set apart. Returns whether it had room.
+/// A node without room is set apart.
 ///
 /// # Errors
 /// The change is not durable.
@@ -334,24 +386,56 @@ pub async fn found(
     driver: &DriverName,
     id: &Id,
     node: &NodeName,
-    entry: Bytes,
-) -> Result<bool, StoreError> {
+    found: FoundEntry,
+) -> Result<FindOutcome, StoreError> {
     let of = driver.clone();
     let id = id.clone();
     let at = node.clone();
     let quotas = *store.quotas();
     let write = store.write(move |txn| {
-        let home = claimed(txn, &of, &id, &at, entry);
-        if txn.home(&of, &id) == Some(&home) {
-            return Ok(());
+        let FoundEntry { entry, since, adopted } = found;
+        if is_forgotten(txn, &of, &id, since) {
+            return Ok(FindOutcome::Nothing);
         }
-        txn.set_home_within(&quotas, &at, (&of, &id), home)
+        if let Some(elsewhere) = ended_elsewhere(txn, &of, &id, &at).filter(|_| !adopted) {
+            return Ok(FindOutcome::EndedElsewhere(elsewhere));
+        }
+        let mut home = claimed(txn, &of, &id, &at, entry);
+        home.adopted |= adopted && home.node == at;
+        if txn.home(&of, &id) == Some(&home) {
+            return Ok(FindOutcome::Home);
+        }
+        txn.set_home_within(&quotas, &at, (&of, &id), home).map(|()| FindOutcome::Home)
     });
-    let checked = write.await?;
-    if let Err(over) = &checked {
-        store.refuse_over_quota(node, Some(driver), over);
+    Ok(write.await?.unwrap_or_else(|over| {
+        store.refuse_over_quota(node, Some(driver), &over);
+        FindOutcome::Nothing
+    }))
+}
+
+/// True if the id lost its home after this change, in this commit too, or that is not known.
+fn is_forgotten(txn: &Txn<'_>, driver: &DriverName, id: &Id, since: u64) -> bool {
+    let Some(of) = txn.state().driver(driver) else { return false };
+    if txn.home(driver, id).is_some() || txn.is_changing(driver, id) {
+        return txn.home(driver, id).is_none();
     }
-    Ok(checked.is_ok())
+    match of.stale_since(since) {
+        Some(stale) => stale.get(id) == Some(&Stale::Forgotten),
+        None => true,
+    }
+}
+
+/// The node where an id without a home ended, if that is another one and still counts. Its end is
+/// worth more than another node's word.
+pub fn ended_elsewhere(
+    txn: &Txn<'_>,
+    driver: &DriverName,
+    id: &Id,
+    node: &NodeName,
+) -> Option<NodeName> {
+    let of = txn.state().driver(driver)?;
+    let ended = &of.ended().at(id, now())?.node;
+    (ended != node && !txn.is_removed(ended)).then(|| ended.clone())
 }
 
 /// The home of something that a node has: the first node keeps it.

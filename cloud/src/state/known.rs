@@ -170,7 +170,8 @@ impl State {
                 let at = self.driver(driver)?.at(node)?;
                 Some((node.clone(), Usage::of_driver(driver, at)))
             }
-            Change::Node(..)
+            Change::EndedHome(..)
+            | Change::Node(..)
             | Change::Elected(..)
             | Change::Profile(..)
             | Change::Lease(..)
@@ -198,6 +199,9 @@ impl State {
         match change {
             Change::Home(driver, id, home) => {
                 self.drivers.entry(driver).or_default().set_home(id, home)
+            }
+            Change::EndedHome(driver, id, home) => {
+                self.drivers.entry(driver).or_default().set_ended(id, home);
             }
             Change::Intent(driver, name, intent) => {
                 self.drivers.entry(driver).or_default().set_intent(name, intent);

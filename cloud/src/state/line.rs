@@ -102,8 +102,10 @@ impl TryFrom<Change> for Line {
             Change::Trust(TrustChange::Revocation(name, Some(revocation))) => {
                 Self::Revoked { name, revocation }
             }
-            // A removal has no line.
-            Change::Home(_, _, None)
+            // A removal has no line. An ended home has none that an older csi-cloud would read,
+            // and is not needed: without it a repeated delete goes to all nodes.
+            Change::EndedHome(..)
+            | Change::Home(_, _, None)
             | Change::Intent(_, _, None)
             | Change::NodeDriver(_, _, None)
             | Change::Node(_, None)

@@ -15,6 +15,7 @@ pub mod default_name;
 pub mod driver_info;
 pub mod driver_state;
 pub mod election;
+pub mod ended_homes;
 mod field;
 pub mod home_claims;
 pub mod ingest;

@@ -48,6 +48,14 @@ impl NodeSet {
         })
     }
 
+    /// True if it names this node, and no other one can ever be in it.
+    pub fn is_just(&self, node: &NodeName) -> bool {
+        match self.patterns.as_slice() {
+            [NodePattern::Name(name)] => name.as_str() == node.as_str(),
+            _ => false,
+        }
+    }
+
     /// The nodes that it names, by name or by label. A pattern names none.
     pub fn named(&self) -> BTreeSet<NodeName> {
         let names = self.patterns.iter().flat_map(|pattern| match pattern {

@@ -12,6 +12,7 @@ use proto::names::NodeName;
 
 use crate::state::node_labels::NodeLabels;
 use crate::state::node_set::{NodePattern, NodeSet};
+use crate::state::record::Home;
 
 /// The settings that contradict scope `shared`, in the order of the checks.
 const OF_SHARED: [&str; 5] = [
@@ -103,6 +104,12 @@ impl Policy {
     /// True if a node may have the driver.
     pub fn allows(&self, node: &NodeName) -> bool {
         self.nodes.as_ref().is_none_or(|nodes| nodes.contains(node))
+    }
+
+    /// True if more than its node's own word says where a home is.
+    pub fn is_confirmed(&self, home: &Home) -> bool {
+        let is_only_one = self.nodes.as_ref().is_some_and(|nodes| nodes.is_just(&home.node));
+        home.is_confirmed() || is_only_one
     }
 
     /// True if a node may be elected, if the driver is shared. Without the operator's setting none

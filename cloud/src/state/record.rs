@@ -47,6 +47,19 @@ record! {
         /// Other nodes that claim it. The first node keeps it; an operator has to look.
         #[serde(rename = "rivals")]
         pub conflicts: Vec<NodeName> = 10 (string, repeated),
+        /// True if the operator said that it is there, or the volume's node affinity in Kubernetes.
+        #[serde(default, skip_serializing_if = "is_false")]
+        pub adopted: bool = 11 (bool),
+    }
+}
+
+record! {
+    /// The last home of something that was deleted.
+    pub struct EndedHome {
+        /// The node.
+        pub node: NodeName = 1 (string),
+        /// The time of the deletion, in ms since 1970.
+        pub ended: u64 = 2 (uint64),
     }
 }
 
@@ -287,6 +300,8 @@ impl Elected {
 pub enum Change {
     /// The home of a volume, snapshot or group.
     Home(DriverName, Id, Option<Home>),
+    /// The last home of something that was deleted.
+    EndedHome(DriverName, Id, Option<EndedHome>),
     /// An intent; the id is a name.
     Intent(DriverName, Id, Option<Intent>),
     /// A driver at a node.
@@ -319,6 +334,7 @@ impl Change {
             | Self::Lease(..)
             | Self::Profile(..)
             | Self::Home(..)
+            | Self::EndedHome(..)
             | Self::Intent(..)
             | Self::Node(..)
             | Self::Epoch(_)
@@ -342,7 +358,14 @@ impl Home {
             absent: false,
             lost: false,
             conflicts: Vec::new(),
+            adopted: false,
         }
+    }
+
+    /// True if more than a node's own word says that it is there: a create of ours was answered, or
+    /// it was adopted.
+    pub fn is_confirmed(&self) -> bool {
+        self.name.is_some() || self.adopted
     }
 
     /// Notes that another node claims it. Returns false if that is known, or enough nodes do: their
@@ -384,11 +407,16 @@ impl NodeDriver {
         !self.answers.is_empty()
     }
 
-    /// True if it has a topology of its own; otherwise it uses ours.
+    /// True if it has a topology of its own; otherwise it uses ours. While NodeGetInfo alone is
+    /// known, its segments say it: CSI allows them only with the capability.
     pub fn has_own_topology(&self) -> bool {
         let answer = |local| self.answer(local).map_or(&[][..], |answer| answer);
         let plugin = Local::Capabilities(Capabilities::Plugin);
-        topology::has_own(answer(plugin), answer(Local::NodeInfo))
+        let info = answer(Local::NodeInfo);
+        match self.has_spoken() {
+            true => topology::has_own(answer(plugin), info),
+            false => topology::has_segments(info),
+        }
     }
 
     /// Its segments without ours.

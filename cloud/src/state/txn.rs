@@ -11,7 +11,9 @@ use proto::names::{DriverName, NodeName};
 use crate::state::driver_state::DriverState;
 use crate::state::known::State;
 use crate::state::quotas::{OverQuota, Quotas};
-use crate::state::record::{Change, Elected, Home, Intent, LeaseRecord, Node, NodeDriver, Profile};
+use crate::state::record::{
+    Change, Elected, EndedHome, Home, Intent, LeaseRecord, Node, NodeDriver, Profile,
+};
 use crate::state::trust::{Revocation, Secrets, Token, TokenId, TrustChange, TrustChanges};
 use crate::state::usage::{Share, Usage};
 
@@ -25,6 +27,7 @@ struct OfDrivers<K, V>(BTreeMap<DriverName, Over<K, V>>);
 pub struct Txn<'a> {
     state: &'a State,
     homes: OfDrivers<Id, Home>,
+    ended: OfDrivers<Id, EndedHome>,
     intents: OfDrivers<Id, Intent>,
     at: OfDrivers<NodeName, NodeDriver>,
     nodes: Over<NodeName, Node>,
@@ -48,6 +51,7 @@ impl<'a> Txn<'a> {
         Self {
             state,
             homes: Default::default(),
+            ended: Default::default(),
             intents: Default::default(),
             at: Default::default(),
             nodes: Default::default(),
@@ -80,7 +84,38 @@ impl<'a> Txn<'a> {
         self.count(driver, before.cloned(), after.cloned());
         let share = |home: &Home| (home.node.clone(), Usage::of_home(driver, id, home));
         self.keep(self.home(driver, id).map(share), home.as_ref().map(share));
+        if home.as_ref().is_some_and(Home::is_confirmed) && self.ended_home(driver, id).is_some() {
+            self.ended.set(driver, id.clone(), None);
+        }
         self.homes.set(driver, id.clone(), home);
+    }
+
+    /// The last home of an id that was deleted.
+    pub fn ended_home(&self, driver: &DriverName, id: &Id) -> Option<&EndedHome> {
+        self.ended.over(driver, id, || self.state.driver(driver)?.ended().get(id))
+    }
+
+    /// Keeps the last home of an id that is deleted, until its next one is confirmed. Drops others
+    /// that are too old or too many.
+    pub fn end_home(&mut self, driver: &DriverName, id: &Id, home: EndedHome) {
+        let mut dropped = Vec::new();
+        if let Some(of) = self.state.driver(driver) {
+            let changing = self.ended.0.get(driver);
+            let more = changing.map_or(0, HashMap::len);
+            let surplus = of.ended().surplus(more, home.ended);
+            let unchanged =
+                surplus.filter(|id| changing.is_none_or(|changing| !changing.contains_key(*id)));
+            dropped.extend(unchanged.cloned());
+        }
+        for old in &dropped {
+            self.ended.set(driver, old.clone(), None);
+        }
+        self.ended.set(driver, id.clone(), Some(home));
+    }
+
+    /// Forgets the last home of an id that was deleted.
+    pub fn forget_ended(&mut self, driver: &DriverName, id: &Id) {
+        self.ended.set(driver, id.clone(), None);
     }
 
     /// True if these changes set the home of this id.
@@ -292,6 +327,7 @@ impl<'a> Txn<'a> {
     /// The number of changes.
     pub(super) fn len(&self) -> usize {
         let records = self.homes.len() + self.intents.len() + self.at.len() + self.nodes.len();
+        let records = records + self.ended.len();
         let others = self.elected.len() + self.profiles.len() + self.leases.len();
         records + others + usize::from(self.epoch.is_some()) + self.trust.len()
     }
@@ -299,6 +335,7 @@ impl<'a> Txn<'a> {
     /// All changes, each key once, and the changed things without a home.
     pub(super) fn changes(self) -> (Vec<Change>, HashSet<(DriverName, Id)>) {
         let homes = self.homes.into_changes(Change::Home);
+        let ended = self.ended.into_changes(Change::EndedHome);
         let intents = self.intents.into_changes(Change::Intent);
         let at = self.at.into_changes(Change::NodeDriver);
         let leases = self.leases.into_changes(Change::Lease);
@@ -309,8 +346,13 @@ impl<'a> Txn<'a> {
             self.profiles.into_iter().map(|(driver, profile)| Change::Profile(driver, profile));
         let epoch = self.epoch.map(Change::Epoch);
         let trust = self.trust.into_changes().map(Change::Trust);
-        let of_drivers =
-            homes.chain(intents).chain(at).chain(elected).chain(profiles).chain(leases);
+        let of_drivers = homes
+            .chain(ended)
+            .chain(intents)
+            .chain(at)
+            .chain(elected)
+            .chain(profiles)
+            .chain(leases);
         (of_drivers.chain(nodes).chain(epoch).chain(trust).collect(), self.without)
     }
 }

@@ -1,7 +1,7 @@
 //! Counts the things of each node and the size of their records, for quotas.
 //!
 //! Leases are not counted here: their number for one node and the size of each are bounded where
-//! they are granted.
+//! they are granted. Nor are ended homes: callers' deletes make them, and a driver has so many.
 
 use std::ops::{Add, Sub};
 
@@ -89,7 +89,8 @@ impl Change {
             Self::NodeDriver(driver, node, at) => {
                 Some((node.clone(), Usage::of_driver(driver, at.as_ref()?)))
             }
-            Self::Node(..)
+            Self::EndedHome(..)
+            | Self::Node(..)
             | Self::Elected(..)
             | Self::Profile(..)
             | Self::Lease(..)

@@ -48,9 +48,13 @@ const LIST_ENTRIES: u32 = 1;
 /// It does if it reports accessibility constraints and segments of its node. Malformed answers
 /// report neither.
 pub fn has_own(plugin_capabilities: &[u8], node_info: &[u8]) -> bool {
+    constrained(plugin_capabilities) && has_segments(node_info)
+}
+
+/// True if an answer to NodeGetInfo has topology segments.
+pub fn has_segments(node_info: &[u8]) -> bool {
     let info = csi::NodeGetInfoResponse::decode(node_info).unwrap_or_default();
-    constrained(plugin_capabilities)
-        && info.accessible_topology.is_some_and(|at| !at.segments.is_empty())
+    info.accessible_topology.is_some_and(|at| !at.segments.is_empty())
 }
 
 /// True if an answer to GetPluginCapabilities has VOLUME_ACCESSIBILITY_CONSTRAINTS.

@@ -150,6 +150,9 @@ fn decided(
             only: None,
             // Only a shared driver's intents end.
             now: 0,
+            kubernetes: None,
+            node_id: None,
+            exhausted: &[],
         };
         let key = calls.method.key(request);
         key.map(|key| drop(std::hint::black_box(route(calls.method, &key, &facts))))

@@ -81,6 +81,7 @@ struct World {
     /// Whether the operator names a node that never reported the driver.
     awaits: bool,
     uncounted: Option<&'static str>,
+    exhausted: Vec<NodeName>,
     now: u64,
 }
 
@@ -109,6 +110,7 @@ impl Default for World {
             only: None,
             awaits: false,
             uncounted: None,
+            exhausted: Vec::new(),
             now: 1_000,
         }
     }
@@ -141,6 +143,9 @@ impl World {
             scope: self.scope,
             policy: &policy,
             now: self.now,
+            kubernetes: Some(&VolumeAnswer::Unknown),
+            node_id: None,
+            exhausted: &self.exhausted,
         };
         route(method, key, &facts)
     }
@@ -521,4 +526,24 @@ fn every_rpc_goes_where_the_table_says() {
         let stays = matches!(expected, Ok(Plan::Local | Plan::NodeOnly));
         assert_eq!(method.sent(), !stays, "{method}");
     }
+}
+
+/// A world in which these nodes had no room for a create.
+fn exhausted(nodes: &[&str]) -> World {
+    World {
+        exhausted: nodes.iter().map(|name| name.parse().unwrap()).collect(),
+        ..World::default()
+    }
+}
+
+#[test]
+fn a_node_without_room_is_passed_over() {
+    let zones = [topology(&[("zone", "a")]), topology(&[("zone", "b")])];
+    assert_eq!(exhausted(&["n1"]).place(None, zones.to_vec()), make(["n2"]));
+    assert_eq!(exhausted(&["n1", "n2"]).place(None, zones.to_vec()), make(["n3"]));
+    let all = exhausted(&["n1", "n2", "n3"]);
+    assert!(all.place(None, zones.to_vec()).is_err() && all.place(None, Vec::new()).is_err());
+    // What comes from a source has no other place.
+    let beside = exhausted(&["n1"]).place(Some(volume("v1")), Vec::new());
+    assert_eq!(beside, make(["n1"]));
 }

@@ -85,7 +85,9 @@ async fn a_groups_deletion_takes_no_snapshot_of_another_node() {
         txn.set_home(&of, &Id::Group("g".into()), Some(home));
     });
     write.await.unwrap();
-    deleted(&store, &driver, &Id::Group("g".into())).await.unwrap();
+    deleted(&store, &driver, &Id::Group("g".into()), Deleted::At("liar".parse().unwrap()))
+        .await
+        .unwrap();
     let has = |id: &Id| store.read(|state| state.driver(&driver).unwrap().home(id).is_some());
     assert!(has(&snapshot("of n1")), "the group's node has no say about it");
     assert!(!has(&snapshot("own")) && !has(&Id::Group("g".into())));
@@ -161,15 +163,45 @@ async fn a_node_that_is_full_cannot_claim_more_and_is_set_apart() {
     let node = "n1".parse().unwrap();
     let claim = async |id: &str| {
         let id = Id::Volume(id.into());
-        found(&store, &driver, &id, &node, Bytes::new()).await.unwrap()
+        let said = FoundEntry { entry: Bytes::new(), since: 0, adopted: false };
+        found(&store, &driver, &id, &node, said).await.unwrap()
     };
-    assert!(claim("a").await && claim("a").await);
+    assert_eq!((claim("a").await, claim("a").await), (FindOutcome::Home, FindOutcome::Home));
     assert_eq!(store.why_apart(&node, &driver), None);
-    assert!(!claim("b").await);
+    assert_eq!(claim("b").await, FindOutcome::Nothing);
     assert!(store.why_apart(&node, &driver).is_some());
     let homes = store.read(|state| state.driver(&driver).map(|of| of.homes().len()));
     assert_eq!(homes, Some(1));
     // An operator's word is not bounded.
     discovered(&store, &driver, &Id::Volume("c".into()), &node, Bytes::new()).await.unwrap();
     assert_eq!(store.read(|state| state.usage(&node).things), 2);
+}
+
+/// The node was asked before the delete, and another one only answered after it.
+#[tokio::test]
+async fn a_claim_from_before_a_delete_makes_no_home() {
+    let store = Store::open(Box::new(Memory::default()), &Tasks::default()).unwrap();
+    let driver: DriverName = "a.example".parse().unwrap();
+    let [n1, n2]: [NodeName; 2] = ["n1", "n2"].map(|name| name.parse().unwrap());
+    let id = Id::Volume("v".into());
+    let claim = async |node: &NodeName, since, adopted| {
+        let said = FoundEntry { entry: Bytes::new(), since, adopted };
+        found(&store, &driver, &id, node, said).await.unwrap()
+    };
+    assert_eq!(claim(&n1, 0, false).await, FindOutcome::Home);
+    let since = store.read(|state| state.driver(&driver).unwrap().changes());
+    deleted(&store, &driver, &id, Deleted::At(n2.clone())).await.unwrap();
+    let home = || store.read(|state| state.driver(&driver)?.home(&id).map(|of| of.node.clone()));
+    assert_eq!(home(), Some(n1.clone()), "n2 has no say about it");
+    deleted(&store, &driver, &id, Deleted::At(n1.clone())).await.unwrap();
+    assert_eq!(claim(&n1, since, false).await, FindOutcome::Nothing);
+    let now = store.read(|state| state.driver(&driver).unwrap().changes());
+    assert_eq!(claim(&n2, now, false).await, FindOutcome::EndedElsewhere(n1.clone()));
+    assert_eq!(home(), None);
+    assert_eq!(claim(&n1, now, false).await, FindOutcome::Home);
+    deleted(&store, &driver, &id, Deleted::At(n1)).await.unwrap();
+    let now = store.read(|state| state.driver(&driver).unwrap().changes());
+    assert_eq!(claim(&n2, now, true).await, FindOutcome::Home, "Kubernetes says so");
+    let ended = store.read(|state| state.driver(&driver).unwrap().ended().all().len());
+    assert_eq!((home(), ended), (Some(n2), 0));
 }

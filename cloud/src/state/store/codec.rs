@@ -46,6 +46,7 @@ struct StoredEpoch {
 pub(super) fn encode(change: &Change) -> Row {
     let (key, value) = match change {
         Change::Home(driver, id, home) => (key::of_id(driver, id), bytes(home.as_ref())),
+        Change::EndedHome(driver, id, home) => (key::of_id(driver, id), bytes(home.as_ref())),
         Change::Intent(driver, id, intent) => (key::of_id(driver, id), bytes(intent.as_ref())),
         Change::Lease(driver, id, lease) => (key::of_id(driver, id), bytes(lease.as_ref())),
         Change::NodeDriver(driver, node, at) => (key::of_node(driver, node), bytes(at.as_ref())),
@@ -113,6 +114,10 @@ impl Decoder {
             Table::Homes => {
                 let (driver, id) = self.driver_and_id(key)?;
                 Change::Home(driver, id, self.record(value)?)
+            }
+            Table::EndedHomes => {
+                let (driver, id) = self.driver_and_id(key)?;
+                Change::EndedHome(driver, id, self.record(value)?)
             }
             Table::Intents => {
                 let (driver, id) = self.driver_and_id(key)?;

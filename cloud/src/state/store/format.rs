@@ -74,6 +74,7 @@ pub(super) fn needed(change: &Change) -> u64 {
         // knows no revocations, which are never undone: docs/operations.md has what to do.
         Change::Lease(..)
         | Change::Home(..)
+        | Change::EndedHome(..)
         | Change::Intent(..)
         | Change::NodeDriver(..)
         | Change::Node(..)

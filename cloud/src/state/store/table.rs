@@ -11,6 +11,7 @@ pub(super) enum Table {
     Nodes,
     Elected,
     Homes,
+    EndedHomes,
     Intents,
     NodeDrivers,
     Leases,
@@ -23,10 +24,11 @@ pub(super) enum Table {
 
 impl Table {
     /// The order of loading: volumes are counted before nodes are sorted by load.
-    pub(super) const ALL: [Self; 11] = [
+    pub(super) const ALL: [Self; 12] = [
         Self::Nodes,
         Self::Elected,
         Self::Homes,
+        Self::EndedHomes,
         Self::Intents,
         Self::NodeDrivers,
         Self::Leases,
@@ -41,7 +43,7 @@ impl Table {
     pub(super) fn may_be_missing(self) -> bool {
         match self {
             Self::Nodes | Self::Elected | Self::Homes | Self::Intents | Self::NodeDrivers => false,
-            Self::Leases | Self::Epochs | Self::Profiles => true,
+            Self::EndedHomes | Self::Leases | Self::Epochs | Self::Profiles => true,
             Self::Secrets | Self::Tokens | Self::Revocations => true,
         }
     }
@@ -50,6 +52,7 @@ impl Table {
     pub(super) fn of(change: &Change) -> Self {
         match change {
             Change::Home(..) => Self::Homes,
+            Change::EndedHome(..) => Self::EndedHomes,
             Change::Intent(..) => Self::Intents,
             Change::NodeDriver(..) => Self::NodeDrivers,
             Change::Node(..) => Self::Nodes,
@@ -72,6 +75,7 @@ impl Table {
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Homes => "homes",
+            Self::EndedHomes => "ended",
             Self::Intents => "intents",
             Self::NodeDrivers => "at",
             Self::Nodes => "nodes",

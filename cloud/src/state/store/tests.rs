@@ -11,7 +11,7 @@ use proto::names::certificate::{Serial, Subject};
 use proto::names::{DriverName, NodeName};
 
 use crate::state::record::{
-    Attached, Broken, Change, Claim, Earlier, Elected, Holder, Home, Intent, LeaseClaim,
+    Attached, Broken, Change, Claim, Earlier, Elected, EndedHome, Holder, Home, Intent, LeaseClaim,
     LeaseRecord, Node, NodeDriver, Profile,
 };
 use crate::state::store::codec;
@@ -133,6 +133,7 @@ fn any_home() -> impl Strategy<Value = Home> {
             absent,
             lost,
             conflicts,
+            adopted: false,
         },
     )
 }
@@ -270,6 +271,15 @@ fn trust_changes() -> [Change; 2] {
     [token, Change::Trust(TrustChange::Revocation(of, Some(revocation)))]
 }
 
+/// An ended home and an adopted one.
+fn home_changes() -> [Change; 2] {
+    let driver: DriverName = "d".parse().unwrap();
+    let ended = EndedHome { node: "n1".parse().unwrap(), ended: 5 };
+    let ended = Change::EndedHome(driver.clone(), Id::Snapshot("s".into()), Some(ended));
+    let adopted = Home { adopted: true, ..home("n1") };
+    [ended, Change::Home(driver, Id::Volume("v".into()), Some(adopted))]
+}
+
 /// The bytes of older stores must be read by every later csi-cloud.
 #[test]
 fn the_bytes_of_a_record_never_change() {
@@ -295,6 +305,7 @@ fn the_bytes_of_a_record_never_change() {
     };
     let profile = Change::Profile("d".parse().unwrap(), Some(profile));
     let [token, revocation] = trust_changes();
+    let [ended, adopted] = home_changes();
     for (change, table, key, value) in [
         (
             token,
@@ -302,6 +313,8 @@ fn the_bytes_of_a_record_never_change() {
             b"0123456789abcdef".as_slice(),
             [b"\x0a\x02n1\x12\x20".as_slice(), &[0; 32], b"\x18\x01\x20\x02"].concat().as_slice(),
         ),
+        (ended, "ended", b"d\0\x02s".as_slice(), b"\x0a\x02n1\x10\x05".as_slice()),
+        (adopted, "homes", b"d\0\x01v", b"\x0a\x02n1\x38\x07\x58\x01"),
         (revocation, "revocations", b"front\0f1", b"\x08\x05\x12\x02ab"),
         (
             profile,
@@ -325,6 +338,8 @@ fn the_bytes_of_a_record_never_change() {
         let row = codec::encode(&change);
         assert_eq!((row.table.name(), &*row.key), (table, key));
         assert_eq!(row.value.as_deref(), Some(value), "{table}");
+        let decoded = codec::Decoder::default().decode(row.table, key, value).unwrap();
+        assert_eq!(decoded, change, "{table}");
     }
 }
 

@@ -44,9 +44,10 @@ pub fn export(at: &StoreAt, secrets: ExportedSecrets, out: &mut dyn Write) -> an
         if is_secret && secrets == ExportedSecrets::LeftOut {
             return;
         }
+        let Ok(record) = Line::try_from(change) else { return };
         records += 1;
         // After a failed line no other is written.
-        if let (Ok(()), Ok(record)) = (&written, Line::try_from(change)) {
+        if written.is_ok() {
             written = line(&mut out, &record);
         }
     })?;

@@ -162,6 +162,8 @@ fn agree(state: &State, kept: &Kept) -> Result<(), TestCaseError> {
 fn make(txn: &mut Txn<'_>, change: &Change) {
     match change.clone() {
         Change::Home(driver, id, home) => txn.set_home(&driver, &id, home),
+        // None is generated: `ended_homes` has the tests.
+        Change::EndedHome(..) => {}
         Change::Intent(driver, name, intent) => txn.set_intent(&driver, &name, intent),
         Change::NodeDriver(driver, node, at) => txn.set_at(&driver, &node, at),
         Change::Node(name, node) => txn.set_node(&name, node),

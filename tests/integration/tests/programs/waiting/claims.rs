@@ -10,6 +10,7 @@ use harness::wait::START;
 use harness::world::DRIVER;
 use prost::Message;
 use proto::csi;
+use proto::csi::volume_content_source::{SnapshotSource, Type};
 use tonic::Code;
 
 use super::routing::Nodes;
@@ -129,5 +130,32 @@ async fn a_claim_waits_for_nodes_that_are_away_or_for_the_operator() -> anyhow::
     let deleted = nodes.call("DeleteSnapshot", &request).await?;
     assert_eq!(deleted.code(), Code::Ok, "{}", deleted.status());
     assert_eq!(nodes.who_got_bytes(SECRET.as_bytes()), ["n1"]);
+    nodes.stop().await
+}
+
+#[tokio::test]
+async fn a_driver_that_cannot_say_what_it_has_leaves_it_to_the_operator() -> anyhow::Result<()> {
+    let nodes = Nodes::with("", &[]).await?;
+    let snapshot_id = "never".to_owned();
+    let metadata = csi::GetMetadataAllocatedRequest { snapshot_id, ..Default::default() };
+    let path = "/csi.v1.SnapshotMetadata/GetMetadataAllocated";
+    let status = nodes.front.call(path, &metadata.encode_to_vec()).await?.status();
+    assert_eq!(status.code(), Code::NotFound, "a backup takes an empty answer for one: {status}");
+
+    let unable = Fault::error(Code::Unimplemented, "it cannot");
+    nodes.nodes[1].0.inject("ListSnapshots", unable.clone(), Times::All);
+    let source = SnapshotSource { snapshot_id: "static".into() };
+    let volume_content_source =
+        Some(csi::VolumeContentSource { r#type: Some(Type::Snapshot(source)) });
+    let create = csi::CreateVolumeRequest {
+        name: "restored".into(),
+        volume_content_source,
+        ..Default::default()
+    };
+    let status = nodes.call("CreateVolume", &create).await?.status();
+    assert_eq!(status.code(), Code::FailedPrecondition, "{status}");
+    for told in ["n2", "volume adopt", "--kind snapshot"] {
+        assert!(status.message().contains(told), "{status}");
+    }
     nodes.stop().await
 }

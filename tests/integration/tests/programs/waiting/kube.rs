@@ -33,6 +33,7 @@ mod away;
 mod dashboard;
 mod doctor;
 mod edges;
+mod exhausted;
 mod expansion;
 mod explain;
 mod labels;

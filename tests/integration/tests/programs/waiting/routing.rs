@@ -349,6 +349,39 @@ async fn what_nobody_knows_is_deleted_everywhere_or_not_at_all() -> anyhow::Resu
     nodes.stop().await
 }
 
+/// Its answer was lost, or a user deletes once more. Only the node that had it need be there.
+#[tokio::test]
+async fn a_repeated_delete_or_detach_goes_to_the_node_that_had_the_id() -> anyhow::Result<()> {
+    let mut nodes = Nodes::new(&[]).await?;
+    let made = nodes.call("CreateVolume", &create_at("v", &["n1"])?).await?;
+    let volume_id = created(&made)?.volume_id;
+    let (_, serving, edge) = nodes.nodes.pop().context("no node")?;
+    edge.stop(START).await?;
+    serving.stop().await;
+    nodes.who_got("CreateVolume");
+    for _ in 0..2 {
+        let deleted = nodes.front.call(&controller("DeleteVolume"), &delete(&volume_id)).await?;
+        assert_eq!(deleted.code(), Code::Ok, "{}", deleted.status());
+        assert_eq!(nodes.who_got("DeleteVolume"), ["n1"]);
+    }
+    for node_id in ["n1", "n2", ""] {
+        let (volume_id, node_id) = (volume_id.clone(), node_id.to_owned());
+        let detach =
+            csi::ControllerUnpublishVolumeRequest { volume_id, node_id, ..Default::default() };
+        let detached = nodes.call("ControllerUnpublishVolume", &detach).await?;
+        assert_eq!(detached.code(), Code::Ok, "{}", detached.status());
+        assert_eq!(nodes.who_got("ControllerUnpublishVolume"), ["n1"]);
+    }
+    let attach = csi::ControllerPublishVolumeRequest {
+        volume_id,
+        node_id: "n1".into(),
+        ..Default::default()
+    };
+    let status = nodes.call("ControllerPublishVolume", &attach).await?.status();
+    assert_eq!(status.code(), Code::Unavailable, "nothing is attached by an ended home: {status}");
+    nodes.stop().await
+}
+
 /// external-provisioner returns the claim to the scheduler, which may choose another node. So
 /// nothing may have been sent.
 #[tokio::test]

@@ -57,6 +57,7 @@ pub(super) fn encode(change: &Change) -> Row {
             key::of_id(driver, id),
             home.as_ref().map(|home| HomeValue::from(home).encode_to_vec()),
         ),
+        Change::EndedHome(..) => unreachable!("it had none"),
         Change::Intent(driver, id, intent) => (
             key::of_id(driver, id),
             intent.as_ref().map(|intent| IntentValue::from(intent).encode_to_vec()),
@@ -142,6 +143,7 @@ impl Decoder {
                 let (driver, rest) = self.driver(key)?;
                 Change::Home(driver, key::id(rest)?, None)
             }
+            Table::EndedHomes => return Err(KeyError::Key.into()),
             Table::Intents => {
                 let (driver, rest) = self.driver(key)?;
                 Change::Intent(driver, key::id(rest)?, None)
@@ -169,6 +171,7 @@ impl Decoder {
                 let (driver, rest) = self.driver(key)?;
                 Change::Home(driver, key::id(rest)?, Some(self.home(HomeValue::decode(value)?)?))
             }
+            Table::EndedHomes => return Err(KeyError::Key.into()),
             Table::Intents => {
                 let (driver, rest) = self.driver(key)?;
                 Change::Intent(
@@ -238,6 +241,7 @@ impl Decoder {
                 .iter()
                 .map(|node| self.node(node))
                 .collect::<Result<_, _>>()?,
+            adopted: false,
         })
     }
 

@@ -92,7 +92,7 @@ impl Site {
 }
 
 /// A claim of a class, with annotations.
-fn of_class(name: &str, class: Option<&str>, annotations: &[(&str, &str)]) -> Value {
+pub(super) fn of_class(name: &str, class: Option<&str>, annotations: &[(&str, &str)]) -> Value {
     let annotations: BTreeMap<_, _> = annotations.iter().copied().collect();
     json!({
         "metadata": {"name": name, "namespace": "default", "annotations": annotations},
