@@ -74,7 +74,8 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
     config.state.as_deref().map_or(Ok(()), state::look)?;
     let discovery = discovery(&config, &drivers);
     let cloud = cloud(config.state.as_deref(), &node);
-    let executor = Arc::new(executor(&config, &drivers, &cloud, &work));
+    let begun = credentials.validity().map_or(SystemTime::UNIX_EPOCH, |of| of.not_before);
+    let executor = Arc::new(executor(&config, &drivers, &cloud, begun, &work));
     let direct = Direct::open(direct(&config), executor.clone(), cloud.clone(), work.clone())?;
     let direct = Arc::new(direct);
     // Before any call: the entries that runtimes read must be true.
@@ -130,8 +131,15 @@ fn cloud(state: Option<&Path>, node: &NodeName) -> Cloud {
     }
 }
 
-/// Executes the calls of these drivers.
-fn executor(config: &Config, drivers: &Arc<Drivers>, cloud: &Cloud, tasks: &Tasks) -> Executor {
+/// Executes the calls of these drivers. The node's certificate began then.
+fn executor(
+    config: &Config,
+    drivers: &Arc<Drivers>,
+    cloud: &Cloud,
+    begun: SystemTime,
+    tasks: &Tasks,
+) -> Executor {
+    let fence = Fence::open(config.state.as_deref(), drivers.node().clone()).not_before(begun);
     let boot = Host::default().boot();
     let denied = DeniedMethods::open(config.deny.clone(), config.state.as_deref(), &boot);
     let expansions = config.state.as_deref().and_then(|state| {
@@ -143,7 +151,7 @@ fn executor(config: &Config, drivers: &Arc<Drivers>, cloud: &Cloud, tasks: &Task
         .with_denied_methods(denied)
         .with_delete_guard(Direct::delete_guard(config.state.clone()))
         .with_expansions(expansions.map(Arc::new))
-        .with_fence(Fence::open(config.state.as_deref(), drivers.node().clone()))
+        .with_fence(fence)
 }
 
 /// The settings of direct volumes.

@@ -8,17 +8,27 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
 
+use parking_lot::Mutex;
 use proto::control::leader::LeaderEpoch;
+use proto::host::clock;
 use proto::host::files;
 use proto::host::files::Unread;
 use proto::host::publish::publish_record;
 use proto::names::NodeName;
 use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
 use tracing::{info, warn};
 
 /// The file's name in the state directory.
 pub const FILE: &str = "leader-epoch.json";
+/// The latest epoch that counts is so much after the clock, in seconds: no csi-cloud that leads
+/// honestly is so far ahead.
+const AHEAD: u64 = 30 * 24 * 3600;
+/// So much more than the greatest epoch counts once a minute, if that one is already too late.
+const STEP: u64 = 1024;
+const STEP_EVERY: Duration = Duration::from_secs(60);
 /// No epoch: a csi-cloud has none if its store was never shared.
 const NONE: u64 = 0;
 
@@ -30,6 +40,10 @@ pub struct Fence {
     /// The greatest one in the file.
     durable: Arc<AtomicU64>,
     file: Option<PathBuf>,
+    /// The clock is not before this, in seconds since 1970, whatever it shows.
+    earliest: u64,
+    /// When an epoch was taken that is too late by the clock.
+    stepped: Mutex<Option<Instant>>,
     /// Held until a write has ended, even if its caller has gone.
     writing: Arc<tokio::sync::Mutex<()>>,
 }
@@ -58,6 +72,19 @@ pub enum FenceError {
         /// The greatest epoch that the node has received.
         newest: LeaderEpoch,
     },
+    /// It says an epoch with which it would refuse all others for good.
+    #[error(
+        "node {node}: a csi-cloud says that its leader epoch is {epoch}, which is more than 30 \
+         days after this node's clock, so it is not heard and nothing was done; epochs are \
+         seconds since 1970. If this node's clock is right, that csi-cloud's was wrong, or it \
+         cannot be trusted"
+    )]
+    FarLeader {
+        /// The node.
+        node: NodeName,
+        /// Its epoch.
+        epoch: LeaderEpoch,
+    },
     /// Its epoch cannot be kept, and a restart would let an earlier leader in.
     #[error(
         "node {node}: the leader epoch {epoch} cannot be noted in csi-edge's --state, so nothing \
@@ -71,6 +98,11 @@ pub enum FenceError {
         /// The reason.
         why: String,
     },
+}
+
+/// True if an epoch is too late at this time, in seconds since 1970.
+fn is_far(number: u64, now: u64) -> bool {
+    number > now.saturating_add(AHEAD)
 }
 
 fn of(epoch: Option<LeaderEpoch>) -> String {
@@ -95,15 +127,31 @@ impl Fence {
             NONE
         });
         let durable = Arc::new(kept.into());
-        Self { node, newest: kept.into(), durable, file, writing: Arc::default() }
+        Self {
+            node,
+            newest: kept.into(),
+            durable,
+            file,
+            earliest: 0,
+            stepped: Mutex::default(),
+            writing: Arc::default(),
+        }
+    }
+
+    /// The same on a node whose clock is not before this: its certificate began then.
+    #[must_use]
+    pub fn not_before(self, earliest: SystemTime) -> Self {
+        let since = earliest.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        Self { earliest: since.as_secs(), ..self }
     }
 
     /// Takes the epoch of a csi-cloud. From now on those before it are refused.
     ///
     /// # Errors
-    /// [`FenceError::OldLeader`].
+    /// [`FenceError::OldLeader`] and [`FenceError::FarLeader`].
     pub fn observe(&self, epoch: Option<LeaderEpoch>) -> Result<(), FenceError> {
         let number = number(epoch);
+        self.check_clock(number)?;
         let newest = self.newest.fetch_max(number, Ordering::SeqCst);
         if number < newest {
             return Err(self.old_leader(epoch, newest));
@@ -113,6 +161,23 @@ impl Fence {
             self.warn_of_memory(newest);
         }
         Ok(())
+    }
+
+    /// Refuses an epoch that is too late by the clock. One that is greater than another such one is
+    /// taken in small steps, so that a node gets out of what it once took.
+    fn check_clock(&self, number: u64) -> Result<(), FenceError> {
+        let newest = self.newest.load(Ordering::SeqCst);
+        let now = (clock::now() / 1000).max(self.earliest);
+        if number <= newest || !is_far(number, now) {
+            return Ok(());
+        }
+        let mut stepped = self.stepped.lock();
+        let is_rested = stepped.is_none_or(|stepped| stepped.elapsed() >= STEP_EVERY);
+        if is_far(newest, now) && number - newest <= STEP && is_rested {
+            *stepped = Some(Instant::now());
+            return Ok(());
+        }
+        Err(FenceError::FarLeader { node: self.node.clone(), epoch: LeaderEpoch(number) })
     }
 
     /// Warns, once, that a restart forgets the epochs.
@@ -197,8 +262,8 @@ fn read(file: &Path) -> io::Result<u64> {
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::AtomicUsize;
-    use std::time::Duration;
 
+    use proptest::prelude::*;
     use proto::host::publish::{Existing, publish};
     use tracing::{Event, Level, Metadata, Subscriber, span};
 
@@ -235,6 +300,51 @@ mod tests {
         }
         fence.settle(NEW).await.unwrap();
         assert!(fence.is_settled(NEW));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_epoch_far_after_the_clock_is_not_heard_and_one_that_was_is_left_in_steps() {
+        let far = |more: u64| Some(LeaderEpoch(clock::now() / 1000 + AHEAD + 3600 + more));
+        let fence = open(None);
+        for epoch in [Some(LeaderEpoch(u64::MAX)), far(0)] {
+            let error = fence.settle(epoch).await.unwrap_err();
+            assert!(matches!(error, FenceError::FarLeader { .. }), "{error}");
+        }
+        fence.settle(NEW).await.unwrap();
+        // It took one before it had this rule, or while its clock was ahead.
+        fence.newest.store(far(0).unwrap().0, Ordering::SeqCst);
+        let newest = fence.newest.load(Ordering::SeqCst);
+        fence.observe(Some(LeaderEpoch(newest))).unwrap();
+        assert!(fence.observe(Some(LeaderEpoch(newest + STEP + 1))).is_err());
+        fence.observe(Some(LeaderEpoch(newest + 1))).unwrap();
+        assert!(fence.observe(Some(LeaderEpoch(newest + 2))).is_err(), "within a minute");
+        tokio::time::advance(STEP_EVERY).await;
+        fence.observe(Some(LeaderEpoch(newest + 2))).unwrap();
+    }
+
+    #[test]
+    fn a_clock_in_1970_is_not_believed_against_the_certificate() {
+        let begun = SystemTime::UNIX_EPOCH + Duration::from_secs(u64::from(u32::MAX));
+        let fence = open(None).not_before(begun);
+        fence.observe(Some(LeaderEpoch(u64::from(u32::MAX) + AHEAD))).unwrap();
+        assert!(fence.observe(Some(LeaderEpoch(u64::from(u32::MAX) + AHEAD + 1))).is_err());
+    }
+
+    proptest! {
+        /// Leaders take max(last + 1, seconds since 1970), and all clocks may be a day off.
+        #[test]
+        fn no_honest_leader_is_far(
+            leaders in proptest::collection::vec((0_u64..5 * 365, 0_u64..3, 0_u64..3), 1..200),
+        ) {
+            const DAY: u64 = 24 * 3600;
+            let mut now = 1_700_000_000;
+            let mut last = 0;
+            for (days, ahead, behind) in leaders {
+                now += days * DAY;
+                last = (last + 1).max(now + ahead.min(1) * DAY);
+                prop_assert!(!is_far(last, now - behind.min(1) * DAY));
+            }
+        }
     }
 
     /// Counts warnings.

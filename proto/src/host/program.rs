@@ -1,5 +1,6 @@
 //! Start and end of both programs: logs on stderr, one error with its causes, exit code 1.
 
+use std::env;
 use std::io;
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -9,12 +10,15 @@ use tracing::{error, warn};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
-/// Runs a program's work. Logs go to stderr, filtered by `RUST_LOG` (default: info).
+/// What is logged without `RUST_LOG`: ours, and the errors of what reads from peers. Its warnings
+/// are a peer's to cause, some for each frame.
+const LOGGED: &str = "info,h2=error,hyper=error,hyper_util=error,quinn=error,quinn_proto=error,\
+    quinn_udp=error,rustls=error,tokio_tungstenite=error,tonic=error,tower=error,tungstenite=error";
+
+/// Runs a program's work. Logs go to stderr, filtered by `RUST_LOG` (default: `LOGGED`).
 pub fn run(work: impl FnOnce() -> anyhow::Result<()>) -> ExitCode {
-    let filter =
-        EnvFilter::builder().with_default_directive(LevelFilter::INFO.into()).from_env_lossy();
     tracing_subscriber::fmt()
-        .with_env_filter(filter)
+        .with_env_filter(filter(env::var(EnvFilter::DEFAULT_ENV).ok().as_deref()))
         .with_writer(io::stderr)
         .with_ansi(io::stderr().is_terminal())
         .init();
@@ -25,6 +29,12 @@ pub fn run(work: impl FnOnce() -> anyhow::Result<()>) -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// The filter of the log, from `RUST_LOG`.
+fn filter(directives: Option<&str>) -> EnvFilter {
+    let directives = directives.filter(|directives| !directives.is_empty()).unwrap_or(LOGGED);
+    EnvFilter::builder().with_default_directive(LevelFilter::INFO.into()).parse_lossy(directives)
 }
 
 /// Forbids core dumps of this process, which would write its keys and requests to a disk.
@@ -57,7 +67,29 @@ pub fn runtime(workers: u16) -> io::Result<tokio::runtime::Runtime> {
 
 #[cfg(test)]
 mod tests {
+    use tracing::{Level, enabled};
+    use tracing_subscriber::layer::SubscriberExt;
+
     use super::*;
+
+    #[test]
+    fn of_what_reads_from_peers_only_errors_are_logged() {
+        let with = |directives| tracing_subscriber::registry().with(filter(directives));
+        tracing::subscriber::with_default(with(None), || {
+            assert!(enabled!(target: "cloud::nodes::accept", Level::INFO));
+            assert!(enabled!(target: "edge_calls::executor", Level::INFO));
+            assert!(enabled!(target: "edge_direct::service", Level::INFO));
+            assert!(enabled!(target: "page::listen", Level::INFO));
+            assert!(!enabled!(target: "edge_calls::executor", Level::DEBUG));
+            assert!(!enabled!(target: "h2::proto::ping_pong", Level::WARN));
+            assert!(!enabled!(target: "quinn_proto::connection", Level::WARN));
+            assert!(!enabled!(target: "tungstenite::protocol", Level::WARN));
+            assert!(enabled!(target: "hyper::proto", Level::ERROR));
+        });
+        tracing::subscriber::with_default(with(Some("h2=debug")), || {
+            assert!(enabled!(target: "h2::proto::ping_pong", Level::DEBUG));
+        });
+    }
 
     #[test]
     fn core_dumps_are_forbidden_by_limit_and_by_flag() {
