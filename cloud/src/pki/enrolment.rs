@@ -226,18 +226,25 @@ impl Enrolment {
         from: IpAddr,
         join: &Join,
     ) -> Result<Certificate, EnrolmentError> {
-        if self.failures().is_full(from) {
-            return Err(EnrolmentError::TooManyFailures);
-        }
+        let is_slowed = self.failures().is_full(from);
         self.issuers().ok_or(EnrolmentError::NoCa)?;
         let _place = self.places.try_acquire().map_err(|_| EnrolmentError::Busy)?;
         let key = ProvenKey::of(&join.csr.0)?;
         let (bytes, serial) = new_serial()?;
         let token = join.token.reveal();
         let node = if is_of_service_account(token) {
+            if is_slowed {
+                return Err(EnrolmentError::TooManyFailures);
+            }
             self.reviewed(token).await?
         } else {
             let shown = ShownToken::parse(token)?;
+            // A good token is never slowed: others behind the same address may have failed. Nobody
+            // can guess 256 bits.
+            let kept = self.store.read(|state| state.trust().tokens().get(&shown.id).cloned());
+            if is_slowed && check_token(kept.as_ref(), &shown, key.hash(), now()).is_err() {
+                return Err(EnrolmentError::TooManyFailures);
+            }
             let hash = key.hash();
             let recorded = serial.clone();
             let record = move |txn: &mut Txn<'_>| use_token(txn, &shown, hash, recorded);

@@ -150,7 +150,7 @@ async fn each_refusal_has_its_reason() {
 }
 
 #[tokio::test]
-async fn an_address_that_guesses_is_stopped() {
+async fn an_address_that_guesses_is_slowed_but_not_its_good_tokens() {
     let stand = stand();
     let key = KeyPair::generate().unwrap();
     let good = stand.token(now(), now() + 60_000).await;
@@ -160,8 +160,8 @@ async fn an_address_that_guesses_is_stopped() {
         refused = stand.join(&guess, &key).await.unwrap_err();
     }
     assert!(refused.contains("too many tokens"), "{refused}");
-    let refused = stand.join(&good, &key).await.unwrap_err();
-    assert!(refused.contains("too many tokens"), "for a minute, whatever it shows: {refused}");
+    // Another one behind that address has a good one.
+    stand.join(&good, &key).await.unwrap();
 }
 
 #[tokio::test]
