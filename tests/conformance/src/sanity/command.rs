@@ -30,6 +30,10 @@ pub struct Args {
     /// {node} a node id. [default: hostdir and Kubernetes' mock driver]
     #[arg(long, value_name = "COMMAND")]
     driver: Option<String>,
+    /// More flags of csi-sanity for that driver, such as
+    /// `--csi.testvolumeparameters=parameters.yaml` or `--csi.secrets=secrets.yaml`
+    #[arg(long, value_name = "FLAGS", requires = "driver", allow_hyphen_values = true)]
+    options: Option<String>,
     /// The label of that driver in the output
     #[arg(long, default_value = "driver")]
     name: String,
@@ -79,7 +83,13 @@ pub async fn main(args: Args) -> anyhow::Result<()> {
 async fn all(args: Args, cancel: &CancellationToken) -> anyhow::Result<()> {
     let mut drivers = match &args.driver {
         Some(command) => {
-            vec![(Driver { label: args.name.clone(), command: command.clone() }, None)]
+            let options = args.options.iter().flat_map(|of| of.split_whitespace());
+            let driver = Driver {
+                label: args.name.clone(),
+                command: command.clone(),
+                options: options.map(str::to_owned).collect(),
+            };
+            vec![(driver, None)]
         }
         None => own_drivers(&args.go_bin)?,
     };
@@ -218,6 +228,7 @@ fn own_drivers(go_bin: &Path) -> anyhow::Result<Vec<(Driver, Option<Counts>)>> {
             "'{}' --endpoint {{endpoint}} --node-id {{node}}{more}",
             program.display()
         ),
+        options: Vec::new(),
     };
     let hostdir = driver("hostdir", hostdir, " --state {state} --attach-limit 2");
     Ok(vec![(hostdir, Some(ALL)), (driver("mock", mock, ""), None)])

@@ -63,7 +63,7 @@ pub async fn run_nodes(
     cancel: &CancellationToken,
 ) -> anyhow::Result<Report> {
     ensure!(!cancel.is_cancelled(), "stopped before it began");
-    let suite = Suite::at(go_bin)?;
+    let suite = Suite::at(go_bin, &driver.options)?;
     guarded(Stand::new().await?, RUN, cancel, async |stand, started| {
         let nodes: Vec<_> = (1..=nodes).map(|number| format!("n{number}")).collect();
         let node = nodes.last().context("there must be a node")?.clone();

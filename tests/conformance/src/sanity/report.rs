@@ -53,12 +53,6 @@ pub struct Report {
     pub specs: Vec<Spec>,
 }
 
-/// Specs that pass through us and fail at the driver itself, and why.
-const BETTER: [(&str, &str); 1] = [(
-    "ModifyVolume [Controller Server] should fail if no volume id is given",
-    "csi-cloud itself refuses a call about nothing",
-)];
-
 impl Report {
     /// Reads the file that `--ginkgo.json-report` names.
     ///
@@ -110,7 +104,7 @@ impl Report {
     }
 
     /// A line for each spec that ended otherwise than in `direct`, or is in only one of the two.
-    /// Specs of `BETTER` are left out.
+    /// One that failed there and passes here has none: csi-cloud refuses some bad requests first.
     pub fn differences(&self, direct: &Self) -> Vec<String> {
         let here = self.by_name();
         let there = direct.by_name();
@@ -119,8 +113,8 @@ impl Report {
             let now = here.get(name).cloned().unwrap_or_default();
             let then = there.get(name);
             let then = then.cloned().unwrap_or_default();
-            let better = BETTER.iter().any(|(spec, _)| *spec == *name);
-            if better
+            if !then.is_empty()
+                && !now.is_empty()
                 && then.iter().all(|state| *state == SpecState::Failed)
                 && now.iter().all(|state| *state == SpecState::Passed)
             {

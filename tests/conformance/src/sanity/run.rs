@@ -70,7 +70,7 @@ pub async fn run(
     cancel: &CancellationToken,
 ) -> anyhow::Result<Report> {
     ensure!(!cancel.is_cancelled(), "stopped before it began");
-    let suite = Suite::at(go_bin)?;
+    let suite = Suite::at(go_bin, &driver.options)?;
     let (stand, limit) = match between {
         Between::BadNetwork if way != Way::Direct => {
             (Stand::over(bad_network().await?).await?, RUN_FAR)

@@ -24,6 +24,8 @@ pub struct Driver {
     pub label: String,
     /// A shell command with `{endpoint}`, `{state}` and `{node}`.
     pub command: String,
+    /// More flags of csi-sanity for it.
+    pub options: Vec<String>,
 }
 
 /// The running programs.

@@ -11,6 +11,7 @@ use tokio::process::Command;
 
 use super::report::{Report, Spec};
 use harness::stand::Stand;
+use proto::host::publish::{Existing, publish};
 
 /// A part of the names of the suite's controller specs.
 const CONTROLLER: &str = "[Controller Server]";
@@ -28,9 +29,21 @@ pub enum Part {
     Others,
 }
 
+/// The order in which the suite runs its specs: the same in all runs that are compared.
+const SEED: u32 = 1;
+/// Prints a new directory for each spec. A spec that fails may leave a mount in its own.
+const FRESH: &str = "#!/bin/sh\nexec mktemp -d \"$1.XXXXXX\"\n";
+
+/// Says what is at a path, in the suite's words, which asks for it once directories are made so.
+const KIND: &str = "#!/bin/sh\n\
+    if [ -d \"$1\" ]; then echo directory; elif [ -f \"$1\" ]; then echo file; \
+    elif [ -e \"$1\" ]; then echo other; else echo not_found; fi\n";
+
 /// The suite.
 pub(super) struct Suite {
     program: PathBuf,
+    /// More flags of it.
+    options: Vec<String>,
 }
 
 impl Part {
@@ -46,14 +59,14 @@ impl Part {
 }
 
 impl Suite {
-    /// The suite that was built there.
+    /// The suite that was built there, with more flags.
     ///
     /// # Errors
     /// It was not.
-    pub(super) fn at(go_bin: &Path) -> anyhow::Result<Self> {
+    pub(super) fn at(go_bin: &Path, options: &[String]) -> anyhow::Result<Self> {
         let program = std::path::absolute(go_bin.join("csi-sanity"))?;
         ensure!(program.exists(), "{} is not there; `make sanity` builds it", program.display());
-        Ok(Self { program })
+        Ok(Self { program, options: options.to_vec() })
     }
 
     /// Runs a part of it at these sockets.
@@ -76,7 +89,15 @@ impl Suite {
         command.arg(format!("--csi.mountdir={}", stand.at("mount")));
         command.arg(format!("--csi.stagingdir={}", stand.at("stage")));
         command.arg(format!("--csi.testvolumemutableparameters={mutable}"));
+        let fresh = stand.at("fresh");
+        publish(fresh.as_ref(), FRESH.as_bytes(), 0o700, Existing::Replace)?;
+        let kind = stand.at("kind");
+        publish(kind.as_ref(), KIND.as_bytes(), 0o700, Existing::Replace)?;
+        command.arg(format!("--csi.checkpathcmd={kind}"));
+        command.arg(format!("--csi.createmountpathcmd={fresh}"));
+        command.arg(format!("--csi.createstagingpathcmd={fresh}"));
         command.args(["--csi.testnodevolumeattachlimit", "--ginkgo.no-color"]);
+        command.arg(format!("--ginkgo.seed={SEED}")).args(&self.options);
         command.arg(format!("--ginkgo.json-report={report}"));
         match part {
             Part::All => {}
