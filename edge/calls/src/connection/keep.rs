@@ -330,6 +330,7 @@ impl Connection {
                 sleep(delays.delay()).await;
             }
         }
+        self.publish(&self.at(), transport, &said);
         self.note(|health, now| health.introduced(now, None));
         self.changes.send_modify(|changes| *changes += 1);
         std::future::pending().await
