@@ -270,8 +270,8 @@ impl PendingCreate<'_> {
             let left = intent.attempts.and_then(|attempts| attempts.checked_sub(1));
             match left {
                 Some(0) => txn.set_intent(&driver, &name, None),
-                // All that are left were refused.
-                Some(left) if Some((intent.since, left)) == refused => {
+                // Only the one that was refused is left: it was the only other one.
+                Some(1) if refused == Some((intent.since, 1)) && attempt.attempts == Some(2) => {
                     txn.set_intent(&driver, &name, None);
                 }
                 Some(_) => {
@@ -502,6 +502,8 @@ fn record(
     let Made { id, entry, source } = made;
     let is_new = txn.home(driver, &id).is_none();
     let mut home = home(txn.home(driver, &id).cloned(), node, entry, source);
+    // The snapshots of a group have no name of their own, and are ours all the same.
+    home.adopted |= requested.is_none() && home.node == *node;
     let mut call = None;
     if let Some((name, facts)) = requested {
         call = facts.call.map(display);

@@ -144,7 +144,8 @@ impl Dispatcher {
         }
     }
 
-    /// Creates at one of these nodes. If it has no room, the next able node is asked, and so on.
+    /// Creates at one of these nodes. If it has no room, the next able node is asked, and so on,
+    /// each once.
     async fn create(
         &self,
         sender: Sender<'_>,
@@ -152,27 +153,36 @@ impl Dispatcher {
         mut nodes: Vec<NodeName>,
         call: &CallRequest,
     ) -> Result<Response<Body>, Error> {
+        let mut tried = Vec::new();
         loop {
-            let answered = self.creates(sender).create(name, Target::OneOf(nodes), call).await;
-            match self.next_nodes(name, call, &answered).await {
+            let target = Target::OneOf(nodes.clone());
+            let answered = self.creates(sender).create(name, target, call).await;
+            match &answered {
+                // All of them are full.
+                Err(Error::OverQuota { .. }) => tried.append(&mut nodes),
+                Ok(_) => tried.extend(call.running.progress().node),
+                Err(_) => return answered,
+            }
+            match self.next_nodes(name, call, &answered, &tried).await {
                 Some(next) => nodes = next,
                 None => return answered,
             }
         }
     }
 
-    /// The nodes to which a create goes on, if its node refused it for want of room and its name is
-    /// free again. `None` also if the scheduler chose the node, or that is not known: it learns of
-    /// the refusal, and chooses anew.
+    /// The nodes to which a create goes on, if those that were tried have no room for it and its
+    /// name is free again. `None` also if the scheduler chose the node, or that is not known: it
+    /// learns of the refusal, and chooses anew.
     async fn next_nodes(
         &self,
         name: &Id,
         call: &CallRequest,
         answered: &Result<Response<Body>, Error>,
+        tried: &[NodeName],
     ) -> Option<Vec<NodeName>> {
         let is_placed = matches!(call.key, Key::Create { source: None, .. });
-        let is_refusal = matches!(answered, Ok(_) | Err(Error::OverQuota { .. }));
-        if !is_placed || !is_refusal || self.only.is_some() || self.scope() == Scope::Shared {
+        let is_fixed = self.only.is_some() || self.scope() == Scope::Shared;
+        if !is_placed || is_fixed || tried.is_empty() {
             return None;
         }
         let code = outcome(answered).code;
@@ -183,26 +193,26 @@ impl Dispatcher {
         if code != Code::ResourceExhausted || is_open.is_some() {
             return None;
         }
-        let node = call.running.progress().node?;
         let claim = call.extracted.claim.as_deref()?;
         let links = self.queries.links();
         let end = self.kubernetes_end(call);
         if links.has_selected_node(&claim.namespace, &claim.name, end).await != Some(false) {
             return None;
         }
-        self.exhausted.note(name, &node);
-        match self.decide(call, None, &self.exhausted.of(name)) {
-            Ok(Plan::Create(_, next)) => {
+        self.exhausted.note(name, tried);
+        let mut passed_over = self.exhausted.of(name);
+        passed_over.extend_from_slice(tried);
+        if let Ok(Plan::Create(_, mut next)) = self.decide(call, None, &passed_over) {
+            next.retain(|node| !passed_over.contains(node));
+            if !next.is_empty() {
                 let driver = self.driver();
-                info!(%driver, %node, name = name.text(), "has no room; the next node is asked");
-                Some(next)
-            }
-            // Every node refused it: the next attempt begins anew.
-            Ok(_) | Err(_) => {
-                self.exhausted.forget(name);
-                None
+                info!(%driver, name = name.text(), ?tried, "no room there; the next node is asked");
+                return Some(next);
             }
         }
+        // Every node refused it: the next attempt begins anew.
+        self.exhausted.forget(name);
+        None
     }
 
     /// Lists a node anew, because its driver does not know a volume with its home there.
@@ -233,20 +243,29 @@ impl Dispatcher {
                 Discovered::EmptyList => Ok(None),
             };
         }
-        if let Plan::Everywhere(id) = &plan {
-            let _permit = self.admit()?;
-            if self.discovery(call).discover_deleted(id).await? {
-                return self.plan(call, kubernetes.as_ref()).await.map(Some);
-            }
+        let is_sought = matches!(plan, Plan::Everywhere(_) | Plan::WithoutSecrets(_));
+        let Key::Delete(sought) = &call.key else { return Ok(Some(plan)) };
+        if !is_sought {
+            return Ok(Some(plan));
         }
-        Ok(Some(plan))
+        let _permit = self.admit()?;
+        match self.discovery(call).discover_deleted(sought).await {
+            Ok(true) => self.plan(call, kubernetes.as_ref()).await.map(Some),
+            Ok(false) => Ok(Some(plan)),
+            // The node with the node id can be told all the same.
+            Err(_) if matches!(plan, Plan::WithoutSecrets(_)) => Ok(Some(plan)),
+            Err(error) => Err(error),
+        }
     }
 
     /// What Kubernetes says of a volume that is deleted or detached. For a delete it is read anew:
     /// another PersistentVolume may have got the id meanwhile.
     async fn ask_of_volume(&self, volume: &str, call: &CallRequest) -> VolumeAnswer {
-        let age = if call.method.detaches() { Age::Minute } else { Age::Now };
-        let end = self.kubernetes_end(call);
+        let (age, end) = match call.method.detaches() {
+            true => (Age::Minute, self.kubernetes_end(call)),
+            // A large cluster takes long, and an older reading is of no use.
+            false => (Age::Now, call.deadline.unwrap_or_else(|| Instant::now() + PATIENCE)),
+        };
         self.queries.links().ask_of_volume(self.driver(), volume, age, end).await
     }
 

@@ -69,7 +69,8 @@ impl Ending<'_> {
             }
             Some(VolumeAt::Unsaid) => {}
         }
-        if let Some(ended) = ended {
+        // What a removed node had is gone, but it says nothing of what another one has.
+        if let Some(ended) = ended.filter(|ended| home.is_none() || !is_removed(ended)) {
             return EndsAt::Before(ended.clone());
         }
         match home {
@@ -221,6 +222,9 @@ mod tests {
         assert_eq!(deleted([home("n2", false)], &in_kubernetes), node("n1"));
         assert_eq!(deleted([home("n2", false), ended("n1")], unknown), EndsAt::Before(name("n1")));
         assert_eq!(deleted([home("n2", false)], unknown), node("n2"));
+        let removed = [home("n2", false), ended("removed")];
+        assert_eq!(deleted(removed, unknown), node("n2"), "it says nothing of another node");
+        assert_eq!(deleted([ended("removed")], unknown), EndsAt::Before(name("removed")));
         assert_eq!(deleted([], unknown), EndsAt::Everywhere);
     }
 

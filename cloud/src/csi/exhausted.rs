@@ -37,8 +37,8 @@ impl ExhaustedNodes {
         of.map(|of| of.nodes.clone()).unwrap_or_default()
     }
 
-    /// Notes that a node refused a create of this name.
-    pub(crate) fn note(&self, name: &Id, node: &NodeName) {
+    /// Notes that these nodes refused a create of this name. Beyond so many names nothing is noted.
+    pub(crate) fn note(&self, name: &Id, nodes: &[NodeName]) {
         let mut names = self.names();
         if names.len() >= MAX_NAMES {
             names.retain(|_, of| of.last.elapsed() < KEPT);
@@ -54,9 +54,9 @@ impl ExhaustedNodes {
             of.nodes.clear();
         }
         of.last = now;
-        if !of.nodes.contains(node) {
-            of.nodes.push(node.clone());
-        }
+        of.nodes.extend_from_slice(nodes);
+        of.nodes.sort();
+        of.nodes.dedup();
     }
 
     /// Forgets a name: it was made, or every node refused it.
@@ -79,20 +79,19 @@ mod tests {
     async fn a_node_is_passed_over_for_ten_minutes_and_for_so_many_names() {
         let [n1, n2]: [NodeName; 2] = ["n1", "n2"].map(|node| node.parse().unwrap());
         let exhausted = ExhaustedNodes::default();
-        exhausted.note(&pvc(0), &n1);
-        exhausted.note(&pvc(0), &n2);
-        exhausted.note(&pvc(0), &n1);
+        exhausted.note(&pvc(0), std::slice::from_ref(&n2));
+        exhausted.note(&pvc(0), &[n1.clone(), n2.clone()]);
         assert_eq!(exhausted.of(&pvc(0)), [n1.clone(), n2.clone()]);
         assert!(exhausted.of(&pvc(1)).is_empty());
         for number in 1..=MAX_NAMES {
-            exhausted.note(&pvc(number), &n1);
+            exhausted.note(&pvc(number), std::slice::from_ref(&n1));
         }
         assert!(exhausted.of(&pvc(MAX_NAMES)).is_empty() && !exhausted.of(&pvc(1)).is_empty());
         exhausted.forget(&pvc(1));
         assert!(exhausted.of(&pvc(1)).is_empty());
         tokio::time::advance(KEPT).await;
         assert!(exhausted.of(&pvc(0)).is_empty());
-        exhausted.note(&pvc(0), &n2);
+        exhausted.note(&pvc(0), std::slice::from_ref(&n2));
         assert_eq!(exhausted.of(&pvc(0)), [n2]);
     }
 }

@@ -250,9 +250,11 @@ impl RoutingFacts<'_> {
         match ending.destination(|node| self.is_removed(node)) {
             EndsAt::Node(node) => self.ended_at(method, &node),
             EndsAt::Detached(node) => Ok(Plan::WithoutSecrets(node)),
-            // What a removed node had is gone with it.
-            EndsAt::Before(node) if self.is_removed(&node) => Ok(Plan::Done),
-            EndsAt::Before(node) => self.at(&node),
+            EndsAt::Before(node) => match self.nodes.status(&node) {
+                NodeStatus { linked: true, removed: false, .. } => self.at(&node),
+                // It has said before that it deleted the id; what a removed one had is gone.
+                _ => Ok(Plan::Done),
+            },
             EndsAt::Everywhere => Ok(Plan::Everywhere(id.clone())),
             EndsAt::Unasked(volume) => Ok(Plan::AskKubernetes(volume)),
             EndsAt::Unclear(why) => Err(Unclear::Yet(why)),

@@ -416,10 +416,11 @@ impl Refresher {
                 }
                 asked => asked?,
             };
-            if page.next.is_empty() && is_full(&page, most) {
+            if pages == 1 && page.next.is_empty() && is_full(&page, most) {
                 // A driver without pages may cut its list off there.
-                let more = ask(most + 1).await?;
-                if !more.next.is_empty() || is_full(&more, most + 1) {
+                let more = ask(2 * most).await?;
+                // One more may have been made meanwhile.
+                if !more.next.is_empty() || more.entries.len() > page.entries.len() + 1 {
                     let why = "with a full page and no token for the next one";
                     return Err(self.bad_answer(node, *kind, why).into());
                 }
