@@ -29,7 +29,7 @@ const NODE: &str = "n1";
 /// How long a volume may take after the kubelet asks for it.
 const BACK: Duration = Duration::from_secs(10);
 /// How long a node's start may take, with all its programs and containers.
-const SOON: Duration = Duration::from_secs(90);
+const SOON: Duration = Duration::from_secs(180);
 /// How many pods keep their volumes, each with one of files and a raw one.
 const KEPT: usize = 2;
 /// How many lives are led at once.
