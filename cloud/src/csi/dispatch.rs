@@ -252,8 +252,10 @@ impl Dispatcher {
         match self.discovery(call).discover_deleted(sought).await {
             Ok(true) => self.plan(call, kubernetes.as_ref()).await.map(Some),
             Ok(false) => Ok(Some(plan)),
-            // The node with the node id can be told all the same.
-            Err(_) if matches!(plan, Plan::WithoutSecrets(_)) => Ok(Some(plan)),
+            // Nobody claims it: the node with the node id can be told all the same.
+            Err(Error::NotAsked { .. }) if matches!(plan, Plan::WithoutSecrets(_)) => {
+                Ok(Some(plan))
+            }
             Err(error) => Err(error),
         }
     }
