@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::admin::admin_state::AdminState;
 use crate::admin::cells::{claim, short, since};
-use crate::admin::page::{Cursor, Records, Walk, ids_after, kind, not_empty};
+use crate::admin::page::{Cursor, Records, Walk, ids_after, not_empty};
 use crate::state::record::Intent;
 
 /// Show creates with an unknown outcome.
@@ -100,7 +100,7 @@ impl AdminState {
 fn view(driver: &DriverName, name: &Id, intent: &Intent) -> IntentView {
     let claim = intent.claim.as_ref();
     IntentView {
-        method: kind(name).into(),
+        method: name.word().into(),
         name: name.text().into(),
         driver: driver.clone(),
         node: intent.node.clone(),

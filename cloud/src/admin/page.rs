@@ -61,7 +61,7 @@ impl Walk<'_> {
                 each(driver, id, record);
                 left -= 1;
                 if left == 0 {
-                    let kind = kind(id).to_owned();
+                    let kind = id.word().to_owned();
                     let id = id.text().to_owned();
                     return Some(Cursor { driver: driver.clone(), kind, id });
                 }
@@ -71,17 +71,7 @@ impl Walk<'_> {
     }
 }
 
-/// The kind of thing that an id is of, for an operator.
-pub(super) fn kind(id: &Id) -> &'static str {
-    match id {
-        Id::Volume(_) => "volume",
-        Id::Snapshot(_) => "snapshot",
-        Id::Group(_) => "group",
-        Id::Name(method, _) => method.name(),
-    }
-}
-
-/// The id of something of this kind; none for an unknown kind.
+/// The id of something of this kind, as [`Id::word`] says it; none for an unknown kind.
 pub(super) fn id(kind: &str, text: &str) -> Option<Id> {
     let text = text.to_owned();
     match kind {
@@ -115,7 +105,7 @@ mod tests {
             name(Method::CreateSnapshot),
             name(Method::CreateVolumeGroupSnapshot),
         ] {
-            assert_eq!(id(kind(&known), "x"), Some(known));
+            assert_eq!(id(known.word(), "x"), Some(known));
         }
         assert_eq!(id("volumes", "x"), None);
     }

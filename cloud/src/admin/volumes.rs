@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::admin::admin_state::AdminState;
 use crate::admin::cells::{claim, joined, optional, short, since, size};
 use crate::admin::leases::LeaseHolder;
-use crate::admin::page::{Cursor, Records, Walk, ids_after, kind, not_empty};
+use crate::admin::page::{Cursor, Records, Walk, ids_after, not_empty};
 use crate::state::condition::HomeCondition;
 use crate::state::driver_state::DriverState;
 use crate::state::known::State;
@@ -157,7 +157,7 @@ fn view(state: &State, driver: &DriverName, id: &Id, home: &Home) -> VolumeView 
     let claim = home.claim.as_ref();
     let lease = state.driver(driver).and_then(|of| of.lease(id));
     VolumeView {
-        kind: kind(id).into(),
+        kind: id.word().into(),
         id: id.text().into(),
         driver: driver.clone(),
         node: home.node.clone(),

@@ -12,7 +12,6 @@ use proto::http2::body::Body;
 use proto::http2::forward::Answer;
 use proto::names::{DriverName, NodeName};
 use tokio::sync::{Mutex, Semaphore, SemaphorePermit};
-use tokio::time::Instant;
 use tonic::Code;
 use tracing::info;
 
@@ -44,8 +43,6 @@ use crate::state::policy::{Policy, Scope};
 use crate::state::store::writer::Store;
 use crate::telemetry::calls::outcome;
 
-/// The time limit for Kubernetes' answer about a volume.
-const PATIENCE: Duration = Duration::from_secs(5);
 /// So many nodes that a request to them has no secrets.
 const SEVERAL: usize = 2;
 /// Calls of one driver in flight. More are refused, since each holds its request and its answer.
@@ -185,18 +182,18 @@ impl Dispatcher {
         if !is_placed || is_fixed || tried.is_empty() {
             return None;
         }
-        let code = outcome(answered).code;
-        if code == Code::Ok {
-            self.exhausted.forget(name);
-        }
-        let is_open = self.store.read(|state| state.driver(self.driver())?.intent(name).cloned());
-        if code != Code::ResourceExhausted || is_open.is_some() {
-            return None;
+        match outcome(answered).code {
+            Code::ResourceExhausted if !self.has_intent(name) => {}
+            Code::Ok => {
+                self.exhausted.forget(name);
+                return None;
+            }
+            _ => return None,
         }
         let claim = call.extracted.claim.as_deref()?;
         let links = self.queries.links();
-        let end = self.kubernetes_end(call);
-        if links.has_selected_node(&claim.namespace, &claim.name, end).await != Some(false) {
+        let (namespace, claim) = (&claim.namespace, &claim.name);
+        if links.has_selected_node(namespace, claim, call.deadline).await != Some(false) {
             return None;
         }
         self.exhausted.note(name, tried);
@@ -213,6 +210,12 @@ impl Dispatcher {
         // Every node refused it: the next attempt begins anew.
         self.exhausted.forget(name);
         None
+    }
+
+    fn has_intent(&self, name: &Id) -> bool {
+        self.store.read(|state| {
+            state.driver(self.driver()).is_some_and(|driver| driver.intent(name).is_some())
+        })
     }
 
     /// Lists a node anew, because its driver does not know a volume with its home there.
@@ -263,18 +266,8 @@ impl Dispatcher {
     /// What Kubernetes says of a volume that is deleted or detached. For a delete it is read anew:
     /// another PersistentVolume may have got the id meanwhile.
     async fn ask_of_volume(&self, volume: &str, call: &CallRequest) -> VolumeAnswer {
-        let (age, end) = match call.method.detaches() {
-            true => (Age::Minute, self.kubernetes_end(call)),
-            // A large cluster takes long, and an older reading is of no use.
-            false => (Age::Now, call.deadline.unwrap_or_else(|| Instant::now() + PATIENCE)),
-        };
-        self.queries.links().ask_of_volume(self.driver(), volume, age, end).await
-    }
-
-    /// Until when a call waits for Kubernetes.
-    fn kubernetes_end(&self, call: &CallRequest) -> Instant {
-        let patience = Instant::now() + PATIENCE;
-        call.deadline.map_or(patience, |callers| callers.min(patience))
+        let age = if call.method.detaches() { Age::Minute } else { Age::Now };
+        self.queries.links().ask_of_volume(self.driver(), volume, age, call.deadline).await
     }
 
     /// The plan for a call.

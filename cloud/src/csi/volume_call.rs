@@ -1,8 +1,6 @@
 //! Calls on what exists: sends each to its node, or to all, and records its effect. The effect is
 //! durable before the caller is answered.
 
-use std::time::Duration;
-
 use bytes::Bytes;
 use http::Response;
 use proto::csi::frame;
@@ -11,7 +9,6 @@ use proto::host::chain;
 use proto::http2::body::Body;
 use proto::http2::forward::Answer;
 use proto::names::NodeName;
-use tokio::time::Instant;
 use tracing::warn;
 
 use super::request::CallRequest;
@@ -27,9 +24,6 @@ use crate::state::policy::Scope;
 use crate::state::store::backend::StoreError;
 use crate::state::store::writer::Store;
 use crate::state::{ingest, list_entry};
-
-/// The time limit for Kubernetes' answer about a volume.
-const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Carries out the calls of one front on existing things.
 pub(crate) struct VolumeCalls<'a> {
@@ -130,9 +124,7 @@ impl VolumeCalls<'_> {
         if !is_expanded || links.scope(driver) == Some(Scope::Shared) {
             return Ok(());
         }
-        let patience = Instant::now() + PATIENCE;
-        let end = call.deadline.map_or(patience, |callers| callers.min(patience));
-        match links.ask_of_volume(driver, id.text(), Age::MinuteIfKnown, end).await {
+        match links.ask_of_volume(driver, id.text(), Age::MinuteIfKnown, call.deadline).await {
             VolumeAnswer::Known(facts) if facts.iter().any(|of| of.expands_with_secret) => {
                 Err(Error::NodeSecret {
                     driver: driver.clone(),

@@ -230,13 +230,7 @@ fn is(claim: &Claim, named: &Namespaced) -> bool {
 
 /// What it is, and its id.
 fn named(id: &Id) -> String {
-    let what = match id {
-        Id::Volume(_) => "volume",
-        Id::Snapshot(_) => "snapshot",
-        Id::Group(_) => "group",
-        Id::Name(method, _) => method.name(),
-    };
-    format!("{what} {}", id.text())
+    format!("{} {}", id.word(), id.text())
 }
 
 fn unknown(driver: &DriverName, id: &Id) -> Verdict {

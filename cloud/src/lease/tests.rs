@@ -21,6 +21,8 @@ use crate::lease::request::{LAST, MOST, handle};
 use crate::lease::step::step;
 use crate::nodes::links::Links;
 use crate::state::clock::now;
+use crate::state::ingest;
+use crate::state::ingest::Deleted;
 use crate::state::known::State;
 use crate::state::policy::{Policy, Scope};
 use crate::state::record::{Broken, Holder, Home, LeaseRecord, Node, NodeDriver};
@@ -100,6 +102,11 @@ impl World {
 
     async fn detach(&self, node_id: &str) {
         detached(&self.store, &driver(), &volume(), node_id.into()).await.unwrap();
+    }
+
+    async fn delete(&self) {
+        let by = Deleted::Everywhere;
+        ingest::deleted(&self.store, &driver(), &volume(), by).await.unwrap();
     }
 
     async fn say_of(&self, at: &str, volume: &str, step: LeaseAction) -> Outcome {
@@ -264,27 +271,13 @@ async fn what_is_held_is_not_deleted_and_is_forgotten_with_the_volume() {
     let refused = check_delete(&world.store, &world.links, &driver(), &volume()).unwrap_err();
     assert_eq!(refused.code(), Code::FailedPrecondition);
     assert!(refused.chain().contains("node n1 has it for pod p"), "{}", refused.chain());
-    crate::state::ingest::deleted(
-        &world.store,
-        &driver(),
-        &volume(),
-        crate::state::ingest::Deleted::Everywhere,
-    )
-    .await
-    .unwrap();
+    world.delete().await;
     assert_eq!(world.holder().as_deref(), Some("n1"), "the node says that it has it");
     world.take_from("n1").await;
-    crate::state::ingest::forget(&world.store, &driver(), &volume()).await.unwrap();
+    ingest::forget(&world.store, &driver(), &volume()).await.unwrap();
     assert!(matches!(world.hold("n1", 0).await, Outcome::Fenced { .. }), "nothing was deleted");
     assert_eq!(world.leases(), 1);
-    crate::state::ingest::deleted(
-        &world.store,
-        &driver(),
-        &volume(),
-        crate::state::ingest::Deleted::Everywhere,
-    )
-    .await
-    .unwrap();
+    world.delete().await;
     assert_eq!(world.leases(), 0);
 }
 

@@ -88,7 +88,7 @@ impl Discovery<'_> {
             Found::Nowhere { unable, .. } if !unable.is_empty() => Err(Error::NobodyCanSay {
                 driver: self.queries.driver.clone(),
                 id: id.text().into(),
-                kind: kind(id),
+                kind: id.word(),
                 nodes: names(&unable),
             }),
             Found::Nowhere { .. } => Err(self.not_found(id)),
@@ -173,12 +173,10 @@ impl Discovery<'_> {
         let deniers = answers.deniers.clone();
         let verdict = answers.verdict(|node| self.is_not_there(node, id));
         let Id::Volume(volume) = id else { return (verdict, false) };
-        let patience = Instant::now() + PATIENCE;
-        let end = self.deadline.map_or(patience, |callers| callers.min(patience));
         let links = self.queries.links();
         let driver = &self.queries.driver;
         let VolumeAnswer::Known(volumes) =
-            links.ask_of_volume(driver, volume, Age::MinuteIfKnown, end).await
+            links.ask_of_volume(driver, volume, Age::MinuteIfKnown, self.deadline).await
         else {
             return (verdict, false);
         };
@@ -377,14 +375,5 @@ impl Discovery<'_> {
             id: id.text().into(),
             nodes: names(nodes),
         }
-    }
-}
-
-/// The kind of an id, as `csi-cloud volume adopt` takes it.
-fn kind(id: &Id) -> &'static str {
-    match id {
-        Id::Volume(_) | Id::Name(..) => "volume",
-        Id::Snapshot(_) => "snapshot",
-        Id::Group(_) => "group",
     }
 }

@@ -38,6 +38,8 @@ use crate::state::quotas::OverQuota;
 use crate::state::set_apart::ReasonKind;
 use crate::state::store::writer::Store;
 
+/// The time limit for an answer of Kubernetes.
+const PATIENCE: Duration = Duration::from_secs(5);
 /// The interval of checks of linked edges' certificates and message budgets.
 const LOOK: Duration = Duration::from_secs(30);
 /// The reason given when the links of a removed node end.
@@ -91,6 +93,12 @@ pub struct Links {
     metadata: Arc<Metadata>,
     /// The number of links made so far.
     made: AtomicU64,
+}
+
+/// The end of a wait for Kubernetes, under the caller's deadline.
+fn soon(deadline: Option<Instant>) -> Instant {
+    let patience = Instant::now() + PATIENCE;
+    deadline.map_or(patience, |callers| callers.min(patience))
 }
 
 impl Links {
@@ -168,27 +176,34 @@ impl Links {
         let _ = self.ask_of_claim.set(ask);
     }
 
-    /// Whether the scheduler selected a node for a claim. Without an answer it is not known by
-    /// `end`.
+    /// Whether the scheduler selected a node for a claim. Without an answer it is not known within
+    /// 5 s, or by the caller's deadline.
     pub(crate) async fn has_selected_node(
         &self,
         namespace: &str,
         name: &str,
-        end: Instant,
+        deadline: Option<Instant>,
     ) -> Option<bool> {
         let ask = self.ask_of_claim.get()?;
-        timeout_at(end, ask(namespace.to_owned(), name.to_owned())).await.ok()?
+        let asking = ask(namespace.to_owned(), name.to_owned());
+        timeout_at(soon(deadline), asking).await.ok()?
     }
 
-    /// Asks Kubernetes about a volume. Without Kubernetes no volume is known.
+    /// Asks Kubernetes about a volume. Without Kubernetes no volume is known. The answer is waited
+    /// for 5 s at most, but one that has to be read anew until the caller's deadline: a large
+    /// cluster takes long, and an older reading is of no use.
     pub(crate) async fn ask_of_volume(
         &self,
         driver: &DriverName,
         id: &str,
         age: Age,
-        end: Instant,
+        deadline: Option<Instant>,
     ) -> VolumeAnswer {
         let Some(ask) = self.ask_kubernetes.get() else { return VolumeAnswer::Unknown };
+        let end = match age {
+            Age::Now => deadline.unwrap_or_else(|| soon(None)),
+            Age::Minute | Age::MinuteIfKnown => soon(deadline),
+        };
         let asking = timeout_at(end, ask(driver.clone(), id.to_owned(), age));
         asking.await.unwrap_or(VolumeAnswer::Silent)
     }

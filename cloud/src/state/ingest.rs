@@ -416,8 +416,11 @@ pub async fn found(
 /// True if the id lost its home after this change, in this commit too, or that is not known.
 fn is_forgotten(txn: &Txn<'_>, driver: &DriverName, id: &Id, since: u64) -> bool {
     let Some(of) = txn.state().driver(driver) else { return false };
-    if txn.home(driver, id).is_some() || txn.is_changing(driver, id) {
-        return txn.home(driver, id).is_none();
+    if txn.home(driver, id).is_some() {
+        return false;
+    }
+    if txn.is_changing(driver, id) {
+        return true;
     }
     match of.stale_since(since) {
         Some(stale) => stale.get(id) == Some(&Stale::Forgotten),
@@ -427,7 +430,7 @@ fn is_forgotten(txn: &Txn<'_>, driver: &DriverName, id: &Id, since: u64) -> bool
 
 /// The node where an id without a home ended, if that is another one and still counts. Its end is
 /// worth more than another node's word.
-pub fn ended_elsewhere(
+fn ended_elsewhere(
     txn: &Txn<'_>,
     driver: &DriverName,
     id: &Id,

@@ -34,6 +34,16 @@ impl Id {
         }
     }
 
+    /// The kind in a word, as operators read and write it; for a name, its method.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::Volume(_) => "volume",
+            Self::Snapshot(_) => "snapshot",
+            Self::Group(_) => "group",
+            Self::Name(method, _) => method.name(),
+        }
+    }
+
     /// The kind of the resource; for a name, the kind that its method creates.
     pub fn kind(&self) -> Option<Resource> {
         match self {

@@ -93,8 +93,8 @@ impl Introduction {
     }
 
     /// Asks the driver for what is missing, and reports after each answer. Each may take as long as
-    /// a kubelet would wait, and none waits for another one, but that what the plugin has decides
-    /// what else it is asked for.
+    /// a kubelet would wait. They are asked for at the same time, except the controllers'
+    /// capabilities: a plugin that has no controller is not asked for them.
     pub(super) async fn complete(
         &mut self,
         upstream: &Upstream,

@@ -32,7 +32,7 @@ pub enum Part {
 /// The order in which the suite runs its specs: the same in all runs that are compared.
 const SEED: u32 = 1;
 /// Prints a new directory for each spec. A spec that fails may leave a mount in its own.
-const FRESH: &str = "#!/bin/sh\nexec mktemp -d \"$1.XXXXXX\"\n";
+const FRESH: &str = "#!/bin/sh\nexec mktemp -d -p \"${1%/*}\"\n";
 
 /// Says what is at a path, in the suite's words, which asks for it once directories are made so.
 const KIND: &str = "#!/bin/sh\n\
