@@ -43,7 +43,9 @@ impl Unserved {
     pub(super) fn of(driver: Driver) -> Self {
         let method = Method::answering(Local::Capabilities(Capabilities::Plugin)).name();
         let said = driver.answers.get(method).map(|Protobuf(answer)| answer);
-        let scope = said.map(|answer| capabilities::scope(None, [answer]));
+        let info = driver.answers.get(Method::answering(Local::NodeInfo).name());
+        let info = info.map(|Protobuf(answer)| answer);
+        let scope = said.map(|answer| capabilities::inferred_scope([answer], [info]));
         Self { name: driver.name, scope }
     }
 }

@@ -9,7 +9,7 @@ use std::fmt;
 use bytes::Bytes;
 use prost::Message;
 use proto::csi;
-use proto::csi::topology::constrained;
+use proto::csi::topology::{constrained, has_segments};
 use proto::csi::wire;
 use proto::csi::wire::Malformed;
 use proto::csi::{Capabilities, Local, Method};
@@ -238,22 +238,31 @@ fn node(raw: &[u8]) -> Option<&'static str> {
     rpc::Type::try_from(its.r#type).ok().map(|its| its.as_str_name())
 }
 
-/// A driver's scope: the operator's setting, else inferred from the answers to
-/// GetPluginCapabilities.
+/// The scope that a driver's answers to GetPluginCapabilities and NodeGetInfo imply.
 ///
 /// One node that reports VOLUME_ACCESSIBILITY_CONSTRAINTS makes the scope `node`, because that
 /// mistake is harmless: a shared driver's volume waits for its home node. The opposite mistake
 /// leaks a volume, because another node answers its DeleteVolume with OK.
-pub fn scope<'a>(
-    word: Option<Scope>,
+///
+/// The capability means nothing if every node has answered, and none is in a topology of the
+/// driver's own. A driver that all nodes can use would be pinned to one of them.
+pub fn inferred_scope<'a>(
     plugin_capabilities: impl IntoIterator<Item = &'a Bytes>,
+    node_infos: impl IntoIterator<Item = Option<&'a Bytes>>,
 ) -> Scope {
-    word.unwrap_or_else(|| {
-        let mut seen: HashSet<&[u8]> = HashSet::new();
-        // Most nodes give the same bytes; each distinct answer is decoded once.
-        let mut answers = plugin_capabilities.into_iter().filter(|answer| seen.insert(answer));
-        if answers.any(|answer| constrained(answer)) { Scope::Node } else { Scope::Shared }
-    })
+    let mut seen: HashSet<&[u8]> = HashSet::new();
+    // Most nodes give the same bytes; each distinct answer is decoded once.
+    let mut answers = plugin_capabilities.into_iter().filter(|answer| seen.insert(answer));
+    if !answers.any(|answer| constrained(answer)) {
+        return Scope::Shared;
+    }
+    let mut infos = node_infos.into_iter().peekable();
+    let is_without = infos.peek().is_some() && infos.all(|info| info.is_some_and(is_nowhere));
+    if is_without { Scope::Shared } else { Scope::Node }
+}
+
+fn is_nowhere(node_info: &Bytes) -> bool {
+    !has_segments(node_info)
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use proto::csi::{Capabilities, Local, Method, topology};
 use proto::names::NodeName;
 
-use crate::state::capabilities::{Agreed, Mismatch, agree, lacking, scope};
+use crate::state::capabilities::{Agreed, Mismatch, agree, inferred_scope, lacking};
 use crate::state::policy::Scope;
 use crate::state::record::{NodeDriver, Profile};
 
@@ -54,15 +54,16 @@ impl DriverInfo {
                 None => answers.remove(method),
             };
         }
+        let infos = spoken().map(|(_, at)| at.answer(Local::NodeInfo));
         let Some(profile) = profile else {
-            let inferred = scope(None, spoken().filter_map(|(_, at)| at.answer(PLUGIN)));
+            let inferred = inferred_scope(spoken().filter_map(|(_, at)| at.answer(PLUGIN)), infos);
             let is_reported = AtomicBool::new(false);
             return Self { answers, inferred, mismatches, more: Vec::new(), is_reported };
         };
         let more = answers.as_ref().map(|answers| more(profile, answers)).unwrap_or_default();
         Self {
             answers: Some((*profile.answers).clone()),
-            inferred: scope(None, profile.answer(PLUGIN)),
+            inferred: inferred_scope(profile.answer(PLUGIN), infos),
             mismatches,
             more,
             // The nodes that lack something are set apart, which is logged for each.

@@ -291,7 +291,7 @@ impl DriverState {
         }
     }
 
-    pub(super) fn set_at(&mut self, node: NodeName, at: Option<NodeDriver>) {
+    pub(crate) fn set_at(&mut self, node: NodeName, at: Option<NodeDriver>) {
         let load = self.load(&node);
         let before = self.at.remove(&node);
         if let Some(before) = &before {
@@ -308,7 +308,8 @@ impl DriverState {
         if let Some(same) = same {
             at.answers = same.answers.clone();
         }
-        if same.is_none() || before.is_some_and(|before| before.answers != at.answers) {
+        let is_same = |before: &NodeDriver| before.answers == at.answers && before.info == at.info;
+        if same.is_none() || before.is_some_and(|before| !is_same(&before)) {
             self.info = OnceLock::new();
         }
         self.segments.add(&mut at.segments, &node);

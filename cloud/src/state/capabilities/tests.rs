@@ -137,19 +137,21 @@ fn each_method_has_its_own_names() {
 }
 
 #[test]
-fn the_scope_is_the_operators_word_or_is_inferred() {
-    let constrained = Bytes::from_static(b"\x0a\x04\x0a\x02\x08\x02");
-    let other = Bytes::from_static(b"\x0a\x04\x0a\x02\x08\x01");
-    for (said, expected) in [
-        (vec![], Scope::Shared),
-        (vec![&other, &other], Scope::Shared),
-        (vec![&constrained], Scope::Node),
-        (vec![&other, &constrained], Scope::Node),
+fn a_scope_is_inferred_from_constraints_unless_no_node_is_in_a_topology() {
+    let constrained = &Bytes::from_static(b"\x0a\x04\x0a\x02\x08\x02");
+    let other = &Bytes::from_static(b"\x0a\x04\x0a\x02\x08\x01");
+    let somewhere = Some(&Bytes::from_static(b"\x1a\x08\x0a\x06\x0a\x01a\x12\x01b"));
+    let nowhere = Some(&Bytes::from_static(b"\x0a\x02n1"));
+    for (said, infos, expected) in [
+        (vec![], vec![], Scope::Shared),
+        (vec![other, other], vec![somewhere, somewhere], Scope::Shared),
+        (vec![constrained], vec![], Scope::Node),
+        (vec![constrained], vec![somewhere], Scope::Node),
+        (vec![other, constrained], vec![nowhere, somewhere], Scope::Node),
+        (vec![constrained], vec![nowhere, nowhere], Scope::Shared),
+        (vec![constrained], vec![nowhere, None], Scope::Node),
     ] {
-        assert_eq!(scope(None, said.clone()), expected);
-        for word in [Scope::Node, Scope::Shared] {
-            assert_eq!(scope(Some(word), said.clone()), word);
-        }
+        assert_eq!(inferred_scope(said.clone(), infos.clone()), expected, "{said:?} {infos:?}");
     }
 }
 
@@ -175,6 +177,6 @@ proptest! {
     )) {
         let said: Vec<_> = said.into_iter().map(|answer| answer.map(Bytes::from)).collect();
         of(&said);
-        scope(None, said.iter().flatten());
+        inferred_scope(said.iter().flatten(), said.iter().map(Option::as_ref));
     }
 }
