@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use http::Response;
 use proto::csi::frame;
+use proto::csi::wire::Malformed;
 use proto::csi::{Id, Key, Learn, Method, Rewrite, direct};
 use proto::http2::body::Body;
 use proto::http2::forward::Answer;
@@ -19,11 +20,14 @@ use super::source_text::{source_text, topology_text};
 use crate::csi::create_journal::{Attempt, CreateFacts, CreateJournal, Target};
 use crate::error::Error;
 use crate::nodes::node_call::{Ended, Sender};
+use crate::rewrite::placed::{Placed, corrected, placed};
 use crate::rewrite::{created, message};
+use crate::state::affinity::NodesOf;
 use crate::state::clock;
 use crate::state::colocated::Colocated;
 use crate::state::election::HOLD;
 use crate::state::list_entry;
+use crate::state::policy::Scope;
 use crate::state::record::NodeDriver;
 use crate::state::store::writer::Store;
 use crate::telemetry::calls::Running;
@@ -102,6 +106,7 @@ impl Creates<'_> {
         }
         // 5. Show: the answer gets our topology and the parameters of a direct volume.
         let mut shown = message::into_answer(rewrite, &message, &node, at.as_ref())
+            .and_then(|shown| self.placed(shown, &attempt, at.as_ref(), call))
             .map_err(|_| self.bad_answer(&node, method, UNREADABLE))?;
         if parameters.contains_key(direct::KEY) {
             shown = direct::into_created_volume(&shown, parameters).into();
@@ -174,6 +179,46 @@ impl Creates<'_> {
             made_from,
             requested,
         })
+    }
+
+    /// The answer with a topology of the node that made the volume, if it names other nodes alone
+    /// and the operator says that a volume is where it was made. Only then is that known: with an
+    /// inferred scope, the volume may well be where the driver says.
+    fn placed(
+        &self,
+        shown: Bytes,
+        attempt: &Attempt,
+        at: Option<&NodeDriver>,
+        call: &CallRequest,
+    ) -> Result<Bytes, Malformed> {
+        let is_volume = call.method.rewrite() == Rewrite::CreateVolume;
+        let Some(at) = at.filter(|at| is_volume && at.has_own_topology()) else {
+            return Ok(shown);
+        };
+        let (driver, node) = (self.sender.driver, &attempt.node);
+        let policy = self.sender.links.authority().policy(driver);
+        let placed = self.store.read(|state| {
+            let Some(of) = state.driver(driver) else { return Ok(Placed::Unclear) };
+            placed(&shown, node, at, NodesOf { driver: of, policy })
+        })?;
+        let others = match placed {
+            Placed::Here => return Ok(shown),
+            Placed::Elsewhere(others) => Some(others),
+            Placed::Unclear => None,
+        };
+        let is_at_node = policy.is_some_and(|policy| policy.scope == Some(Scope::Node));
+        let is_corrected = is_at_node && others.is_some();
+        let named = others.map(|others| others.iter().map(ToString::to_string).collect::<Vec<_>>());
+        let named = named.map_or_else(|| "an unknown place".to_owned(), |names| names.join(", "));
+        warn!(
+            call = %call.running.id, %driver, %node, named, is_corrected,
+            "the driver says that its new volume is not at the node that made it"
+        );
+        if !is_corrected {
+            return Ok(shown);
+        }
+        let own = attempt.narrowed.as_deref().cloned().unwrap_or_else(|| at.own_segments());
+        corrected(&shown, &own)
     }
 
     fn warn_of_other_size(&self, node: &NodeName, call: &CallRequest, answer: &Bytes) {

@@ -68,7 +68,7 @@ pub(crate) fn narrowed(create_volume: &Bytes, segments: &Segments) -> Result<Byt
 }
 
 /// A topology with these segments, which are the driver's own.
-fn topology_of(segments: &Segments) -> Vec<u8> {
+pub(super) fn topology_of(segments: &Segments) -> Vec<u8> {
     let mut topology = Vec::new();
     for (key, value) in segments {
         wire::append(&mut topology, &[SEGMENTS], &wire::entry(key, value));

@@ -10,3 +10,4 @@ pub mod created;
 pub mod direct;
 pub mod message;
 pub mod parameters;
+pub mod placed;

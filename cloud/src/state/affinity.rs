@@ -98,8 +98,24 @@ impl Affinity {
         named.filter(|node| claimants.contains(node))
     }
 
+    /// The nodes that the terms name by keys of which each node has a value of its own; none if some
+    /// term names nobody or this node.
+    pub fn others(&self, node: &NodeName, nodes: NodesOf<'_>) -> Option<BTreeSet<NodeName>> {
+        let named = self.by_term(|key, value| nodes.by_own_key(key, value))?;
+        (!named.contains(node)).then_some(named)
+    }
+
     /// The node that at least one segment of each term names, if none names another one.
     fn named(&self, node_of: impl Fn(&str, &str) -> Option<NodeName>) -> Option<NodeName> {
+        let mut all = self.by_term(node_of)?;
+        all.pop_first().filter(|_| all.is_empty())
+    }
+
+    /// All nodes that its terms name; none if one term names nobody.
+    fn by_term(
+        &self,
+        node_of: impl Fn(&str, &str) -> Option<NodeName>,
+    ) -> Option<BTreeSet<NodeName>> {
         let mut all = BTreeSet::new();
         for term in &self.0 {
             let named: BTreeSet<_> =
@@ -109,7 +125,7 @@ impl Affinity {
             }
             all.extend(named);
         }
-        all.pop_first().filter(|_| all.is_empty())
+        Some(all)
     }
 }
 

@@ -65,7 +65,12 @@ impl TestDriver {
 
     /// From now on new volumes are accessible at this node alone, whatever topology is requested.
     pub fn stay_here(&self) {
-        lock(&self.core.store).here = Some(self.core.node_id.clone());
+        self.name_node(&self.core.node_id);
+    }
+
+    /// The same for any node. The volumes are here.
+    pub fn name_node(&self, node: &str) {
+        lock(&self.core.store).here = Some(node.to_owned());
     }
 
     /// Listens on `path`, replacing a socket left there. Must be called in a tokio runtime. Can be

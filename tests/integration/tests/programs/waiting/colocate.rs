@@ -1,6 +1,7 @@
-//! A volume with a source whose requested topology excludes the source's node.
+//! Volumes that are not where they were asked for: beside a source, or where the driver says.
 
 use anyhow::Context;
+use drivers::testdriver::TOPOLOGY_KEY;
 use harness::requests::created;
 use prost::Message;
 use proto::csi;
@@ -74,4 +75,37 @@ async fn a_volume_beside_its_source_is_named_once_with_its_claim() -> anyhow::Re
         assert!(line.contains(word), "{word} is not in {line}");
     }
     nodes.stop().await
+}
+
+/// A volume that n2 makes while its driver names this node. Returns the node of the caller's answer.
+async fn made_at_n2_and_named(policy: &str, named: &str) -> anyhow::Result<(String, String)> {
+    let nodes = Nodes::with(policy, &[]).await?;
+    nodes.nodes[1].0.name_node(named);
+    let volume = created(&nodes.call("CreateVolume", &create_at("v", &["n2"])?).await?)?;
+    assert_eq!(nodes.who_got("CreateVolume"), ["n2"]);
+    let [at] = volume.accessible_topology.as_slice() else {
+        anyhow::bail!("{:?}", volume.accessible_topology.len())
+    };
+    let at = at.segments[TOPOLOGY_KEY].clone();
+    let log = nodes.log();
+    nodes.stop().await?;
+    Ok((at, log))
+}
+
+/// With an inferred scope, the volume may well be where its driver says.
+#[tokio::test]
+async fn a_topology_of_another_node_is_corrected_only_by_the_operators_word() -> anyhow::Result<()>
+{
+    const WARNING: &str = "its new volume is not at the node that made it";
+    for (policy, named, expected) in
+        [("scope = \"node\"", "n1", "n2"), ("", "n1", "n1"), ("scope = \"node\"", "n9", "n9")]
+    {
+        let (at, log) = made_at_n2_and_named(policy, named).await?;
+        assert_eq!(at, expected, "{policy:?} {named}");
+        assert!(log.contains(WARNING), "{policy:?} {named}: {log}");
+    }
+    let (at, log) = made_at_n2_and_named("scope = \"node\"", "n2").await?;
+    assert_eq!(at, "n2");
+    assert!(!log.contains(WARNING), "{log}");
+    Ok(())
 }
