@@ -2,6 +2,7 @@
 //!
 //! A shared driver's node is elected here, before its call is routed.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,10 +22,11 @@ use super::exhausted::ExhaustedNodes;
 use super::identity::FrontIdentity;
 use super::lists::merged::Lists;
 use super::request::CallRequest;
-use super::route::{Nodes, Plan, RoutingFacts, route};
+use super::route::route;
 use super::unclear::Unclear;
 use super::volume_call::VolumeCalls;
 use crate::csi::create_journal::{CreateJournal, Target};
+use crate::csi::facts::{Nodes, Plan, RoutingFacts};
 use crate::error::Error;
 use crate::lease::attach;
 use crate::nodes::discover::Discovery;
@@ -103,8 +105,9 @@ impl Dispatcher {
                 self.look_again(&node, call, &answered);
                 answered
             }
-            Plan::WithoutSecrets(node) => {
+            Plan::WithoutSecrets(node) | Plan::Claimed(node) => {
                 let _permit = self.admit()?;
+                self.check_delete(call)?;
                 let message = self.queries.for_nodes(SEVERAL, call.method, &call.for_driver)?;
                 self.volume_calls(sender).call_node(&node, call, &message).await
             }
@@ -199,7 +202,7 @@ impl Dispatcher {
         self.exhausted.note(name, tried);
         let mut passed_over = self.exhausted.of(name);
         passed_over.extend_from_slice(tried);
-        if let Ok(Plan::Create(_, mut next)) = self.decide(call, None, &passed_over) {
+        if let Ok(Plan::Create(_, mut next)) = self.decide(call, &BTreeMap::new(), &passed_over) {
             next.retain(|node| !passed_over.contains(node));
             if !next.is_empty() {
                 let driver = self.driver();
@@ -234,18 +237,24 @@ impl Dispatcher {
     /// The plan, after Kubernetes and the nodes were asked for the ids that it needs. None for an
     /// empty list.
     async fn plan_with_homes(&self, call: &CallRequest) -> Result<Option<Plan>, Error> {
-        let mut kubernetes = None;
-        let mut plan = self.plan(call, None).await?;
-        if let Plan::AskKubernetes(volume) = &plan {
-            let said = kubernetes.insert(self.ask_of_volume(volume, call).await);
-            plan = self.plan(call, Some(said)).await?;
-        }
-        if let Plan::Discover(ids) = &plan {
-            return match self.discover(ids, call).await? {
-                Discovered::All => self.plan(call, None).await.map(Some),
-                Discovered::EmptyList => Ok(None),
-            };
-        }
+        let mut said = BTreeMap::new();
+        let mut is_discovered = false;
+        let plan = loop {
+            match self.plan(call, &said).await? {
+                Plan::AskKubernetes(volume) if !said.contains_key(&volume) => {
+                    let answer = self.ask_of_volume(&volume, call).await;
+                    said.insert(volume, answer);
+                }
+                Plan::Discover(ids) if !is_discovered => {
+                    is_discovered = true;
+                    match self.discover(&ids, call).await? {
+                        Discovered::All => {}
+                        Discovered::EmptyList => return Ok(None),
+                    }
+                }
+                plan => break plan,
+            }
+        };
         let is_sought = matches!(plan, Plan::Everywhere(_) | Plan::WithoutSecrets(_));
         let Key::Delete(sought) = &call.key else { return Ok(Some(plan)) };
         if !is_sought {
@@ -253,7 +262,7 @@ impl Dispatcher {
         }
         let _permit = self.admit()?;
         match self.discovery(call).discover_deleted(sought).await {
-            Ok(true) => self.plan(call, kubernetes.as_ref()).await.map(Some),
+            Ok(true) => self.plan(call, &said).await.map(Some),
             Ok(false) => Ok(Some(plan)),
             // Nobody claims it: the node with the node id can be told all the same.
             Err(Error::NotAsked { .. }) if matches!(plan, Plan::WithoutSecrets(_)) => {
@@ -263,10 +272,14 @@ impl Dispatcher {
         }
     }
 
-    /// What Kubernetes says of a volume that is deleted or detached. For a delete it is read anew:
-    /// another PersistentVolume may have got the id meanwhile.
+    /// What Kubernetes says of a volume. For a delete it is read anew: another PersistentVolume may
+    /// have got the id meanwhile.
     async fn ask_of_volume(&self, volume: &str, call: &CallRequest) -> VolumeAnswer {
-        let age = if call.method.detaches() { Age::Minute } else { Age::Now };
+        let age = match &call.key {
+            Key::Delete(_) if call.method.detaches() => Age::Minute,
+            Key::Delete(_) => Age::Now,
+            _ => Age::MinuteIfKnown,
+        };
         self.queries.links().ask_of_volume(self.driver(), volume, age, call.deadline).await
     }
 
@@ -277,7 +290,7 @@ impl Dispatcher {
     async fn plan(
         &self,
         call: &CallRequest,
-        kubernetes: Option<&VolumeAnswer>,
+        said: &BTreeMap<String, VolumeAnswer>,
     ) -> Result<Plan, Error> {
         let scope = self.scope();
         let is_elected = scope == Scope::Shared && self.only.is_none();
@@ -288,9 +301,9 @@ impl Dispatcher {
             Key::Create { name, .. } => self.exhausted.of(&Id::Name(call.method, name.clone())),
             _ => Vec::new(),
         };
-        let decided = match self.decide(call, kubernetes, &exhausted) {
+        let decided = match self.decide(call, said, &exhausted) {
             // No other node is there: those may have room by now.
-            Err(_) if !exhausted.is_empty() => self.decide(call, kubernetes, &[]),
+            Err(_) if !exhausted.is_empty() => self.decide(call, said, &[]),
             decided => decided,
         };
         // An earlier attempt with a shared driver may still be carried out.
@@ -302,7 +315,7 @@ impl Dispatcher {
     fn decide(
         &self,
         call: &CallRequest,
-        kubernetes: Option<&VolumeAnswer>,
+        said: &BTreeMap<String, VolumeAnswer>,
         exhausted: &[NodeName],
     ) -> Result<Plan, Unclear> {
         self.store.read(|state| {
@@ -313,7 +326,8 @@ impl Dispatcher {
                 scope: self.scope(),
                 policy: &self.policy,
                 now: now(),
-                kubernetes,
+                kubernetes: said,
+                request: &call.message,
                 node_id: call.node_id.as_deref(),
                 exhausted,
             };

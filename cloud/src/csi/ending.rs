@@ -17,6 +17,8 @@ use crate::state::policy::Policy;
 pub(super) enum EndsAt {
     /// The node that has the id.
     Node(NodeName),
+    /// The node that alone says that it has the id.
+    Claimed(NodeName),
     /// The node with the detach's node id, by its own word.
     Detached(NodeName),
     /// The node that deleted the id before.
@@ -74,7 +76,7 @@ impl Ending<'_> {
             return EndsAt::Before(ended.clone());
         }
         match home {
-            Some(home) => EndsAt::Node(home.node.clone()),
+            Some(home) => EndsAt::Claimed(home.node.clone()),
             None => self.detached_node().map_or(EndsAt::Everywhere, EndsAt::Detached),
         }
     }
@@ -221,9 +223,10 @@ mod tests {
         let unknown = &VolumeAnswer::Unknown;
         assert_eq!(deleted([home("n2", false)], &in_kubernetes), node("n1"));
         assert_eq!(deleted([home("n2", false), ended("n1")], unknown), EndsAt::Before(name("n1")));
-        assert_eq!(deleted([home("n2", false)], unknown), node("n2"));
+        let claimed = EndsAt::Claimed(name("n2"));
+        assert_eq!(deleted([home("n2", false)], unknown), claimed);
         let removed = [home("n2", false), ended("removed")];
-        assert_eq!(deleted(removed, unknown), node("n2"), "it says nothing of another node");
+        assert_eq!(deleted(removed, unknown), claimed, "it says nothing of another node");
         assert_eq!(deleted([ended("removed")], unknown), EndsAt::Before(name("removed")));
         assert_eq!(deleted([], unknown), EndsAt::Everywhere);
     }

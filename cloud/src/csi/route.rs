@@ -7,123 +7,20 @@ use proto::csi::{Id, Key, Method, Segments};
 use proto::names::NodeName;
 
 use crate::csi::ending::{Ending, EndsAt};
+use crate::csi::facts::{Plan, RoutingFacts};
 use crate::csi::source_text::{
     UNNAMED, no_controller, no_link, no_such_topology, source_text, topology_text,
 };
 use crate::csi::unclear::Unclear;
+use crate::csi::unconfirmed::HomeUse;
 use crate::nodes::driver_health::DriverStatus;
 use crate::nodes::node_status::NodeStatus;
-use crate::state::affinity::VolumeAnswer;
 use crate::state::driver_state::DriverState;
-use crate::state::policy::{Placement, Policy, Scope};
+use crate::state::policy::{Placement, Scope};
 use crate::state::record::Intent;
 
 /// The largest number of nodes compared for one create, so that large zones stay cheap.
 const MAX_CANDIDATES: usize = 64;
-
-/// The destination of a call.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Plan {
-    /// The front answers it.
-    Local,
-    /// This node's driver answers it.
-    Node(NodeName),
-    /// This node's driver answers it. Its own word brings the call there, so it gets no secrets.
-    WithoutSecrets(NodeName),
-    /// This node's driver answers with a stream.
-    Stream(NodeName),
-    /// The node with the fewest volumes creates it, after the intent is durable. All have a link.
-    Create(Id, Vec<NodeName>),
-    /// An earlier attempt of this create was sent to this node.
-    CreateAgain(Id, NodeName),
-    /// A list over all nodes.
-    All,
-    /// The capacity of these nodes together.
-    Capacity(Vec<NodeName>),
-    /// A delete of an id without a home goes to every node.
-    Everywhere(Id),
-    /// This volume has no confirmed home: Kubernetes is asked, then the call is routed again.
-    AskKubernetes(String),
-    /// These ids have no home: the nodes are asked, then the call is routed again.
-    Discover(Vec<Id>),
-    /// Answered OK at once, since the node was removed.
-    Done,
-    /// Only a node's own socket answers this RPC.
-    NodeOnly,
-}
-
-impl Plan {
-    /// The plan of a call whose answer is a stream.
-    fn streamed(self) -> Self {
-        match self {
-            Self::Node(node) => Self::Stream(node),
-            Self::Local
-            | Self::WithoutSecrets(_)
-            | Self::Stream(_)
-            | Self::Create(..)
-            | Self::CreateAgain(..)
-            | Self::All
-            | Self::Capacity(_)
-            | Self::Everywhere(_)
-            | Self::AskKubernetes(_)
-            | Self::Discover(_)
-            | Self::Done
-            | Self::NodeOnly => self,
-        }
-    }
-
-    /// True if the plan is complete only when every node that may have the driver is known.
-    fn takes_all_nodes(&self) -> bool {
-        match self {
-            Self::All | Self::Capacity(_) | Self::Everywhere(_) | Self::Discover(_) => true,
-            Self::Local
-            | Self::Node(_)
-            | Self::WithoutSecrets(_)
-            | Self::Stream(_)
-            | Self::Create(..)
-            | Self::CreateAgain(..)
-            | Self::AskKubernetes(_)
-            | Self::Done
-            | Self::NodeOnly => false,
-        }
-    }
-}
-
-/// The nodes of one driver at the moment of a decision.
-pub trait Nodes {
-    /// The status of a node.
-    fn status(&self, node: &NodeName) -> NodeStatus;
-
-    /// True if the operator names a node for the driver that never reported it. Such a node may
-    /// have an id without a home.
-    fn awaits(&self) -> bool;
-
-    /// The reason why the nodes that may have an id without a home are not known. `None` if they
-    /// are.
-    fn why_uncounted(&self) -> Option<&'static str>;
-}
-
-/// The facts about one driver.
-pub struct RoutingFacts<'a> {
-    /// The stored state. `None` if no node ever had the driver.
-    pub driver: Option<&'a DriverState>,
-    /// The driver's nodes.
-    pub nodes: &'a dyn Nodes,
-    /// The node of a node's own front.
-    pub only: Option<&'a NodeName>,
-    /// The driver's scope.
-    pub scope: Scope,
-    /// The operator's policy.
-    pub policy: &'a Policy,
-    /// The current time, in ms since 1970.
-    pub now: u64,
-    /// Kubernetes' answer about the volume. `None` before it was asked.
-    pub kubernetes: Option<&'a VolumeAnswer>,
-    /// The CSI node id of a detach.
-    pub node_id: Option<&'a str>,
-    /// Nodes that had no room for this create lately.
-    pub exhausted: &'a [NodeName],
-}
 
 /// The plan for a call.
 ///
@@ -164,7 +61,12 @@ fn decide(method: Method, key: &Key, facts: &RoutingFacts<'_>) -> Result<Plan, U
         (Key::Create { name, source: Some(source), topology, required }, Scope::Node) => {
             let name = Id::Name(method, name.clone());
             let requested = Requested { topology, required: *required };
-            facts.sent(&name).unwrap_or_else(|| facts.beside_source(name, source, &requested))
+            facts.sent(&name).unwrap_or_else(|| {
+                match facts.before_sent(method, source, HomeUse::Request)? {
+                    Some(plan) => Ok(plan),
+                    None => facts.beside_source(name, source, &requested),
+                }
+            })
         }
         (Key::Create { name, source: None, topology, .. }, Scope::Node) => {
             let name = Id::Name(method, name.clone());
@@ -172,11 +74,14 @@ fn decide(method: Method, key: &Key, facts: &RoutingFacts<'_>) -> Result<Plan, U
         }
         (Key::Snapshot { name, volumes }, Scope::Node) => {
             let name = Id::Name(method, name.clone());
-            facts.sent(&name).unwrap_or_else(|| facts.snapshot(name, volumes))
+            facts.sent(&name).unwrap_or_else(|| facts.snapshot(method, name, volumes))
         }
-        (Key::Home(id), Scope::Node) => {
-            facts.home(id).unwrap_or_else(|| facts.only_or(Plan::Discover(vec![id.clone()])))
-        }
+        (Key::Home(id), Scope::Node) => match facts.before_sent(method, id, HomeUse::Request)? {
+            Some(plan) => Ok(plan),
+            None => {
+                facts.home(id).unwrap_or_else(|| facts.only_or(Plan::Discover(vec![id.clone()])))
+            }
+        },
         (Key::Delete(id), Scope::Node) => facts.end(method, id),
         (Key::All, Scope::Node) => facts.any().map(|()| Plan::All),
         (Key::Capacity(topology), Scope::Node) => {
@@ -243,12 +148,16 @@ impl RoutingFacts<'_> {
             node_id: self.node_id.filter(|_| method.detaches()),
             driver,
             policy: self.policy,
-            kubernetes: self.kubernetes,
+            kubernetes: self.kubernetes.get(id.text()),
             awaits: self.nodes.awaits(),
             now: self.now,
         };
         match ending.destination(|node| self.is_removed(node)) {
             EndsAt::Node(node) => self.ended_at(method, &node),
+            EndsAt::Claimed(node) => Ok(match self.ended_at(method, &node)? {
+                Plan::Node(node) => Plan::Claimed(node),
+                plan => plan,
+            }),
             EndsAt::Detached(node) => Ok(Plan::WithoutSecrets(node)),
             EndsAt::Before(node) => match self.nodes.status(&node) {
                 NodeStatus { linked: true, removed: false, .. } => self.at(&node),
@@ -436,7 +345,7 @@ impl RoutingFacts<'_> {
     }
 
     /// Places a snapshot at the home of its volumes, which must be one node.
-    fn snapshot(&self, name: Id, volumes: &[Id]) -> Result<Plan, Unclear> {
+    fn snapshot(&self, method: Method, name: Id, volumes: &[Id]) -> Result<Plan, Unclear> {
         let mut nodes = Vec::new();
         let mut unknown = Vec::new();
         for id in volumes {
@@ -451,6 +360,11 @@ impl RoutingFacts<'_> {
                 None if volumes.is_empty() => self.place_by_policy(name),
                 None => Ok(Plan::Discover(unknown)),
             };
+        }
+        for id in volumes {
+            if let Some(plan) = self.before_sent(method, id, HomeUse::Copy)? {
+                return Ok(plan);
+            }
         }
         nodes.sort();
         nodes.dedup();
@@ -479,13 +393,6 @@ impl RoutingFacts<'_> {
             NodeStatus { linked: true, .. } => Ok(Plan::Create(name, vec![node])),
             _ => Err(Unclear::Away(node)),
         }
-    }
-
-    /// The only node that may have the driver: an id without a home can live nowhere else.
-    fn only_node(&self) -> Option<NodeName> {
-        let mut nodes = self.driver?.nodes().keys();
-        let only = nodes.next().filter(|_| nodes.next().is_none())?;
-        (!self.nodes.awaits() && self.nodes.why_uncounted().is_none()).then(|| only.clone())
     }
 
     /// The plan with the driver's only node, or else this plan.

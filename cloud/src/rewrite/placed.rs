@@ -100,6 +100,10 @@ mod tests {
         CreateVolumeResponse { volume: Some(volume) }.encode_to_vec().into()
     }
 
+    fn elsewhere(nodes: &[&str]) -> Placed {
+        Placed::Elsewhere(nodes.iter().map(|node| name(node)).collect())
+    }
+
     #[test]
     fn a_topology_is_elsewhere_only_if_keys_of_single_nodes_say_so() {
         let mut driver = DriverState::default();
@@ -112,7 +116,6 @@ mod tests {
         let topology = BTreeMap::from([(NODE.to_owned(), KeyKind::Node)]);
         let declared = Policy { topology, ..Policy::new(None) };
         let at = driver.at(&name("n2")).unwrap();
-        let elsewhere = |nodes: &[&str]| Placed::Elsewhere(nodes.iter().map(|n| name(n)).collect());
         let cases: [(Topologies<'_>, Placed, Placed); 7] = [
             (&[], Placed::Here, Placed::Here),
             (&[&[(NODE, "b")]], Placed::Here, Placed::Here),

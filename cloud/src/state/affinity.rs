@@ -98,8 +98,8 @@ impl Affinity {
         named.filter(|node| claimants.contains(node))
     }
 
-    /// The nodes that the terms name by keys of which each node has a value of its own; none if some
-    /// term names nobody or this node.
+    /// The nodes that the terms name by keys of which each node has a value of its own. `None` if
+    /// some term names nobody, or this node.
     pub fn others(&self, node: &NodeName, nodes: NodesOf<'_>) -> Option<BTreeSet<NodeName>> {
         let named = self.by_term(|key, value| nodes.by_own_key(key, value))?;
         (!named.contains(node)).then_some(named)
@@ -111,7 +111,7 @@ impl Affinity {
         all.pop_first().filter(|_| all.is_empty())
     }
 
-    /// All nodes that its terms name; none if one term names nobody.
+    /// All nodes that its terms name. `None` if one term names nobody.
     fn by_term(
         &self,
         node_of: impl Fn(&str, &str) -> Option<NodeName>,

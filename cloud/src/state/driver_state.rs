@@ -308,8 +308,8 @@ impl DriverState {
         if let Some(same) = same {
             at.answers = same.answers.clone();
         }
-        let is_same = |before: &NodeDriver| before.answers == at.answers && before.info == at.info;
-        if same.is_none() || before.is_some_and(|before| !is_same(&before)) {
+        let now = (&at.answers, &at.info);
+        if same.is_none() || before.is_some_and(|before| (&before.answers, &before.info) != now) {
             self.info = OnceLock::new();
         }
         self.segments.add(&mut at.segments, &node);

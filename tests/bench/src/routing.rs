@@ -1,14 +1,15 @@
 //! The cost of csi-cloud with very many nodes and volumes: a decision, a start, its memory, and a
 //! page of a list.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use bytes::Bytes;
-use cloud::csi::route::{Nodes, RoutingFacts, route};
+use cloud::csi::facts::{Nodes, RoutingFacts};
+use cloud::csi::route::route;
 use cloud::nodes::node_status::NodeStatus;
 use cloud::state::known::State;
 use cloud::state::policy::{Policy, Scope};
@@ -150,7 +151,8 @@ fn decided(
             only: None,
             // Only a shared driver's intents end.
             now: 0,
-            kubernetes: None,
+            kubernetes: &BTreeMap::new(),
+            request,
             node_id: None,
             exhausted: &[],
         };

@@ -5,6 +5,7 @@
 pub mod installation;
 mod sockets;
 mod udp_buffer;
+mod unconfirmed;
 mod versions;
 
 use proto::admin::command::{Answer, Command, Refusal};
@@ -102,6 +103,7 @@ impl AdminState {
             Some(Elsewhere { why, advice }) => versions::not_seen(why, advice),
             None => versions::finding(&self.versions(), version),
         });
+        findings.extend(self.unconfirmed().await);
         match &self.doctor {
             Some(doctor) => findings.extend(doctor.installation().await),
             None => {

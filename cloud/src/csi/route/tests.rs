@@ -1,5 +1,6 @@
 //! Each row of the routing table, against a small world.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,13 +8,16 @@ use prost::Message;
 use proto::csi;
 use proto::names::DriverName;
 
+use crate::csi::facts::{Nodes, Plan, RoutingFacts};
 use crate::csi::route::*;
+use crate::state::affinity::VolumeAnswer;
 use crate::state::known::State;
-use crate::state::policy::Controllers;
+use crate::state::policy::{Controllers, Policy, Scope};
 use crate::state::record::{Change, Elected, Home, NodeDriver};
 
 mod apart;
 mod health;
+mod unconfirmed;
 
 const GRACE: Duration = Duration::from_secs(10);
 
@@ -44,7 +48,8 @@ fn at(name: &str, zone: &str) -> Change {
 }
 
 fn home(id: &Id, at: &str) -> Change {
-    Change::Home(driver(), id.clone(), Some(Home::at(node(at), 0)))
+    let home = Home { adopted: true, ..Home::at(node(at), 0) };
+    Change::Home(driver(), id.clone(), Some(home))
 }
 
 fn intent(method: Method, name: &str, at: &str, until: u64, made: Option<&str>) -> Change {
@@ -82,6 +87,8 @@ struct World {
     awaits: bool,
     uncounted: Option<&'static str>,
     exhausted: Vec<NodeName>,
+    kubernetes: BTreeMap<String, VolumeAnswer>,
+    request: Vec<u8>,
     now: u64,
 }
 
@@ -111,6 +118,8 @@ impl Default for World {
             awaits: false,
             uncounted: None,
             exhausted: Vec::new(),
+            kubernetes: BTreeMap::new(),
+            request: Vec::new(),
             now: 1_000,
         }
     }
@@ -136,6 +145,10 @@ impl World {
             topology: Default::default(),
             ask_with_secrets: false,
         };
+        let mut kubernetes = self.kubernetes.clone();
+        for id in method.about(key) {
+            kubernetes.entry(id.text().to_owned()).or_insert(VolumeAnswer::Unknown);
+        }
         let facts = RoutingFacts {
             driver: state.driver(&driver()),
             nodes: self,
@@ -143,7 +156,8 @@ impl World {
             scope: self.scope,
             policy: &policy,
             now: self.now,
-            kubernetes: Some(&VolumeAnswer::Unknown),
+            kubernetes: &kubernetes,
+            request: &self.request,
             node_id: None,
             exhausted: &self.exhausted,
         };

@@ -357,8 +357,12 @@ async fn a_node_that_hangs_holds_up_no_list_and_is_learned_later() -> anyhow::Re
 async fn snapshots_and_health_are_of_all_nodes_in_pages() -> anyhow::Result<()> {
     let nodes = Nodes::whole().await?;
     let mut cut = BTreeSet::new();
-    for at in 0..NODES.len() {
+    for (at, node) in NODES.iter().enumerate() {
         let source_volume_id = nodes.driver(at).volumes()[0].volume_id.clone();
+        // It was made past csi-cloud, so its node alone says that it is there.
+        let admin = nodes.stand.at("cloud/_admin.sock");
+        let adopt = ["volume", "adopt", DRIVER, &source_volume_id, "--node", node];
+        nodes.stand.run("csi-cloud", &[&adopt[..], &["--admin", &admin]].concat()).await?;
         let request = csi::CreateSnapshotRequest {
             source_volume_id,
             name: format!("s{at}"),
