@@ -30,6 +30,9 @@ pub enum Reject {
     /// The runtime cannot do this.
     #[error("{0}")]
     Cannot(String),
+    /// No container of the sandbox has the volume now.
+    #[error("no container has it now")]
+    NoContainer,
     /// It tried, and failed.
     #[error("it answered {status}: {text}")]
     Refused {
@@ -66,7 +69,7 @@ pub trait Runtime: Send + Sync {
     /// # Errors
     /// The file system was not grown.
     fn read_resize(&self, reply: &Reply) -> Result<(), Reject>;
-    /// The meaning of a connection that a live shim closes without an answer; none if that is a
+    /// The meaning of a connection that a live shim closes without an answer. `None` if that is a
     /// fault.
     fn without_a_word(&self) -> Option<&'static str>;
 }

@@ -1,7 +1,8 @@
 //! Failures of runtimes, and the code that callers get for each.
 //!
 //! The code decides what the kubelet does next. It starts a pod whose volume could not be grown
-//! only after FAILED_PRECONDITION, and takes statistics only from OK.
+//! only after FAILED_PRECONDITION, and takes statistics only from OK. After any other code, a
+//! kubelet that was started again keeps a running pod's containers from starting anew.
 
 use std::io;
 use std::path::PathBuf;
@@ -38,12 +39,36 @@ pub enum Error {
         /// The number of sandboxes that had it.
         stale: usize,
     },
-    /// It is handed over, so it cannot be grown from outside, and no live sandbox could grow it.
+    /// It is handed over, so only its guest could grow it, and that did not.
+    #[error("volume {volume} is handed over, and its guest did not grow it; {advice}")]
+    NotInGuest {
+        /// The volume's id.
+        volume: String,
+        /// The way in which its file system grows.
+        advice: &'static str,
+        /// The reason. `None` if no live sandbox is known to have it.
+        #[source]
+        source: Option<Box<Self>>,
+    },
+    /// Its guest did not grow it this time, and its runtime has grown volumes.
+    #[error("the guest of volume {volume} did not grow it this time; it is asked again")]
+    NotThisTime {
+        /// The volume's id.
+        volume: String,
+        /// The reason.
+        #[source]
+        source: Box<Self>,
+    },
+    /// The sandbox lives, and no container in it has the volume mounted.
     #[error(
-        "volume {volume} was handed over and no live sandbox is known to have it: its file system \
-         grows when it is published the next time, before a runtime gets it"
+        "sandbox {sandbox} ({runtime}) has no running container with volume {volume}; ask again \
+         when one runs"
     )]
-    HandedOver {
+    NoContainer {
+        /// The runtime.
+        runtime: &'static str,
+        /// The sandbox.
+        sandbox: Sandbox,
         /// The volume's id.
         volume: String,
     },
@@ -145,14 +170,15 @@ impl Error {
         match self {
             Self::NotHandedOver { .. } => Fault::NotThere,
             Self::Cannot { .. } => Fault::Cannot,
-            // The kubelet goes on with the pod after this one only.
-            Self::HandedOver { .. } => Fault::HandedOver,
+            Self::NotInGuest { .. } => Fault::HandedOver,
             Self::Silent { source: Failure::Late(_), .. } => Fault::Late,
             // The outcome is known, and another attempt may or may not help.
             Self::Answered { .. } | Self::NotGrown { .. } | Self::AnotherDevice { .. } => {
                 Fault::Failed
             }
             Self::NoSandbox { .. }
+            | Self::NoContainer { .. }
+            | Self::NotThisTime { .. }
             | Self::Silent { .. }
             | Self::TooSmall { .. }
             | Self::Read { .. } => Fault::Away,

@@ -2,7 +2,8 @@
 //! mean.
 //!
 //! Its handlers accept any method; a path is decoded twice; an error is a status and a text. Its
-//! agent cannot resize, and says so in the text of a 500.
+//! agent cannot resize, and says so in the text of a 500. It knows a volume only while a container
+//! has it: not between two runs of a container, nor after an init container.
 
 use std::path::{Path, PathBuf};
 
@@ -22,6 +23,8 @@ pub struct KataGo {
     pub root: PathBuf,
 }
 
+/// The end of its text about a device that no container of the sandbox has.
+const NO_CONTAINER: &str = "not found in sandbox";
 /// The file name of a shim's socket in its sandbox's directory, as in runtime-rs.
 pub(super) const SOCKET: &str = "shim-monitor.sock";
 
@@ -40,6 +43,14 @@ pub(super) fn stats(device: &str) -> ShimRequest {
         method: Method::GET,
         target: format!("/direct-volume/stats?path={path}"),
         body: None,
+    }
+}
+
+/// The meaning of a status other than OK.
+fn failed(reply: &Reply) -> Reject {
+    match refused(reply) {
+        Reject::Refused { text, .. } if text.ends_with(NO_CONTAINER) => Reject::NoContainer,
+        other => other,
     }
 }
 
@@ -64,7 +75,7 @@ impl Runtime for KataGo {
         // kata-runtime itself takes a 500's text for statistics.
         match reply.status {
             StatusCode::OK => stats::read(&reply.body, size).map_err(Reject::Nonsense),
-            _ => Err(refused(reply)),
+            _ => Err(failed(reply)),
         }
     }
 
@@ -78,7 +89,7 @@ impl Runtime for KataGo {
     }
 
     fn read_resize(&self, reply: &Reply) -> Result<(), Reject> {
-        if reply.status == StatusCode::OK { Ok(()) } else { Err(refused(reply)) }
+        if reply.status == StatusCode::OK { Ok(()) } else { Err(failed(reply)) }
     }
 
     fn without_a_word(&self) -> Option<&'static str> {

@@ -3,6 +3,7 @@
 //! A live socket of a shim identifies the runtime, never a name. No number comes from the host,
 //! where the volume is not mounted at the target. The backends are pure; only this file does I/O.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::OsStringExt;
@@ -12,6 +13,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE;
+use parking_lot::Mutex;
 use proto::csi::direct::DeviceKind;
 
 use super::backend::{Reject, Runtime, ShimRequest};
@@ -26,7 +28,7 @@ use super::sandbox;
 use super::sandbox::Sandbox;
 use super::stats::Stats;
 use crate::format::superblock::{Superblock, device_size};
-use crate::records::published::Published;
+use crate::records::published::{PublicationState, Published};
 
 /// The time limit for one answer of a shim, as in Kata's own client.
 pub const PATIENCE: Duration = Duration::from_secs(3);
@@ -81,6 +83,8 @@ pub struct Runtimes {
     entries: PathBuf,
     all: Vec<Box<dyn Runtime>>,
     patience: Duration,
+    /// The names of those that have grown a volume, since csi-edge began.
+    grew: Mutex<BTreeSet<&'static str>>,
 }
 
 impl Default for Runtimes {
@@ -96,7 +100,7 @@ impl Runtimes {
         let go: Box<dyn Runtime> = Box::new(KataGo { root: kata_go });
         let all =
             vec![go, Box::new(KataRs { root: kata_rs }), Box::new(Reference { root: reference })];
-        Self { entries, all, patience }
+        Self { entries, all, patience, grew: Mutex::default() }
     }
 
     /// The directory of the entries.
@@ -104,7 +108,7 @@ impl Runtimes {
         Root::new(self.entries.clone())
     }
 
-    /// The path of a target's entry; none if the target is too long to have one.
+    /// The path of a target's entry. `None` if the target is too long to have one.
     pub fn entry(&self, target: &Path) -> Option<PathBuf> {
         mount_info::entry_name(target).ok().map(|name| self.entries.join(name))
     }
@@ -193,14 +197,19 @@ impl Runtimes {
     /// Has the volume's sandbox grow the file system to the device, which the driver has grown
     /// before. Returns the bytes.
     ///
+    /// A kubelet asks this of a running pod, too, when it was started again. It goes on with the
+    /// pod only after OK and [`Error::NotInGuest`]. So whatever a runtime answers is one of these,
+    /// unless it has grown volumes and fails for once.
+    ///
     /// # Errors
     /// The file system does not have them.
     pub async fn expand(&self, volume: &Published, required: u64) -> Result<u64, Error> {
         if volume.kind != DeviceKind::Block {
             let why = "its device is none of the host's, so its size is not known here".into();
-            return Err(Error::Cannot { runtime: "of any kind", what: "grow", why });
+            let cannot = Error::Cannot { runtime: "of any kind", what: "grow", why };
+            return Err(not_in_guest(volume)(cannot));
         }
-        let size = size(volume).await?;
+        let size = size(volume).await.map_err(not_in_guest(volume))?;
         if size < required {
             return Err(Error::TooSmall {
                 volume: volume.volume_id.clone(),
@@ -210,24 +219,43 @@ impl Runtimes {
         }
         // It may have been grown before it was handed over, and the kubelet asks after that. It
         // never shrinks.
-        if let Some(bytes) = filled(volume, size).await? {
+        if let Some(bytes) = filled(volume, size).await.map_err(not_in_guest(volume))? {
             return Ok(bytes);
         }
-        match self.holder(volume).await? {
-            VolumeSandbox::Live { runtime, sandbox } => {
-                let before = self.live_stats(volume, runtime, &sandbox, size).await?.bytes.total;
-                let talk = Talk { volume, runtime, sandbox: &sandbox, what: "grow" };
-                let reply =
-                    talk.ask(runtime.resize(path(volume)?, size), self.patience * RESIZE).await?;
-                runtime.read_resize(&reply).map_err(|answer| talk.failed(answer))?;
-                self.grown(volume, runtime, &sandbox, before, size).await
+        let holder = self.holder(volume).await.map_err(not_in_guest(volume))?;
+        // Even without an entry a guest may run. Nothing that was ever handed over is written to
+        // here; `format::grow` grows it before the next hand-over.
+        let VolumeSandbox::Live { runtime, sandbox } = holder else {
+            let (volume, advice) = (volume.volume_id.clone(), advice(volume));
+            return Err(Error::NotInGuest { volume, advice, source: None });
+        };
+        // Its container runs, if these are told.
+        let before = self.live_stats(volume, runtime, &sandbox, size).await;
+        let before = before.map_err(not_in_guest(volume))?.bytes.total;
+        match self.expand_live(volume, runtime, &sandbox, (before, size)).await {
+            Ok(bytes) => {
+                self.grew.lock().insert(runtime.name());
+                Ok(bytes)
             }
-            // Even without an entry a guest may run. Nothing that was ever handed over is written
-            // to here; `format::grow` grows it before the next hand-over.
-            VolumeSandbox::Nobody { .. } | VolumeSandbox::NotHandedOver => {
-                Err(Error::HandedOver { volume: volume.volume_id.clone() })
+            Err(error) if is_passing(&error) && self.grew.lock().contains(runtime.name()) => {
+                let volume = volume.volume_id.clone();
+                Err(Error::NotThisTime { volume, source: error.into() })
             }
+            Err(error) => Err(not_in_guest(volume)(error)),
         }
+    }
+
+    async fn expand_live(
+        &self,
+        volume: &Published,
+        runtime: &dyn Runtime,
+        sandbox: &Sandbox,
+        (before, size): (u64, u64),
+    ) -> Result<u64, Error> {
+        let talk = Talk { volume, runtime, sandbox, what: "grow" };
+        let reply = talk.ask(runtime.resize(path(volume)?, size), self.patience * RESIZE).await?;
+        runtime.read_resize(&reply).map_err(|answer| talk.failed(answer))?;
+        self.grown(volume, runtime, sandbox, before, size).await
     }
 
     /// Checks that the guest sees the growth: more bytes than before, or a file system that fills
@@ -283,6 +311,9 @@ impl Talk<'_> {
         let what = self.what;
         match answer {
             Reject::Cannot(why) => Error::Cannot { runtime, what, why },
+            Reject::NoContainer => {
+                Error::NoContainer { runtime, sandbox, volume: self.volume.volume_id.clone() }
+            }
             source => Error::Answered {
                 runtime,
                 sandbox,
@@ -291,6 +322,36 @@ impl Talk<'_> {
                 source,
             },
         }
+    }
+}
+
+/// True unless the runtime cannot grow volumes, or nobody in the sandbox has this one any more.
+fn is_passing(error: &Error) -> bool {
+    !matches!(error, Error::Cannot { .. } | Error::NoContainer { .. })
+}
+
+/// The failure to grow a volume that only its guest could grow. None has one whose publication has
+/// only begun.
+fn not_in_guest(volume: &Published) -> impl Fn(Error) -> Error {
+    let advice = advice(volume);
+    let is_begun = volume.state == PublicationState::Begun;
+    let volume = volume.volume_id.clone();
+    move |source| match is_begun {
+        true => source,
+        false => {
+            let volume = volume.clone();
+            Error::NotInGuest { volume, advice, source: Some(source.into()) }
+        }
+    }
+}
+
+/// How the file system of a volume grows whose guest does not grow it.
+fn advice(volume: &Published) -> &'static str {
+    match volume.kind {
+        DeviceKind::Block | DeviceKind::Vfio if volume.fstype == "ext4" => {
+            "delete the pod: it grows before the next hand-over"
+        }
+        _ => "delete the pod, and grow the file system in the guest of the next one",
     }
 }
 
@@ -307,9 +368,10 @@ async fn size(volume: &Published) -> Result<u64, Error> {
     });
     let size = looking.await.map_err(io::Error::from).flatten();
     let size = size.map_err(|source| unread(volume, &volume.device, source))?;
-    let another =
-        || Error::AnotherDevice { volume: volume.volume_id.clone(), device: volume.device.clone() };
-    size.ok_or_else(another)
+    size.ok_or_else(|| Error::AnotherDevice {
+        volume: volume.volume_id.clone(),
+        device: volume.device.clone(),
+    })
 }
 
 /// The bytes of the volume's file system if it fills its device; none otherwise, or if not known.

@@ -10,10 +10,10 @@ use edge_calls::executor::{LOCK_WAIT, Origin};
 use http::{HeaderMap, Request, Response};
 use http_body_util::Full;
 use hyper::body::Incoming;
-use proto::csi::Method;
 use proto::csi::column::Locks;
 use proto::csi::frame;
 use proto::csi::status::{BadRequest, ToStatus};
+use proto::csi::{DirectCall, Method, NodeStep};
 use proto::http2::body::Body;
 use proto::http2::call_id::CallId;
 use proto::http2::forward;
@@ -22,7 +22,8 @@ use proto::http2::serve::Stopping;
 use proto::names::DriverName;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until};
-use tracing::{Instrument, info, warn};
+use tonic::Code;
+use tracing::{Instrument, debug, info, warn};
 
 use super::driver_call::{CallResult, DriverCall};
 use super::locks::VolumeLock;
@@ -91,7 +92,13 @@ async fn node_call(
         Err(error) => {
             let rpc = method.path();
             let code = error.code();
-            warn!(rpc, %driver, ?code, error = error.chain(), "not carried out");
+            // A kubelet asks for statistics every minute, also while no container runs.
+            let is_stats = method.direct() == Some(DirectCall::Node(NodeStep::Stats));
+            if is_stats && code == Code::Unavailable {
+                debug!(rpc, %driver, ?code, error = error.chain(), "not carried out");
+            } else {
+                warn!(rpc, %driver, ?code, error = error.chain(), "not carried out");
+            }
             forward::failure(&error)
         }
     }
@@ -262,7 +269,6 @@ mod tests {
     use futures_util::FutureExt;
     use prost::Message;
     use proto::csi;
-    use tonic::Code;
 
     fn unstaging() -> Bytes {
         let request = csi::NodeUnstageVolumeRequest {

@@ -1,4 +1,6 @@
 //! Kata's Go runtime, as its handlers are: `containerd-shim-v2/shim_management.go` of 4.1.
+//!
+//! Its sandbox knows a volume only while a container has it.
 
 use std::collections::BTreeMap;
 
@@ -62,10 +64,7 @@ pub(super) fn answer(
         Query::Resize(path, size) => resize(volumes, &path, size),
         Query::Stats(path) => match volumes.get(&path) {
             Some(volume) => reply(StatusCode::OK, statistics(volume).to_string()),
-            None => {
-                let text = format!("failed to get volume stats: failed to find device {path}\n");
-                reply(StatusCode::INTERNAL_SERVER_ERROR, text)
-            }
+            None => no_container(&path),
         },
     }
 }
@@ -77,16 +76,21 @@ fn well_escaped(text: &str) -> bool {
     text.split('%').skip(1).all(hex)
 }
 
+/// The answer about a device that no container of the sandbox has.
+fn no_container(path: &str) -> Response<Full<Bytes>> {
+    reply(StatusCode::INTERNAL_SERVER_ERROR, format!("mount {path} not found in sandbox"))
+}
+
 fn resize(
     volumes: &mut BTreeMap<String, GuestFileSystem>,
     path: &str,
     size: u64,
 ) -> Response<Full<Bytes>> {
     match volumes.get_mut(path) {
-        None => reply(StatusCode::INTERNAL_SERVER_ERROR, "failed to find device\n"),
+        None => no_container(path),
         Some(volume) if !volume.grows => {
-            let text = "failed to resize the volume: rpc error: code = Unimplemented desc = \
-                        resize is not supported\n";
+            let text = "rpc error: code = Unimplemented desc = \"resize_volume is not \
+                        implemented in kata-agent\"";
             reply(StatusCode::INTERNAL_SERVER_ERROR, text)
         }
         Some(volume) => {

@@ -45,6 +45,8 @@ pub enum Manner {
     Well,
     /// Answers so, but confirms a resize without doing it.
     Lies,
+    /// Answers so, but a resize fails in the guest.
+    Fails,
     /// Reads the request and never answers.
     Hangs,
     /// Dies in the middle of its answer.
@@ -102,6 +104,11 @@ impl Shim {
         self.lock().volumes.insert(name.into(), volume);
     }
 
+    /// Its containers with this volume end: the sandbox lives and does not know the volume.
+    pub fn has_no_container(&self, name: &str) {
+        self.lock().volumes.remove(name);
+    }
+
     /// From now on it behaves so.
     pub fn behave(&self, manner: Manner) {
         self.lock().manner = manner;
@@ -129,7 +136,7 @@ async fn accept(listener: UnixListener, inner: Arc<Mutex<Inner>>, tasks: Tasks) 
         let inner = inner.clone();
         tasks.spawn_until_stop("shim connection", async move {
             let _ = match manner {
-                Manner::Well | Manner::Lies => serve(stream, inner).await,
+                Manner::Well | Manner::Lies | Manner::Fails => serve(stream, inner).await,
                 bad => misbehave(stream, bad).await,
             };
         });
@@ -144,9 +151,12 @@ async fn serve(stream: UnixStream, inner: Arc<Mutex<Inner>>) -> std::io::Result<
             let body = body.collect().await.map_err(std::io::Error::other)?.to_bytes();
             let mut inner = lock(&inner);
             inner.requests.push(format!("{} {}", parts.method, parts.uri));
-            let lies = inner.manner == Manner::Lies && parts.uri.path().ends_with("/resize");
+            let resizes = parts.uri.path().ends_with("/resize");
             let answer = match inner.dialect {
-                _ if lies => Some(reply(StatusCode::OK, "")),
+                _ if resizes && inner.manner == Manner::Lies => Some(reply(StatusCode::OK, "")),
+                _ if resizes && inner.manner == Manner::Fails => {
+                    Some(reply(StatusCode::INTERNAL_SERVER_ERROR, "No space left on device"))
+                }
                 Dialect::Go => Some(go::answer(&mut inner.volumes, &parts, &body)),
                 Dialect::Rs => rs::answer(&inner.volumes, &parts, &body),
                 Dialect::Reference => Some(reference::answer(&mut inner.volumes, &parts, &body)),
@@ -166,7 +176,7 @@ async fn misbehave(mut stream: UnixStream, manner: Manner) -> std::io::Result<()
         return Ok(());
     }
     match manner {
-        Manner::Well | Manner::Lies | Manner::Closes => Ok(()),
+        Manner::Well | Manner::Lies | Manner::Fails | Manner::Closes => Ok(()),
         Manner::Hangs => std::future::pending().await,
         Manner::Half => {
             stream

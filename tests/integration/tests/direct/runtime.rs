@@ -16,7 +16,7 @@ use guest::shim::{Dialect, GuestFileSystem as Usage, Manner, Shim};
 use proto::csi::volume_capability::access_mode::Mode;
 use proto::host::publish::{Existing, publish};
 use serde_json::Value;
-use tonic::Code;
+use tonic::{Code, Status};
 
 use super::handover::Handover;
 
@@ -115,6 +115,11 @@ async fn the_kubelet_is_told_what_the_guest_sees() -> anyhow::Result<()> {
     at.end().await
 }
 
+fn assert_refused_to_grow(status: &Status) {
+    assert_eq!(status.code(), Code::FailedPrecondition, "{}", status.message());
+    assert!(status.message().contains("delete the pod"), "{}", status.message());
+}
+
 #[tokio::test]
 #[ignore = "needs root and loop devices"]
 async fn what_grew_while_nobody_had_it_is_large_for_the_next_guest() -> anyhow::Result<()> {
@@ -125,12 +130,20 @@ async fn what_grew_while_nobody_had_it_is_large_for_the_next_guest() -> anyhow::
     // A runtime that cannot grow it refuses, and the guest's file system is not touched.
     let shim = shim(scene, &first, false)?;
     scene.grow(volume, 640).await?;
-    let cannot = scene.grow_at_node(volume, Some(&first), 640).await.unwrap_err();
-    assert_eq!(cannot.code(), Code::Unimplemented, "{}", cannot.message());
+    let cannot = async || scene.grow_at_node(volume, Some(&first), 640).await.unwrap_err();
+    assert_refused_to_grow(&cannot().await);
+    // A kubelet that was started again asks for all of it anew, and the pod goes on.
+    scene.stage(volume).await?;
+    at.publish(&first).await?;
+    assert_refused_to_grow(&cannot().await);
+    assert_eq!(guest.tell("read hello").await?, "before it grew");
+    // Its container ends, and the sandbox does not.
+    let (_, device) = entry(scene, &first)?;
+    shim.has_no_container(&device);
+    assert_refused_to_grow(&cannot().await);
     guest.stop().await?;
     drop(shim);
-    let held = scene.grow_at_node(volume, Some(&first), 640).await.unwrap_err();
-    assert_eq!(held.code(), Code::FailedPrecondition, "{}", held.message());
+    assert_refused_to_grow(&cannot().await);
     at.unpublish(&first).await?;
 
     // As the kubelet asks between staging and publishing, and after it.
