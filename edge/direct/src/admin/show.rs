@@ -98,7 +98,9 @@ pub fn report(out: &mut impl Write, report: &CheckReport) -> io::Result<()> {
     if let Some(version) = &report.version {
         writeln!(out, "Kata {} is installed", printable(version))?;
     }
-    if report.configurations.is_empty() {
+    if let Some(why) = &report.unread {
+        writeln!(out, "{}", printable(why))?;
+    } else if report.configurations.is_empty() {
         writeln!(out, "no configuration of a VM runtime was found, so nothing is known")?;
     }
     for finding in &report.configurations {

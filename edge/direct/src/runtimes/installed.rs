@@ -68,7 +68,11 @@ pub(super) struct Configuration {
 }
 
 /// The configurations that are in use, by path. With engines that name none, the defaults.
-pub(super) fn configurations(root: &Path) -> Vec<Configuration> {
+///
+/// # Errors
+/// The root cannot be opened, so nothing is known.
+pub(super) fn configurations(root: &Path) -> io::Result<Vec<Configuration>> {
+    within(root, Path::new("."), OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC)?;
     let mut paths = BTreeSet::new();
     let engines = ENGINES.iter().map(PathBuf::from);
     let more = ENGINES_MORE.iter().flat_map(|(dir, end)| listed(root, Path::new(dir), end));
@@ -93,7 +97,7 @@ pub(super) fn configurations(root: &Path) -> Vec<Configuration> {
         let content = merged(root, &path);
         Configuration { path: Path::new("/").join(&path), content }
     };
-    paths.into_iter().map(read).collect()
+    Ok(paths.into_iter().map(read).collect())
 }
 
 /// The version that kata-deploy has installed, if it says so.

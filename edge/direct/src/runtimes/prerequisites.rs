@@ -1,8 +1,8 @@
 //! Checks that the installed runtimes take a direct volume as a device, by their configuration.
 //!
-//! A stock configuration of Kata's Go runtime says `disable_block_device_use = true`. Its pods then
-//! get the node's directory instead of the volume. runtime-rs does not look at that key before it
-//! takes a direct volume, but before version 3.3 it takes none from a bind mount.
+//! With `disable_block_device_use = true`, as in a stock configuration of Kata's Go runtime, its
+//! pods get the node's directory instead of the volume, and those of runtime-rs do not start.
+//! runtime-rs before version 3.3 takes no direct volume from a bind mount.
 
 use std::path::{Path, PathBuf};
 
@@ -39,6 +39,9 @@ impl Default for Checks {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CheckReport {
+    /// The reason why the host's files cannot be read, so that nothing else is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unread: Option<String>,
     /// The installed version, if kata-deploy's note of it can be read.
     pub version: Option<String>,
     /// Each configuration in use.
@@ -71,6 +74,9 @@ pub enum CheckVerdict {
 impl CheckReport {
     /// Its conclusion.
     pub fn verdict(&self) -> CheckVerdict {
+        if let Some(why) = &self.unread {
+            return CheckVerdict::Failed(why.clone());
+        }
         let fault = |finding: &Finding| {
             let path = finding.path.display();
             finding.fault.as_ref().map(|fault| format!("{path}: {fault}"))
@@ -88,8 +94,20 @@ impl CheckReport {
 pub fn check(root: &Path) -> CheckReport {
     let version = installed::version(root);
     let found = |configuration| finding(configuration, version.as_deref());
-    let configurations = installed::configurations(root).into_iter().map(found).collect();
-    CheckReport { version, configurations }
+    match installed::configurations(root) {
+        Ok(all) => {
+            let configurations = all.into_iter().map(found).collect();
+            CheckReport { unread: None, version, configurations }
+        }
+        Err(error) => {
+            let root = root.display();
+            let why = format!(
+                "the host's files cannot be read at {root} ({error}), so nothing is known of its \
+                 runtimes; run csi-edge as root in the host's PID namespace, or set runtime_root"
+            );
+            CheckReport { unread: Some(why), version, configurations: Vec::new() }
+        }
+    }
 }
 
 fn finding(configuration: Configuration, version: Option<&str>) -> Finding {
@@ -127,7 +145,7 @@ fn too_old_for_binds(runtime: &str, version: &str) -> Option<String> {
     })
 }
 
-/// The reason why this runtime would share the directory instead of taking the device.
+/// The reason why this runtime does not take the device.
 fn fault(runtime: &str, table: &Table) -> Option<String> {
     let hypervisors = table.get("hypervisor").and_then(Value::as_table);
     let Some(hypervisors) = hypervisors.filter(|hypervisors| !hypervisors.is_empty()) else {
@@ -139,11 +157,14 @@ fn fault(runtime: &str, table: &Table) -> Option<String> {
         }
         let disabled = settings.get("disable_block_device_use");
         match disabled.map(|value| (value, value.as_bool())) {
-            Some((_, Some(true))) if runtime == "kata-go" => {
+            Some((_, Some(true))) => {
+                let instead = match runtime {
+                    "kata-go" => "its pods get a directory of the node instead of the volume",
+                    _ => "no container with a direct volume starts",
+                };
                 return Some(format!(
-                    "[hypervisor.{name}] has disable_block_device_use = true, so its pods get a \
-                     directory of the node instead of the volume; set it to false, here or in a \
-                     file in config.d beside it"
+                    "[hypervisor.{name}] has disable_block_device_use = true, so {instead}; set it \
+                     to false, here or in a file in config.d beside it"
                 ));
             }
             Some((value, None)) => {

@@ -32,6 +32,7 @@ use crate::device::host::Host;
 use crate::device::vfio::Nvme;
 use crate::lease::exclusive::Leases;
 use crate::records::lock::{NotLocked, StateLock};
+use crate::records::published;
 use crate::runtimes::mount_info::Root;
 use crate::runtimes::prerequisites;
 use crate::runtimes::prerequisites::{CheckVerdict, Checks};
@@ -119,8 +120,14 @@ impl Direct {
     /// from then on.
     pub async fn start(&self) {
         let service = &self.service;
-        let report = prerequisites::check(&service.node.checks.root);
-        if let CheckVerdict::Failed(why) = report.verdict() {
+        let state = service.node.state.as_deref();
+        // A node that hands nothing over needs no such runtime.
+        let is_used =
+            state.is_some_and(|state| published::each(state).is_ok_and(|all| !all.is_empty()));
+        if is_used
+            && let CheckVerdict::Failed(why) =
+                prerequisites::check(&service.node.checks.root).verdict()
+        {
             warn!(why, "a runtime here does not take direct volumes: csi-edge direct check");
         }
         reconcile::reconcile(&service.node, &service.leases).await;

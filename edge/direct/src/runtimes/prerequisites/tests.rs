@@ -6,6 +6,8 @@ use proto::host::publish::{Existing, publish};
 const STOCK: &str =
     "[hypervisor.qemu]\npath = \"/q\"\ndisable_block_device_use = true\n[x]\ny = 1\n";
 const GOOD: &str = "[hypervisor.qemu]\ndisable_block_device_use = false\n";
+/// The section by which runtime-rs is known.
+const OF_RS: &str = "[runtime]\nhypervisor_name = \"qemu\"\n";
 
 struct Root(tempfile::TempDir);
 
@@ -65,6 +67,15 @@ fn a_stock_go_runtime_is_a_fault_that_says_what_to_set() {
 }
 
 #[test]
+fn a_root_that_cannot_be_read_is_one_fault() {
+    let root = Root::new(&[]);
+    let report = check(&root.path("proc/1/root"));
+    assert_eq!(report.configurations, []);
+    let CheckVerdict::Failed(why) = report.verdict() else { panic!("{report:?}") };
+    assert!(why.contains("proc/1/root (No such file") && why.contains("runtime_root"), "{why}");
+}
+
+#[test]
 fn drop_in_files_override_in_their_order() {
     let root = Root::new(&[(ETC, STOCK), ("etc/kata-containers/config.d/10-a.toml", GOOD)]);
     assert_eq!(root.verdict(), "Passed");
@@ -93,9 +104,10 @@ fn the_files_of_the_engines_handlers_are_judged_and_others_are_not() {
     assert_eq!(report.version.as_deref(), Some("4.1.0"));
     assert_eq!(report.configurations.len(), 1);
     assert!(root.verdict().starts_with("/opt/kata/"), "{}", root.verdict());
-    // runtime-rs takes a direct volume whatever that key says.
-    root.write(RS, &format!("{STOCK}[runtime]\nhypervisor_name = \"qemu\"\n"));
+    root.write(RS, &format!("{STOCK}{OF_RS}"));
     root.write("opt/kata/containerd/config.d/kata-deploy.toml", &engine.replace(DEPLOYED, RS));
+    assert!(root.verdict().contains("no container with a direct volume starts"));
+    root.write(RS, &format!("{GOOD}{OF_RS}"));
     assert_eq!(root.verdict(), "Passed");
     assert_eq!(root.report().configurations[0].runtime, Some("kata-rs"));
     let crio =
