@@ -9,7 +9,7 @@ use crate::lease::record::Lease;
 use crate::runtimes::backend;
 use crate::runtimes::prerequisites::CheckReport;
 
-const HEADERS: [&str; 7] = ["VOLUME", "DRIVER", "STANDING", "KIND", "DEVICE", "SANDBOX", "TARGET"];
+const HEADERS: [&str; 7] = ["VOLUME", "DRIVER", "STANDING", "KIND", "DEVICE", "HOLDER", "TARGET"];
 
 /// Writes a table, one line per volume.
 ///
@@ -135,7 +135,8 @@ fn cells(volume: &DirectVolume) -> [String; 7] {
         .runtime
         .zip(volume.sandbox.as_ref())
         .map(|(runtime, sandbox)| format!("{runtime}/{sandbox}"));
-    let has = has.unwrap_or_else(|| match volume.stale.len() {
+    let process = volume.process.as_ref().map(|process| format!("process {process}"));
+    let has = has.or(process).unwrap_or_else(|| match volume.stale.len() {
         0 => String::new(),
         n => format!("{n} gone"),
     });

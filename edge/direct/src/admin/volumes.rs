@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use proto::csi::direct::DeviceKind;
 use proto::host::chain;
+use rustix::fs::FileType;
 use serde::Serialize;
 
-use crate::device::host::Host;
+use crate::device::host::{DeviceError, Host};
 pub use crate::lease::exclusive::pod_in;
 use crate::lease::record;
 use crate::lease::record::Lease;
@@ -44,6 +45,9 @@ pub struct DirectVolume {
     pub runtime: Option<&'static str>,
     /// The sandbox that has it.
     pub sandbox: Option<String>,
+    /// The process that has its device open, by id and name, if no live sandbox is recorded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub process: Option<String>,
     /// Sandboxes that had it and are gone.
     pub stale: Vec<String>,
     /// Its lease; none for a foreign entry, or if no other node could have it.
@@ -198,6 +202,13 @@ async fn volume(state: &Path, record: &Published, runtimes: &Runtimes) -> Direct
         Ok(holder) => (holder, None),
         Err(error) => (VolumeSandbox::NotHandedOver, Some(chain(&error))),
     };
+    let (process, unknown) = match (&holder, unknown) {
+        (VolumeSandbox::Live { .. }, unknown) => (None, unknown),
+        (_, unknown) => match open_in(&Host::default(), record) {
+            Ok(process) => (process, unknown),
+            Err(error) => (None, unknown.or_else(|| Some(chain(&error)))),
+        },
+    };
     let (runtime, sandbox, stale) = match holder {
         VolumeSandbox::NotHandedOver => (None, None, Vec::new()),
         VolumeSandbox::Nobody { stale } => {
@@ -218,6 +229,7 @@ async fn volume(state: &Path, record: &Published, runtimes: &Runtimes) -> Direct
         fstype: record.fstype.clone(),
         runtime,
         sandbox,
+        process,
         stale,
         lease,
         damage: damage.or(unknown),
@@ -225,6 +237,19 @@ async fn volume(state: &Path, record: &Published, runtimes: &Runtimes) -> Direct
         shared_at,
         guest: None,
     }
+}
+
+/// The process that has a published volume's device open. runtime-rs records no sandbox, and a VM
+/// may outlive its shim.
+///
+/// # Errors
+/// This is not known.
+fn open_in(host: &Host, record: &Published) -> Result<Option<String>, DeviceError> {
+    let is_open = record.kind == DeviceKind::Block
+        && record.number != 0
+        && record.state == PublicationState::Published
+        && host.is_boot(&record.boot);
+    if is_open { host.holder(FileType::BlockDevice, record.number) } else { Ok(None) }
 }
 
 fn unread(damaged: &Damaged) -> DirectVolume {
@@ -244,6 +269,7 @@ fn foreign(target: PathBuf) -> DirectVolume {
         fstype: String::new(),
         runtime: None,
         sandbox: None,
+        process: None,
         stale: Vec::new(),
         lease: None,
         damage: None,
@@ -287,6 +313,8 @@ fn guest(stats: Stats) -> Guest {
 mod tests {
     use super::*;
     use crate::admin::show;
+    use crate::device::host::number;
+    use crate::device::host::tests::{block_device, with_open};
     use crate::lease::record::LeaseEntry;
     use crate::records::published::tests::record;
     use crate::runtimes::mount_info::{DRIVER, FILE, VOLUME};
@@ -334,6 +362,19 @@ mod tests {
         show::table(&mut shown, &volumes).unwrap();
         let shown = String::from_utf8(shown).unwrap();
         assert!(shown.contains("is damaged") && shown.contains("lost, owner not known"), "{shown}");
+    }
+
+    #[test]
+    fn who_has_a_volume_is_found_without_a_recorded_sandbox() {
+        let Some(device) = block_device() else { return };
+        let (_proc, host) = with_open(&device);
+        let number = number(&device).unwrap();
+        let there = Published { number, ..record("v") };
+        assert_eq!(open_in(&host, &there).unwrap().as_deref(), Some("12 ()"));
+        let before = Published { boot: "another".into(), ..there.clone() };
+        assert_eq!(open_in(&host, &before).unwrap(), None, "numbers mean nothing after a boot");
+        let begun = Published { state: PublicationState::Begun, ..there };
+        assert_eq!(open_in(&host, &begun).unwrap(), None);
     }
 
     #[tokio::test]

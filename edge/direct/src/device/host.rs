@@ -55,12 +55,14 @@ pub enum DeviceError {
     NoBlockDevice(String),
     /// The host has mounted it, or another device is stacked upon it.
     #[error(
-        "{0} is in use on this host: it is mounted, or part of another device; it is not handed \
-         over"
+        "{0} is in use on this host: it is mounted, or part of another device; this waits until \
+         that has ended"
     )]
     InUse(String),
     /// A loop device reads and writes it.
-    #[error("{path} is in use on this host: {device} is set up upon it; it is not handed over")]
+    #[error(
+        "{path} is in use on this host: {device} is set up upon it; this waits until that has ended"
+    )]
     Looped {
         /// Its path.
         path: String,
@@ -68,7 +70,7 @@ pub enum DeviceError {
         device: String,
     },
     /// A process has it open.
-    #[error("{path} is open in process {process}; it is handed over when that has ended")]
+    #[error("{path} is open in process {process}; this waits until that has ended")]
     Held {
         /// Its path.
         path: String,
@@ -210,8 +212,15 @@ impl Host {
         if processes.flatten().any(starts) { Ok(()) } else { Err(DeviceError::Blind) }
     }
 
-    /// A process that has a device open. A process that cannot be inspected is an error.
-    fn holder(&self, kind: FileType, number: u64) -> Result<Option<String>, DeviceError> {
+    /// A process that has a device open, by id and name.
+    ///
+    /// # Errors
+    /// A process cannot be inspected, or some cannot be seen.
+    pub(crate) fn holder(
+        &self,
+        kind: FileType,
+        number: u64,
+    ) -> Result<Option<String>, DeviceError> {
         self.sees_all()?;
         for entry in std::fs::read_dir(&self.proc).map_err(unknown(&self.proc))? {
             let process = entry.map_err(unknown(&self.proc))?;
