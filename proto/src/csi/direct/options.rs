@@ -200,7 +200,7 @@ const XFS: [(&str, Value); 35] = [
     ("inode64", No),
     ("largeio", No),
     ("logbsize", Size),
-    ("logbufs", Number),
+    ("logbufs", Word(&["0", "2", "3", "4", "5", "6", "7", "8"])),
     ("noalign", No),
     ("nodiscard", No),
     ("nogrpid", No),
@@ -259,6 +259,7 @@ pub fn for_guest(
             found.options.push(word.to_owned());
         }
     }
+    is_mountable(&found.options)?;
     found.options.extend(read_only.then(|| "ro".to_owned()));
     Ok(found)
 }
@@ -273,6 +274,17 @@ fn words(flag: &str) -> Vec<&str> {
 fn is_of_the_host(word: &str) -> bool {
     OF_THE_HOST.contains(&word)
         || OF_THE_HOST_WITH_VALUES.iter().any(|prefix| word.starts_with(prefix))
+}
+
+/// Refuses options that a kernel takes only together with others.
+fn is_mountable(options: &[String]) -> Result<(), Contradiction> {
+    const ASYNC: &str = "journal_async_commit";
+    let data = options.iter().rev().find_map(|option| option.strip_prefix("data="));
+    if options.iter().any(|option| option == ASYNC) && matches!(data, None | Some("ordered")) {
+        let why = "ext4 mounts with it only with data=writeback or data=journal".to_owned();
+        return Err(Contradiction::MountOption { option: ASYNC.to_owned(), why });
+    }
+    Ok(())
 }
 
 fn check(word: &str, file_system: FileSystem) -> Result<(), Contradiction> {

@@ -222,11 +222,10 @@ impl Turn<'_> {
     }
 }
 
-/// An option with what its kernel wants besides, and with a value that it takes.
+/// An option with what its kernel wants besides.
 fn together(option: &str) -> Vec<String> {
     let words: &[&str] = match option {
         "journal_async_commit" => &["journal_async_commit", "data=writeback"],
-        "logbufs=1" => &["logbufs=8"],
         other => &[other],
     };
     words.iter().map(|word| (*word).to_owned()).collect()

@@ -130,8 +130,22 @@ fn a_value_is_one_that_the_option_takes() {
         ("logbsize=k", FileSystem::Xfs),
         ("logbsize=1 k", FileSystem::Xfs),
         ("logbufs=8=8", FileSystem::Xfs),
+        ("logbufs=1", FileSystem::Xfs),
+        ("logbufs=9", FileSystem::Xfs),
     ] {
         assert!(refused(flag, file_system).contains("with this value"), "{flag}");
+    }
+}
+
+#[test]
+fn what_a_kernel_takes_only_with_another_option_is_refused_without_it() {
+    for data in ["data=writeback", "data=journal"] {
+        let flags = ["journal_async_commit", data];
+        assert_eq!(of(&flags, false).unwrap(), flags);
+    }
+    for data in ["data=ordered", "noatime", "data=writeback,data=ordered"] {
+        let why = of(&["journal_async_commit", data], false).unwrap_err().to_string();
+        assert!(why.contains("\"journal_async_commit\"") && why.contains("writeback"), "{why}");
     }
 }
 
@@ -142,7 +156,8 @@ fn each_option_has_one_place_and_is_given_to_guests() {
     };
     for (file_system, own) in [(FileSystem::Ext4, &EXT4[..]), (FileSystem::Xfs, &XFS[..])] {
         for flag in examples(file_system) {
-            let flags = [flag];
+            let with = (flag == "journal_async_commit").then(|| "data=writeback".to_owned());
+            let flags: Vec<_> = Some(flag).into_iter().chain(with).collect();
             let found = for_guest(&flags, file_system, false).unwrap();
             assert_eq!(found.options, flags);
         }
