@@ -6,10 +6,10 @@
 //! by one rename. Entries of others are never touched.
 
 use std::collections::BTreeMap;
-use std::fs::{DirBuilder, File};
+use std::fs::{DirBuilder, File, TryLockError};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
@@ -246,11 +246,7 @@ impl Root {
         }
         let beside = self.made_beside(info)?;
         // This fails for a directory that is not empty.
-        let published = std::fs::rename(&beside, &path).map_err(failed("cannot publish", &path));
-        if published.is_err() {
-            let _ = std::fs::remove_dir_all(&beside);
-        }
-        published
+        std::fs::rename(beside.entry(), &path).map_err(failed("cannot publish", &path))
     }
 
     /// Writes the entry for a mount source in place of a directory, with the ids of the sandboxes
@@ -261,24 +257,23 @@ impl Root {
     pub(super) fn replace(&self, source: &Path, info: &MountInfo) -> Result<(), MountInfoError> {
         let path = self.entry(source)?;
         let beside = self.made_beside(info)?;
-        let replaced = keep_sandboxes(&path, &beside).and_then(|()| {
-            renameat_with(CWD, &beside, CWD, &path, RenameFlags::EXCHANGE).map_err(io::Error::from)
-        });
-        // What is beside now is the older one, or the new one that nobody has seen.
-        let _ = std::fs::remove_dir_all(&beside);
-        replaced.map_err(failed("cannot repair", &path))
+        let entry = beside.entry();
+        keep_sandboxes(&path, &entry)
+            .and_then(|()| {
+                let flags = RenameFlags::EXCHANGE;
+                renameat_with(CWD, &entry, CWD, &path, flags).map_err(io::Error::from)
+            })
+            .map_err(failed("cannot repair", &path))
+        // What is beside now, the older one or the new one that nobody has seen, goes here.
     }
 
     /// A new entry that no runtime sees yet.
-    fn made_beside(&self, info: &MountInfo) -> Result<PathBuf, MountInfoError> {
+    fn made_beside(&self, info: &MountInfo) -> Result<Beside, MountInfoError> {
         make_private(&self.0)?;
         let beside = self.beside()?;
-        DirBuilder::new().mode(0o700).create(&beside).map_err(failed("cannot make", &beside))?;
-        let written = write(&beside, info);
-        if written.is_err() {
-            let _ = std::fs::remove_dir_all(&beside);
-        }
-        written.map(|()| beside)
+        make_private(&beside.entry())?;
+        write(&beside.entry(), info)?;
+        Ok(beside)
     }
 
     /// Removes the entry of a volume that was published for a mount source, though its file is
@@ -294,15 +289,21 @@ impl Root {
             Content::Nothing | Content::Whole(_) | Content::Alien(_) => return Ok(()),
         }
         let beside = self.beside()?;
-        std::fs::rename(&path, &beside).map_err(failed("cannot take back", &path))?;
-        std::fs::remove_dir_all(&beside).map_err(failed("cannot remove", &beside))
+        let entry = beside.entry();
+        std::fs::rename(&path, &entry).map_err(failed("cannot take back", &path))?;
+        std::fs::remove_dir_all(&entry).map_err(failed("cannot remove", &entry))
     }
 
-    /// Removes files in transit from a csi-edge that was killed; nobody else writes there.
+    /// Removes what programs that were killed left beside the entries. While two csi-edges run, as
+    /// in an upgrade, what the other one has locked is its own.
     pub fn tidy(&self) {
         for entry in std::fs::read_dir(self.neighbour()).into_iter().flatten().flatten() {
-            // The next start tries again.
-            let _ = std::fs::remove_dir_all(entry.path());
+            let path = entry.path();
+            let locked = File::open(&path).map(|open| (open.try_lock(), open));
+            if let Ok((Ok(()), _open)) = locked {
+                // The next start tries again.
+                let _ = std::fs::remove_dir_all(&path);
+            }
         }
     }
 
@@ -311,14 +312,61 @@ impl Root {
         self.0.parent().unwrap_or_else(|| Path::new("/")).join(".edge-csi")
     }
 
-    /// A new path there.
+    /// A new directory there, locked.
     ///
     /// # Errors
-    /// The directory cannot be made.
-    pub(super) fn beside(&self) -> Result<PathBuf, MountInfoError> {
+    /// It cannot be made or locked.
+    pub(super) fn beside(&self) -> Result<Beside, MountInfoError> {
         let neighbour = self.neighbour();
         make_private(&neighbour)?;
-        Ok(neighbour.join(Uuid::new_v4().to_string()))
+        loop {
+            let path = neighbour.join(Uuid::new_v4().to_string());
+            if let Some(beside) =
+                Beside::make(path.clone()).map_err(failed("cannot make", &path))?
+            {
+                return Ok(beside);
+            }
+        }
+    }
+}
+
+/// A directory beside the entries in which one is built or removed. It is locked while this lives,
+/// and goes then.
+#[derive(Debug)]
+pub(super) struct Beside {
+    path: PathBuf,
+    _locked: File,
+}
+
+impl Beside {
+    /// Makes and locks a directory. `None` if another program tidied it away in between.
+    fn make(path: PathBuf) -> io::Result<Option<Self>> {
+        DirBuilder::new().mode(0o700).create(&path)?;
+        let open = match File::open(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            open => open?,
+        };
+        match open.try_lock() {
+            Err(TryLockError::WouldBlock) => return Ok(None),
+            locked => locked?,
+        }
+        let is_there = match std::fs::metadata(&path) {
+            Ok(meta) => meta.ino() == open.metadata()?.ino(),
+            Err(_) => false,
+        };
+        Ok(is_there.then_some(Self { path, _locked: open }))
+    }
+
+    /// The place of the entry in it.
+    pub(super) fn entry(&self) -> PathBuf {
+        self.path.join("entry")
+    }
+}
+
+impl Drop for Beside {
+    fn drop(&mut self) {
+        // What is left, the next start removes.
+        let _ = std::fs::remove_dir_all(&self.path);
     }
 }
 

@@ -63,8 +63,9 @@ impl Host {
         restore(&self.root, &self.record).unwrap();
         assert_eq!(self.state(), EntryState::Same, "{why}");
         assert!(self.entry.join("sandbox-1").exists(), "{why}");
-        let beside = self.root.beside().unwrap();
-        assert_eq!(std::fs::read_dir(beside.parent().unwrap()).unwrap().count(), 0, "{why}");
+        let beside = self.root.beside().unwrap().entry();
+        let neighbour = beside.parent().and_then(Path::parent).unwrap();
+        assert_eq!(std::fs::read_dir(neighbour).unwrap().count(), 0, "{why}");
     }
 
     /// Checks that it is somebody else's, and is left alone.

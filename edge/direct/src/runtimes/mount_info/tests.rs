@@ -159,11 +159,17 @@ fn what_somebody_left_half_done_is_not_run_over_unless_it_is_empty() {
 fn what_was_on_its_way_when_it_was_killed_is_removed_and_nothing_else() {
     let (_dir, root) = root();
     root.publish(Path::new("/a"), &info("/dev/loop3")).unwrap();
-    let half = root.beside().unwrap();
-    std::fs::create_dir(&half).unwrap();
-    publish(&half.join(FILE), b"{", 0o600, Existing::Keep).unwrap();
+    let another = root.beside().unwrap();
+    let half = root.neighbour().join("half");
+    for entry in [half.join("entry"), another.entry()] {
+        std::fs::create_dir_all(&entry).unwrap();
+        publish(&entry.join(FILE), b"{", 0o600, Existing::Keep).unwrap();
+    }
     root.tidy();
     assert!(!half.exists());
+    assert!(another.entry().join(FILE).exists(), "another csi-edge builds it");
+    drop(another);
+    assert_eq!(std::fs::read_dir(root.neighbour()).unwrap().count(), 0);
     assert_eq!(read(&root, Path::new("/a")), Some(info("/dev/loop3")));
 }
 
