@@ -19,6 +19,9 @@ fn main() -> ExitCode {
                 let config = Config::load(*flags)?;
                 if check {
                     println!("ok");
+                    if let Some(change) = config.change() {
+                        println!("{change}");
+                    }
                     return Ok(());
                 }
                 program::runtime(config.common.workers)?.block_on(cloud::serve(config))

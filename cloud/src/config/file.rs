@@ -159,6 +159,11 @@ impl Config {
 }
 
 impl Config {
+    /// The meaning of a key that it has and that has changed since an earlier version.
+    pub fn change(&self) -> Option<&'static str> {
+        self.kubernetes.as_ref()?.metadata.as_ref()?.change()
+    }
+
     /// The part that `csi-cloud doctor` checks.
     pub fn installation(&self) -> Installation {
         Installation {

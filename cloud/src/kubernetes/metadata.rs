@@ -197,6 +197,7 @@ fn runtime_class(class: &RuntimeClass, handlers: &Handlers) -> Option<Observed> 
         name: text(class.metadata.name.as_ref()),
         handler: class.handler.as_str().into(),
         direct: handlers.takes_direct(&class.handler),
+        added: handlers.is_added(&class.handler),
     })))
 }
 

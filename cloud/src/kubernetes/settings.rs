@@ -6,10 +6,9 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
-use glob::Pattern;
 use proto::config::{HOUR, Reader};
 
-use crate::metadata::handlers::Handlers;
+use crate::metadata::handlers::{HandlerRule, Handlers};
 
 /// The default grace, in seconds.
 const GRACE: u16 = 60;
@@ -177,9 +176,9 @@ impl Kubernetes {
 /// The handlers that take direct volumes; none without `metadata`.
 fn metadata(section: &mut Reader) -> Option<Handlers> {
     let is_on = section.yes_no("metadata");
-    let patterns = section.some("direct_handlers", Pattern::new);
-    if patterns.is_some() && is_on != Some(true) {
+    let rules = section.some("direct_handlers", str::parse::<HandlerRule>);
+    if rules.is_some() && is_on != Some(true) {
         section.problem("direct_handlers needs metadata = true: nothing else reads it");
     }
-    is_on.filter(|is_on| *is_on).map(|_| patterns.map(Handlers::new).unwrap_or_default())
+    is_on.filter(|is_on| *is_on).map(|_| rules.map(Handlers::new).unwrap_or_default())
 }

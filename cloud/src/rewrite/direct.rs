@@ -287,8 +287,11 @@ mod tests {
         assert_eq!(direct::decision(&made), Some(true));
         let ordinary = direct::decided(&auto, false);
         check_create(&create(Mode::MultiNodeMultiWriter), &ordinary).unwrap();
-        assert_eq!(ordinary, class(&[(direct::KEY, direct::NONE)]));
+        let by = ("edge-csi.io/direct-by", "runtime-class");
+        assert_eq!(ordinary, class(&[(direct::KEY, direct::NONE), by]));
         assert_eq!(direct::decision(&ordinary), Some(false));
+        assert!(!direct::is_ordinary_since_before(&ordinary));
+        assert!(direct::is_ordinary_since_before(&class(&[(direct::KEY, direct::NONE)])));
         assert_eq!(direct::decision(&class(&[(direct::KEY, "kata")])), None);
         // No class can have it.
         is_refused(check_class(&ordinary), "it can be: kata, auto");

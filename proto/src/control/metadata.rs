@@ -203,6 +203,9 @@ pub struct RuntimeClass {
     /// True if the cloud's operator says that such a handler takes direct volumes.
     #[serde(skip_serializing_if = "is_false")]
     pub direct: bool,
+    /// True if it is so since 0.3 only, when Kata's handlers were added to the operator's list.
+    #[serde(skip_serializing_if = "is_false")]
+    pub added: bool,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
@@ -252,7 +255,12 @@ mod tests {
 
     #[test]
     fn a_part_on_the_wire_is_this() {
-        let class = RuntimeClass { name: "kata".into(), handler: "kata-qemu".into(), direct: true };
+        let class = RuntimeClass {
+            name: "kata".into(),
+            handler: "kata-qemu".into(),
+            direct: true,
+            ..RuntimeClass::default()
+        };
         let part = Part {
             from: Some(Position { epoch: 7, revision: 3 }),
             to: Position { epoch: 7, revision: 5 },

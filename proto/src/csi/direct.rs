@@ -18,7 +18,7 @@ mod keys;
 pub mod options;
 pub use keys::{
     Access, Blank, Contradiction, DeviceKind, Direct, FileSystem, Fsck, GroupChange, KEY, NONE,
-    OF_A_CLASS, decided, decision, is_auto, is_on,
+    OF_A_CLASS, decided, decision, is_auto, is_on, is_ordinary_since_before,
 };
 
 /// The file system of a volume, for its guest.

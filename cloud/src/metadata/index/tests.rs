@@ -67,7 +67,7 @@ fn driver(i: u8, pod_info_on_mount: bool) -> Observed {
 }
 
 fn class(i: u8, direct: bool) -> Observed {
-    let class = RuntimeClass { name: name("r", i), handler: "h".into(), direct };
+    let class = RuntimeClass { name: name("r", i), handler: "h".into(), direct, added: false };
     Observed::new(Object::RuntimeClass(class))
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
-use proto::control::metadata::{Key, Kind, Object, Pod, Position};
+use proto::control::metadata::{Key, Kind, Object, Pod, Position, RuntimeClass};
 use serde::{Deserialize, Serialize};
 
 use super::receiving::Transfer;
@@ -21,6 +21,8 @@ pub struct KnownPod {
     pub runtime_class: Option<String>,
     /// True if the RuntimeClass takes direct volumes; none if it is not known.
     pub direct: Option<bool>,
+    /// True if it takes them since 0.3 only.
+    pub added: bool,
 }
 
 /// A Pod of this node that Kubernetes does not have any more.
@@ -111,21 +113,25 @@ impl Known {
 
     pub(super) fn pod(&self, uid: &str) -> Option<KnownPod> {
         let Object::Pod(pod) = self.objects.get(self.uids.get(uid)?)? else { return None };
-        let direct = match &pod.runtime_class {
-            None => Some(false),
-            Some(name) => self.takes_direct(name),
+        let (direct, added) = match &pod.runtime_class {
+            None => (Some(false), false),
+            Some(name) => {
+                let class = self.runtime_class(name);
+                (class.map(|class| class.direct), class.is_some_and(|class| class.added))
+            }
         };
         Some(KnownPod {
             namespace: pod.namespace.to_string(),
             name: pod.name.to_string(),
             runtime_class: pod.runtime_class.as_deref().map(str::to_owned),
             direct,
+            added,
         })
     }
 
-    fn takes_direct(&self, class: &str) -> Option<bool> {
-        match self.objects.get(&Key::of_cluster(Kind::RuntimeClass, class))? {
-            Object::RuntimeClass(class) => Some(class.direct),
+    fn runtime_class(&self, name: &str) -> Option<&RuntimeClass> {
+        match self.objects.get(&Key::of_cluster(Kind::RuntimeClass, name))? {
+            Object::RuntimeClass(class) => Some(class),
             _ => None,
         }
     }

@@ -22,7 +22,7 @@ fn pod(name: &str, class: Option<&str>) -> Object {
 
 fn class(direct: bool) -> Object {
     let name = "kata".into();
-    Object::RuntimeClass(RuntimeClass { name, handler: "kata-qemu".into(), direct })
+    Object::RuntimeClass(RuntimeClass { name, handler: "kata-qemu".into(), direct, added: false })
 }
 
 fn volume() -> Object {

@@ -111,11 +111,13 @@ impl Request<'_> {
         if self.method.direct() != Some(DirectCall::Node(NodeStep::Publish)) {
             return Ok(None);
         }
-        let Some(is_direct) = direct::decision(&self.settings()?) else { return Ok(None) };
+        let settings = self.settings()?;
+        let Some(is_direct) = direct::decision(&settings) else { return Ok(None) };
         let request: csi::NodePublishVolumeRequest = self.decoded()?;
         let target = Path::new(&request.target_path);
         let pod = pod_uid(&request.volume_context, target);
-        Ok(Some(Decided { volume: request.volume_id, pod, is_direct }))
+        let is_earlier = direct::is_ordinary_since_before(&settings);
+        Ok(Some(Decided { volume: request.volume_id, pod, is_direct, is_earlier }))
     }
 
     /// The message for the driver of an ordinary volume that a decision made one; none if it passes

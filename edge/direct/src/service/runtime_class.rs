@@ -25,6 +25,9 @@ pub(super) struct Decided {
     pub(super) pod: String,
     /// The decision at its creation.
     pub(super) is_direct: bool,
+    /// True if a version up to 0.2 decided, for which some of today's handlers took no direct
+    /// volumes.
+    pub(super) is_earlier: bool,
 }
 
 /// The uid of the pod that a volume is published to; empty if nothing names it.
@@ -37,7 +40,7 @@ pub(super) fn pod_uid(context: &HashMap<String, String>, target: &Path) -> Strin
 /// # Errors
 /// The pod is of the other kind, or its kind is not known.
 pub(super) async fn check(metadata: &Metadata, decided: &Decided) -> Result<(), Error> {
-    let Decided { volume, pod, is_direct } = decided;
+    let Decided { volume, pod, is_direct, is_earlier } = decided;
     let unknown = |why: String| Error::RuntimeUnknown { volume: volume.clone(), why };
     if pod.is_empty() {
         let why = "neither the volume's context nor its target names the pod; \
@@ -54,7 +57,8 @@ pub(super) async fn check(metadata: &Metadata, decided: &Decided) -> Result<(), 
         };
         return Err(unknown(why));
     };
-    if takes == *is_direct {
+    let took = takes && !(*is_earlier && known.added);
+    if took == *is_direct {
         return Ok(());
     }
     Err(Error::OtherRuntime { volume: volume.clone(), why: refusal(&known, takes) })
@@ -99,6 +103,10 @@ mod tests {
     }
 
     async fn known(direct: Option<bool>) -> Arc<Metadata> {
+        known_as(direct, false).await
+    }
+
+    async fn known_as(direct: Option<bool>, added: bool) -> Arc<Metadata> {
         let metadata = Arc::new(Metadata::default());
         let pod = Pod {
             namespace: "shop".into(),
@@ -108,7 +116,8 @@ mod tests {
             ..Pod::default()
         };
         let name = "kata".into();
-        let class = RuntimeClass { name, handler: "h".into(), direct: direct.unwrap_or_default() };
+        let handler = "h".into();
+        let class = RuntimeClass { name, handler, direct: direct.unwrap_or_default(), added };
         let objects = vec![Object::Pod(pod), Object::RuntimeClass(class)];
         let to = Position { epoch: 1, revision: 1 };
         let part = Part { to, last: true, objects, ..Part::default() };
@@ -117,7 +126,17 @@ mod tests {
     }
 
     fn decided(pod: &str, is_direct: bool) -> Decided {
-        Decided { volume: "v".into(), pod: pod.into(), is_direct }
+        Decided { volume: "v".into(), pod: pod.into(), is_direct, is_earlier: false }
+    }
+
+    #[tokio::test]
+    async fn a_volume_decided_before_kata_was_added_keeps_its_pods() {
+        let metadata = known_as(Some(true), true).await;
+        let earlier = Decided { is_earlier: true, ..decided("u-1", false) };
+        check(&metadata, &earlier).await.unwrap();
+        assert!(check(&metadata, &decided("u-1", false)).await.is_err(), "it is a new volume");
+        let metadata = known_as(Some(true), false).await;
+        assert!(check(&metadata, &earlier).await.is_err(), "its handler was there before");
     }
 
     #[tokio::test]

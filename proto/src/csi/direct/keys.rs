@@ -13,7 +13,8 @@ const AUTO: &str = "auto";
 const KATA: &str = "kata";
 /// In a volume's context: its class has `auto`, and it is an ordinary volume.
 pub const NONE: &str = "none";
-/// In a volume's context: the source of the decision that it is direct.
+/// In a volume's context: the source of the decision whether it is direct. Up to 0.2, ordinary
+/// volumes lack it.
 const BY: &str = "edge-csi.io/direct-by";
 /// The RuntimeClass of the pods did.
 const RUNTIME_CLASS: &str = "runtime-class";
@@ -204,10 +205,7 @@ pub fn decided(class: &BTreeMap<String, String>, is_direct: bool) -> BTreeMap<St
     let entry = |key: &str, value: &str| (key.to_owned(), value.to_owned());
     let others = class.iter().filter(|(key, _)| *key != KEY && (is_direct || !is_ours(key)));
     let mut settings: BTreeMap<_, _> = others.map(|(key, value)| entry(key, value)).collect();
-    settings.extend([entry(KEY, if is_direct { KATA } else { NONE })]);
-    if is_direct {
-        settings.extend([entry(BY, RUNTIME_CLASS)]);
-    }
+    settings.extend([entry(KEY, if is_direct { KATA } else { NONE }), entry(BY, RUNTIME_CLASS)]);
     settings
 }
 
@@ -219,6 +217,11 @@ pub fn decision(context: &BTreeMap<String, String>) -> Option<bool> {
         KATA => context.contains_key(BY).then_some(true),
         _ => None,
     }
+}
+
+/// True if a version up to 0.2 decided that the volume with this context is an ordinary one.
+pub fn is_ordinary_since_before(context: &BTreeMap<String, String>) -> bool {
+    decision(context) == Some(false) && !context.contains_key(BY)
 }
 
 /// The settings of direct volumes in a class.
