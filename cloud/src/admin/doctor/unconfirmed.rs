@@ -79,7 +79,8 @@ fn finding(driver: &DriverName, ids: &[(Id, NodeName)]) -> Option<Finding> {
              with secrets and no snapshot",
             named.join(", ")
         ),
-        "if it is true: `csi-cloud volume adopt`, or `csi-cloud homes rebuild --from FILE` for many",
+        "if it is true: `csi-cloud volume adopt`, or `csi-cloud homes rebuild --from FILE` for \
+         many",
     ))
 }
 

@@ -77,7 +77,8 @@ async fn a_volume_beside_its_source_is_named_once_with_its_claim() -> anyhow::Re
     nodes.stop().await
 }
 
-/// A volume that n2 makes while its driver names this node. Returns the node of the caller's answer.
+/// A volume that n2 makes while its driver names this node. Returns the node of the caller's
+/// answer.
 async fn made_at_n2_and_named(policy: &str, named: &str) -> anyhow::Result<(String, String)> {
     let nodes = Nodes::with(policy, &[]).await?;
     nodes.nodes[1].0.name_node(named);
