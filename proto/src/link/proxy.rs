@@ -135,23 +135,30 @@ impl ProxySetting {
         match self {
             Self::None => Proxies::Fixed(None),
             Self::Always(proxy) => Proxies::Fixed(Some(proxy.clone())),
-            Self::Environment => Proxies::Matched(matcher(|name| std::env::var(name).ok())),
+            Self::Environment => environment(|name| std::env::var(name).ok()),
         }
     }
 }
 
 /// Chooses the proxy for an address.
+#[cfg_attr(test, derive(Debug))]
 enum Proxies {
     Fixed(Option<Proxy>),
-    Matched(Matcher),
+    /// This one, but for what these exceptions name.
+    Except {
+        proxy: String,
+        exceptions: String,
+    },
 }
 
 impl Proxies {
     fn of(&self, to: &str) -> Option<Proxy> {
         match self {
             Self::Fixed(proxy) => proxy.clone(),
-            Self::Matched(matcher) => {
+            Self::Except { proxy, exceptions } => {
                 let to: Uri = format!("https://{to}/").parse().ok()?;
+                let exceptions = exceptions_for(&to, exceptions);
+                let matcher = Matcher::builder().https(proxy.as_str()).no(exceptions).build();
                 matcher.intercept(&to).map(Proxy::from)
             }
         }
@@ -159,14 +166,48 @@ impl Proxies {
 }
 
 /// The proxy by these environment variables. A proxy that cannot be read does not count.
-fn matcher(variable: impl Fn(&str) -> Option<String>) -> Matcher {
+fn environment(variable: impl Fn(&str) -> Option<String>) -> Proxies {
     let first = |names: &[&str]| {
         names.iter().find_map(|name| variable(name).filter(|text| !text.is_empty()))
     };
     let readable = |text: &String| matches!(text.parse(), Ok(ProxySetting::Always(_)));
-    let proxy = first(&VARIABLES).filter(readable);
-    let no = first(&EXCEPTIONS);
-    Matcher::builder().https(proxy.unwrap_or_default()).no(no.unwrap_or_default()).build()
+    let proxy = first(&VARIABLES).filter(readable).unwrap_or_default();
+    Proxies::Except { proxy, exceptions: first(&EXCEPTIONS).unwrap_or_default() }
+}
+
+/// The exceptions that count for an address, in the form that [`Matcher`] reads.
+///
+/// Kubernetes' own programs read them as Go's `httpproxy` does, so they mean the same here. An
+/// entry with a port counts for that port alone. `*.x` and `.x` are the names below x, without x.
+fn exceptions_for(to: &Uri, exceptions: &str) -> String {
+    let host = to.host().unwrap_or_default().to_lowercase();
+    let port = to.port_u16().unwrap_or(443);
+    let entries = exceptions.split(',').map(|entry| entry.trim().to_lowercase());
+    let counting = entries.filter_map(|entry| {
+        let (name, of_port) = with_port(&entry);
+        let name = name.strip_prefix('*').filter(|rest| rest.starts_with('.')).unwrap_or(name);
+        let is_itself = name.strip_prefix('.').is_some_and(|parent| parent == host);
+        let is_for = of_port.is_none_or(|of_port| of_port.parse() == Ok(port));
+        (is_for && !is_itself).then(|| name.to_owned())
+    });
+    counting.collect::<Vec<_>>().join(",")
+}
+
+/// An exception's host, without brackets, and its port.
+fn with_port(entry: &str) -> (&str, Option<&str>) {
+    match entry.rsplit_once(':') {
+        // An address of IPv6 without a port has more colons.
+        Some((host, port)) if !host.contains(':') => (host, Some(port)),
+        Some((host, port)) => match without_brackets(host) {
+            Some(host) => (host, Some(port)),
+            None => (without_brackets(entry).unwrap_or(entry), None),
+        },
+        None => (entry, None),
+    }
+}
+
+fn without_brackets(host: &str) -> Option<&str> {
+    host.strip_prefix('[')?.strip_suffix(']')
 }
 
 /// A proxy; its text has no credentials.
@@ -349,12 +390,12 @@ mod tests {
 
     #[test]
     fn the_environment_names_a_proxy_and_exceptions() {
-        let environment = |variables: &[(&str, &str)]| {
+        let with = |variables: &[(&str, &str)]| {
             let of = |name: &str| variables.iter().find(|(one, _)| *one == name);
-            Proxies::Matched(matcher(|name| of(name).map(|(_, value)| (*value).to_owned())))
+            environment(|name| of(name).map(|(_, value)| (*value).to_owned()))
         };
         let no = ("no_proxy", "10.0.0.0/8, .shop.example, ::1");
-        let proxies = environment(&[("HTTPS_PROXY", "http://u:p@p:1"), no]);
+        let proxies = with(&[("HTTPS_PROXY", "http://u:p@p:1"), no]);
         for (to, is_used) in [
             ("cloud.example:7443", true),
             ("192.0.2.1:7443", true),
@@ -366,7 +407,7 @@ mod tests {
             assert_eq!(proxies.of(to).is_some(), is_used, "{to}");
         }
         let of = |variables: &[(&str, &str)]| {
-            environment(variables).of("cloud.example:1").map(|proxy| proxy.to_string())
+            with(variables).of("cloud.example:1").map(|proxy| proxy.to_string())
         };
         let all = ("ALL_PROXY", "http://all:1");
         assert_eq!(of(&[("https_proxy", ""), all]).as_deref(), Some("http://all:1"));
@@ -375,6 +416,38 @@ mod tests {
             assert_eq!(of(&[("HTTPS_PROXY", text), all]), None, "{text}");
         }
         assert_eq!(of(&[]), None);
+    }
+
+    /// As `httpproxy` of Go decides, with which the kubelet and kubectl read the same variable.
+    #[test]
+    fn an_exception_may_have_a_port_or_name_only_what_is_below_it() {
+        for (exceptions, to, is_used) in [
+            ("cloud.example:7443", "cloud.example:7443", false),
+            ("cloud.example:443", "cloud.example:7443", true),
+            ("cloud.example:7443", "a.cloud.example:7443", false),
+            ("*.example", "cloud.example:7443", false),
+            ("*.example", "example:7443", true),
+            (".example", "cloud.example:7443", false),
+            (".example", "example:7443", true),
+            ("example", "example:7443", false),
+            ("example", "cloud.example:7443", false),
+            ("example", "notexample:7443", true),
+            ("EXAMPLE", "Cloud.example:7443", false),
+            ("*", "cloud.example:7443", false),
+            ("192.0.2.1:7443", "192.0.2.1:7443", false),
+            ("192.0.2.1:443", "192.0.2.1:7443", true),
+            ("192.0.2.0/24", "192.0.2.1:7443", false),
+            ("[2001:db8::1]:7443", "[2001:db8::1]:7443", false),
+            ("[2001:db8::1]:443", "[2001:db8::1]:7443", true),
+            ("2001:db8::1", "[2001:db8::1]:7443", false),
+            ("2001:db8::/32", "[2001:db8::1]:7443", false),
+            ("*.other, cloud.example:1, cloud.example:7443", "cloud.example:7443", false),
+            (", ,", "cloud.example:7443", true),
+        ] {
+            let exceptions = exceptions.to_owned();
+            let proxies = Proxies::Except { proxy: "http://p:1".into(), exceptions };
+            assert_eq!(proxies.of(to).is_some(), is_used, "{to} with {proxies:?}");
+        }
     }
 
     #[test]
