@@ -207,6 +207,7 @@ mod tests {
         let record = Published { target, ..record("v") };
         let shown = || show(&node, &record).map_err(|error| chain(&error));
         let has_entry = || node.root.entry(&record.target).unwrap().exists();
+        std::fs::create_dir(dir.path().join("host")).unwrap();
         let refused = shown().unwrap_err();
         assert!(refused.contains("no configuration of a runtime was found"), "{refused}");
         let path = dir.path().join("host/etc/kata-containers/configuration.toml");

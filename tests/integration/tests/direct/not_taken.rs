@@ -98,6 +98,9 @@ async fn a_node_that_fails_its_check_is_given_nothing_where_that_is_required() -
     at.restart_edge().await?;
     let target = at.scene.target("pod")?;
     let refused = at.publish(&target).await;
+    assert_refused(refused, Code::FailedPrecondition, &["the host's files cannot be read"]);
+    std::fs::create_dir(&root)?;
+    let refused = at.publish(&target).await;
     assert_refused(refused, Code::FailedPrecondition, &["no configuration"]);
     configure(&at.scene, true)?;
     let words = ["direct check", "disable_block_device_use", "configuration.toml"];
