@@ -13,7 +13,7 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::Response;
 use proto::csi::topology::Scope;
-use proto::csi::{DirectCall, frame};
+use proto::csi::{DirectCall, Method, frame};
 use proto::host::tasks::Tasks;
 use proto::http2::body::Body;
 use proto::http2::call_id::CallId;
@@ -37,8 +37,16 @@ use crate::validity::Validity;
 /// The most calls in flight at one driver; further ones are refused.
 const MAX_IN_FLIGHT: usize = 1024;
 
-/// Refuses a DeleteVolume, given its driver and its message, while the node still uses the volume.
-pub type DeleteGuard = Box<dyn Fn(&DriverName, &Bytes) -> Result<(), GuardRefusal> + Send + Sync>;
+/// Takes the driver and the message of a DeleteVolume.
+type OfDelete<T> = Box<dyn Fn(&DriverName, &Bytes) -> T + Send + Sync>;
+
+/// The node's part in a DeleteVolume.
+pub struct DeleteGuard {
+    /// Refuses it while the node still uses the volume.
+    pub check: OfDelete<Result<(), GuardRefusal>>,
+    /// Forgets the volume, which the driver has deleted.
+    pub deleted: OfDelete<()>,
+}
 
 /// The calls of one driver.
 pub(crate) struct DriverCalls {
@@ -172,9 +180,20 @@ impl DriverCalls {
         {
             let message = frame::message(&operation.body);
             let unreadable = |source| Error::bad(Some(operation.method), source);
-            guard(&self.driver.name, &message.map_err(unreadable)?)?;
+            (guard.check)(&self.driver.name, &message.map_err(unreadable)?)?;
         }
         Ok(())
+    }
+
+    /// Has the node forget a volume, if this was its delete.
+    fn note_deleted(&self, call: &Call) {
+        let Some(guard) = &self.guard else { return };
+        let method = Method::of_path(call.path.path());
+        if method.and_then(Method::direct) == Some(DirectCall::Delete)
+            && let Ok(message) = frame::message(&call.body)
+        {
+            (guard.deleted)(&self.driver.name, &message);
+        }
     }
 
     /// Runs the call, even if the caller leaves. Without a ticket it is not compared with others;
@@ -212,6 +231,10 @@ impl DriverCalls {
                 }
             };
             let outcome = outcome.map_err(Shared::from);
+            // Before anybody can make the volume anew.
+            if outcome.as_ref().is_ok_and(|answer| answer.ok().is_some()) {
+                calls.note_deleted(&call);
+            }
             drop(permit);
             if let Some(ticket) = ticket {
                 ticket.end(&outcome);

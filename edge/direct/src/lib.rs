@@ -1,7 +1,7 @@
 //! Volumes that a node hands to VM runtimes as devices instead of mounting them:
 //! `docs/direct-volumes.md`.
 //!
-//! Promises: `edge-calls` knows direct volumes through two closures only, `DeleteGuard` and
+//! Promises: `edge-calls` knows direct volumes through closures only, `DeleteGuard` and
 //! `IsDirect`, which [`Direct`] makes. It may use `proto` and `edge-calls`.
 
 pub mod admin;

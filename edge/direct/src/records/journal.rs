@@ -86,6 +86,17 @@ impl Journal {
         publish(&self.path, &serde_json::to_vec_pretty(&entry)?, 0o600, Existing::Replace)
     }
 
+    /// Removes the journal of a volume that is no more, if it has one.
+    ///
+    /// # Errors
+    /// The file system's.
+    pub fn forget(&self) -> io::Result<()> {
+        match std::fs::remove_file(&self.path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            removed => removed,
+        }
+    }
+
     /// The label of a file system of this volume that is not finished. Every node that sees it
     /// knows that nobody got the volume, because the label goes before the volume is handed over.
     /// It has 12 characters, the limit of XFS.

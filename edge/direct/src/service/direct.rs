@@ -73,13 +73,25 @@ pub struct Direct {
 }
 
 impl Direct {
-    /// Refuses a DeleteVolume while this state directory has the volume as handed over.
+    /// Refuses a DeleteVolume while this state directory has the volume as handed over, and forgets
+    /// the content of a volume that was deleted.
     pub fn delete_guard(state: Option<PathBuf>) -> DeleteGuard {
-        Box::new(move |driver, message| {
-            let state = state.as_deref();
-            let request = Request { state, driver, method: Method::DeleteVolume, message };
-            request::may_be_deleted(&request).map_err(|error| GuardRefusal::of(&error))
-        })
+        let method = Method::DeleteVolume;
+        let known = state.clone();
+        DeleteGuard {
+            check: Box::new(move |driver, message| {
+                let request = Request { state: state.as_deref(), driver, method, message };
+                request::may_be_deleted(&request).map_err(|error| GuardRefusal::of(&error))
+            }),
+            deleted: Box::new(move |driver, message| {
+                request::forget_deleted(&Request {
+                    state: known.as_deref(),
+                    driver,
+                    method,
+                    message,
+                })
+            }),
+        }
     }
 
     /// Whether a volume is a direct one here, as this state directory has it.

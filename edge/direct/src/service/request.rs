@@ -19,10 +19,11 @@ use proto::csi::status::BadRequest;
 use proto::csi::wire;
 use proto::csi::{DirectCall, Method, NodeStep, VolumeCapability};
 use proto::names::DriverName;
-use tracing::info;
+use tracing::{info, warn};
 
 use super::runtime_class::{Decided, POD_UID, pod_uid};
 use crate::error::{Error, HANDED_OVER, not_yet};
+use crate::records::journal::Journal;
 use crate::records::published;
 use crate::records::published::{PublicationState, Published};
 use crate::records::staged;
@@ -367,6 +368,16 @@ pub(super) fn may_be_deleted(request: &Request<'_>) -> Result<(), Error> {
     let at = there.target.display();
     let why = format!("it is not deleted while it is handed over at {at}; unpublish it first");
     Err(refused(&volume, why))
+}
+
+/// Forgets the content of a volume that its driver has deleted. Until then the journal keeps a
+/// blank device from being formatted in the volume's place.
+pub(super) fn forget_deleted(request: &Request<'_>) {
+    let (Some(state), Ok(volume)) = (request.state, request.volume()) else { return };
+    let driver = request.driver;
+    if let Err(error) = Journal::of(state, driver.as_str(), &volume).forget() {
+        warn!(%driver, volume, %error, "the journal of a deleted volume is left in direct/volumes");
+    }
 }
 
 /// Whether the volume is staged or handed over directly at this node.

@@ -110,6 +110,9 @@ impl Handover {
     /// Deletes the volume, which no pod has, and ends everything in order.
     pub(super) async fn end(self) -> anyhow::Result<()> {
         self.scene.delete(&self.volume).await?;
+        let journals = std::fs::read_dir(self.scene.state().join("volumes"));
+        let left = journals.map_or(0, Iterator::count);
+        anyhow::ensure!(left == 0, "{left} journals of a deleted volume are left");
         self.scene.stop().await
     }
 

@@ -5,6 +5,7 @@ use proto::csi::volume_capability::{AccessMode, AccessType, MountVolume};
 use tonic::Code;
 
 use super::*;
+use crate::records::journal::Content;
 use crate::records::published::tests::record;
 use proto::csi::status::ToStatus;
 
@@ -25,6 +26,30 @@ fn work(
 fn deleted(state: Option<&Path>, driver: &DriverName, message: &Bytes) -> Result<(), Error> {
     let method = Method::of_name("DeleteVolume").unwrap();
     may_be_deleted(&Request { state, driver, method, message })
+}
+
+#[test]
+fn the_journal_goes_with_its_volume() {
+    let dir = tempfile::tempdir().unwrap();
+    let delete = |volume: &str| {
+        let request = csi::DeleteVolumeRequest { volume_id: volume.into(), ..Default::default() };
+        let message = request.encode_to_vec().into();
+        let method = Method::of_name("DeleteVolume").unwrap();
+        forget_deleted(&Request {
+            state: Some(dir.path()),
+            driver: &driver(),
+            method,
+            message: &message,
+        });
+    };
+    let ready = Content::Ready { uuid: "u".into() };
+    for volume in ["v", "w"] {
+        Journal::of(dir.path(), "d.example", volume).write(ready.clone()).unwrap();
+    }
+    delete("v");
+    delete("v");
+    let read = |volume| Journal::of(dir.path(), "d.example", volume).read().unwrap();
+    assert_eq!((read("v"), read("w")), (None, Some(ready)));
 }
 
 fn request(keys: &[(&str, &str)]) -> csi::NodePublishVolumeRequest {
