@@ -45,6 +45,8 @@ pub enum Cause {
     NoClass,
     /// Its driver has no front at this csi-cloud.
     NoFront,
+    /// A finalizer keeps what is being deleted.
+    Terminating,
     /// No pod uses the claim yet.
     NoPod,
     /// The scheduler finds no node.

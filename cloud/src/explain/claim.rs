@@ -6,6 +6,7 @@ use proto::names::{DriverName, NodeName};
 use super::answer::{Cause, Chain, Explanation, Verdict};
 use super::commands::word;
 use super::explainer::Explainer;
+use super::finalizers::{kept, kept_by};
 use super::node::Need;
 use super::subject::Namespaced;
 use crate::kubernetes::object_facts::{ClaimFacts, ClassFacts};
@@ -83,11 +84,13 @@ impl Explainer<'_> {
             let volume = self.follow_persistent_volume(chain, volume).await;
             let home = volume.as_ref().and_then(|volume| volume.node.as_ref());
             self.follow_warning(chain, objects, BOUND, claim, home).await;
+            chain.judge_weakly(facts.ending.and_then(|finalizers| kept(&object, &finalizers)));
             return volume;
         }
         let class = self.class(chain, objects, &facts).await;
-        let node = self.follow_create(chain, claim, &facts, &class);
+        let node = self.follow_create(chain, claim, &facts, &class).await;
         self.follow_warning(chain, objects, PENDING, claim, node.as_ref()).await;
+        chain.judge_weakly(facts.ending.as_deref().and_then(|of| kept(&object, of)));
         chain.judge_weakly(idle(claim, &facts, &class));
         None
     }
@@ -127,6 +130,7 @@ impl Explainer<'_> {
         name: &str,
     ) -> Option<ClaimVolume> {
         let object = format!("PersistentVolume {name}");
+        let mut ending = None;
         let seen = match self.objects {
             Some(objects) => objects.persistent_volume(name).await,
             None => Err("this csi-cloud knows no Kubernetes".into()),
@@ -134,8 +138,11 @@ impl Explainer<'_> {
         let (driver, id) = match seen {
             Ok(Some(facts)) => {
                 let claim = facts.claim.map(|(space, name)| format!("of claim {space}/{name}"));
-                let state = if facts.is_ending { "Terminating" } else { &facts.phase };
-                chain.step(&object, state, claim.unwrap_or_default());
+                let state = if facts.ending.is_some() { "Terminating" } else { &facts.phase };
+                let kept = facts.ending.as_deref().map(kept_by);
+                let found: Vec<_> = claim.into_iter().chain(kept).collect();
+                chain.step(&object, state, found.join(", "));
+                ending = facts.ending;
                 let (driver, id) = facts.volume?;
                 (driver.parse::<DriverName>().ok()?, id)
             }
@@ -160,6 +167,7 @@ impl Explainer<'_> {
             return None;
         }
         let node = self.follow_volume(chain, &driver, &id);
+        chain.judge_weakly(ending.and_then(|finalizers| kept(&object, &finalizers)));
         Some(ClaimVolume { driver, id, node })
     }
 
@@ -182,7 +190,7 @@ impl Explainer<'_> {
     }
 
     /// The create for a claim that has no volume yet. Returns its node.
-    fn follow_create(
+    async fn follow_create(
         &self,
         chain: &mut Chain,
         claim: &Namespaced,
@@ -200,6 +208,14 @@ impl Explainer<'_> {
             let id = Id::Name(Method::creating(Resource::Volume), name.clone());
             Some(state.driver(&driver)?.intent(&id)?.node.clone())
         });
+        // A provisioner may have been told to name volumes otherwise.
+        let (name, sent) = match sent {
+            Some(node) => (name, Some(node)),
+            None => match self.create_of(claim).await.filter(|(of, ..)| *of == driver) {
+                Some((_, node, other)) => (other, Some(node)),
+                None => (name, None),
+            },
+        };
         let selected = facts.selected_node.as_ref().and_then(|node| node.parse().ok());
         match (&sent, &selected) {
             (Some(node), _) => {
@@ -243,7 +259,7 @@ impl Explainer<'_> {
 }
 
 fn bound_to(facts: &ClaimFacts) -> String {
-    let ending = facts.is_ending.then(|| "being deleted".to_owned());
+    let ending = facts.ending.as_deref().map(kept_by);
     let class = facts.class.as_ref().map(|class| format!("class {class}"));
     let selected = facts.selected_node.as_ref().map(|node| format!("selected node {node}"));
     let found = ending.into_iter().chain(class).chain(selected);
@@ -281,6 +297,13 @@ fn without_class(
 
 /// Nothing is seen to be wrong, and there is no volume.
 fn idle(claim: &Namespaced, facts: &ClaimFacts, class: &Seen<ClassFacts>) -> Verdict {
+    if let Some(populator) = &facts.populator {
+        return Verdict::of(
+            Cause::NoCall,
+            format!("claim {claim} waits for {populator}, whose populator makes the volume"),
+            "look at that object, and at the controller that fills claims from its kind",
+        );
+    }
     let waits_for_pod = matches!(class, Ok(Some(class)) if class.waits_for_pod);
     if waits_for_pod && facts.selected_node.is_none() {
         return Verdict::of(
@@ -368,6 +391,9 @@ mod tests {
         assert_eq!(cause(&pending(Some("c"), None), true), Cause::NoPod);
         assert_eq!(cause(&pending(Some("c"), Some("n1")), true), Cause::NoCall);
         assert_eq!(cause(&pending(Some("c"), None), false), Cause::NoCall);
+        let populator = Some("VirtualDisk web".to_owned());
+        let filled = idle(&claim(), &ClaimFacts { populator, ..pending(None, None) }, &class(true));
+        assert!(filled.text.contains("VirtualDisk web"), "{}", filled.text);
     }
 
     #[test]

@@ -23,7 +23,7 @@ impl Explainer<'_> {
             Subject::Pod(pod) => self.pod(pod).await,
             Subject::Snapshot(snapshot) => self.snapshot(snapshot).await,
             Subject::Volume { driver, id } => self.volume(driver, id),
-            Subject::Node(node) => self.node(node),
+            Subject::Node(node) => self.node(node).await,
             Subject::Driver(driver) => self.driver(driver),
         }
     }

@@ -11,6 +11,7 @@ mod commands;
 mod driver;
 pub mod ended;
 pub mod explainer;
+mod finalizers;
 mod follow;
 mod node;
 mod pod;

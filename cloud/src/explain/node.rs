@@ -6,8 +6,9 @@ use proto::admin::cells::age;
 use proto::host::plain;
 use proto::names::{DriverName, NodeName};
 
-use super::answer::{Cause, Chain, Verdict};
+use super::answer::{Cause, Chain, Explanation, Verdict};
 use super::explainer::Explainer;
+use crate::kubernetes::objects::Seen;
 use crate::nodes::driver_health::DriverHealth;
 use crate::nodes::link_history::CertificateFault;
 use crate::state::condition::NodeCondition;
@@ -78,19 +79,54 @@ impl Explainer<'_> {
         chain.judge(judge(&facts, node, driver, need));
     }
 
+    /// Whether the kubelet of a node has a driver, as far as Kubernetes is seen.
+    async fn follow_registration(&self, chain: &mut Chain, node: &NodeName, driver: &DriverName) {
+        let Some(objects) = self.objects else { return };
+        let registered = objects.registered(node, driver).await;
+        match &registered {
+            Err(why) => chain.not_visible(format!("CSINode {node}"), why),
+            Ok(_) => chain.judge_weakly(unregistered(&registered, driver, node)),
+        }
+    }
+
     /// A node by itself, with all its drivers.
-    pub(super) fn node(&self, node: &NodeName) -> super::answer::Explanation {
+    pub(super) async fn node(&self, node: &NodeName) -> Explanation {
         let mut chain = Chain::default();
         self.follow_node(&mut chain, node, None, Need::NewVolumes);
         for driver in &self.drivers {
             if self.node_facts(node, Some(driver)).has_driver {
                 self.follow_node(&mut chain, node, Some(driver), Need::NewVolumes);
+                self.follow_registration(&mut chain, node, driver).await;
             }
         }
         let failed = self.follow_ended_at(&mut chain, node);
         chain.judge_weakly(failed);
         chain.end(|| Verdict::fine(format!("node {node} has a link, and its drivers are up")))
     }
+}
+
+/// What it means for a node that its kubelet does not have a driver.
+pub(super) fn unregistered(
+    registered: &Seen<bool>,
+    driver: &DriverName,
+    node: &NodeName,
+) -> Option<Verdict> {
+    let (text, next) = match registered.as_ref().ok()? {
+        Some(true) => return None,
+        Some(false) => (
+            format!("the CSINode of node {node} does not have driver {driver}"),
+            "look at csi-edge and the driver's registrar there",
+        ),
+        None => (
+            format!(
+                "Kubernetes has no CSINode of node {node}: its Node object is gone, or its \
+                 kubelet has no driver"
+            ),
+            "`kubectl get nodes`; a kubelet makes its Node object again when it starts. If it is \
+             there, look at csi-edge and the driver's registrar at the node",
+        ),
+    };
+    Some(Verdict::of(Cause::NotRegistered, text, next).at(node))
 }
 
 /// `away` is how long the node has had no link; none if it has one.
@@ -309,5 +345,15 @@ mod tests {
             assert_eq!(cause(&facts, Need::NewVolumes), expected, "{facts:?}");
         }
         assert_eq!(cause(&NodeFacts { apart, ..good() }, Need::Use), None);
+    }
+
+    #[test]
+    fn a_node_whose_node_object_is_gone_is_told_so() {
+        let (node, driver) = ("n1".parse().unwrap(), "d.example".parse().unwrap());
+        let gone = unregistered(&Ok(None), &driver, &node).unwrap();
+        assert!(gone.text.contains("its Node object is gone"), "{}", gone.text);
+        assert_eq!(gone.cause, Cause::NotRegistered);
+        assert_eq!(unregistered(&Ok(Some(true)), &driver, &node), None);
+        assert_eq!(unregistered(&Err("forbidden".into()), &driver, &node), None);
     }
 }

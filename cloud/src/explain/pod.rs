@@ -11,7 +11,8 @@ use super::answer::{Cause, Chain, Explanation, Verdict};
 use super::claim::{ClaimVolume, POD, missing};
 use super::commands;
 use super::explainer::Explainer;
-use super::node::Need;
+use super::finalizers::kept_by;
+use super::node::{Need, unregistered};
 use super::subject::Namespaced;
 use crate::kubernetes::object_facts::{AttachmentFacts, PodFacts};
 use crate::kubernetes::objects::{Objects, Seen};
@@ -95,7 +96,9 @@ impl Explainer<'_> {
         match &attachment {
             Ok(Some(facts)) => {
                 let state = if facts.is_attached { "attached" } else { "not attached" };
-                chain.step(&object, state, facts.error.clone().unwrap_or_default());
+                let kept = facts.ending.as_deref().map(kept_by);
+                let found: Vec<_> = kept.into_iter().chain(facts.error.clone()).collect();
+                chain.step(&object, state, found.join(": "));
             }
             // Many drivers need none.
             Ok(None) => {}
@@ -246,18 +249,6 @@ fn unattached(
     Some(verdict.at(node))
 }
 
-fn unregistered(registered: &Seen<bool>, driver: &DriverName, node: &NodeName) -> Option<Verdict> {
-    if *registered.as_ref().ok()? == Some(true) {
-        return None;
-    }
-    let verdict = Verdict::of(
-        Cause::NotRegistered,
-        format!("the CSINode of node {node} does not have driver {driver}"),
-        "look at csi-edge and the driver's registrar there",
-    );
-    Some(verdict.at(node))
-}
-
 /// The kubelet has begun none of the pod's containers for long, and has not said why. It mounts all
 /// volumes first, and warns only after its own deadline.
 fn mounting(pod: &Namespaced, node: &NodeName, facts: &PodFacts, now: u64) -> Option<Verdict> {
@@ -290,7 +281,7 @@ mod tests {
 
     fn not_attached() -> Seen<AttachmentFacts> {
         let error = Some("no NodeID for driver d.example".to_owned());
-        Ok(Some(AttachmentFacts { is_attached: false, error, is_ending: false }))
+        Ok(Some(AttachmentFacts { is_attached: false, error, ending: None }))
     }
 
     #[test]
@@ -335,7 +326,7 @@ mod tests {
         let node: NodeName = "n1".parse().unwrap();
         let facts = |is_attached| {
             let error = Some("node n1 has no link".to_owned());
-            Ok(Some(AttachmentFacts { is_attached, error, is_ending: false }))
+            Ok(Some(AttachmentFacts { is_attached, error, ending: None }))
         };
         let running = PodFacts::default();
         let ending = PodFacts { is_ending: true, ..PodFacts::default() };

@@ -6,6 +6,7 @@ use proto::names::DriverName;
 use super::answer::{Cause, Chain, Explanation, Verdict};
 use super::claim::missing;
 use super::explainer::Explainer;
+use super::finalizers::{kept, kept_by};
 use super::pod::not_visible;
 use super::subject::Namespaced;
 use crate::kubernetes::objects::{Objects, Seen};
@@ -46,7 +47,7 @@ impl Explainer<'_> {
             Some(name) => class(chain, objects, name).await,
             None => Ok(None),
         };
-        let waits = !facts.is_ready || facts.is_ending;
+        let waits = !facts.is_ready || facts.ending.is_some();
         if waits && content == Ok(None) {
             chain.judge(without_class(snapshot, facts, &class));
         }
@@ -73,7 +74,14 @@ impl Explainer<'_> {
             let of_content = content.as_ref().and_then(|content| content.error.as_ref());
             let error = facts.error.as_ref().or(of_content);
             chain.judge_weakly(error.map(|why| failed(snapshot, why)));
-            chain.judge_weakly(idle(snapshot, facts, content.as_ref()));
+            let content = content.as_ref().zip(facts.content.as_ref());
+            chain.judge_weakly(content.and_then(|(of, name)| {
+                kept(&format!("VolumeSnapshotContent {name}"), of.ending.as_deref()?)
+            }));
+            let kept_here = facts.ending.as_deref();
+            chain.judge_weakly(kept_here.and_then(|of| kept(&format!("snapshot {snapshot}"), of)));
+            let content = content.map(|(of, _)| of);
+            chain.judge_weakly(idle(snapshot, facts, content));
         }
     }
 
@@ -94,13 +102,14 @@ async fn content(chain: &mut Chain, objects: &Objects, name: &str) -> Seen<Conte
     match &content {
         Ok(Some(facts)) => {
             let state = match facts {
-                ContentFacts { is_ending: true, .. } => "Terminating",
+                ContentFacts { ending: Some(_), .. } => "Terminating",
                 ContentFacts { is_ready: true, .. } => "ready",
                 _ => "not ready",
             };
             let id = facts.snapshot.as_ref().map(|id| format!("snapshot {id}"));
             let of = facts.volume.as_ref().map(|id| format!("of volume {id}"));
-            let found: Vec<_> = id.into_iter().chain(of).collect();
+            let kept = facts.ending.as_deref().map(kept_by);
+            let found: Vec<_> = id.into_iter().chain(of).chain(kept).collect();
             chain.step(object, state, format!("driver {} {}", facts.driver, found.join(" ")));
         }
         Ok(None) => chain.step(object, "missing", ""),
@@ -122,7 +131,7 @@ async fn class(chain: &mut Chain, objects: &Objects, name: &str) -> Seen<String>
 
 fn state(facts: &SnapshotFacts) -> &'static str {
     match facts {
-        SnapshotFacts { is_ending: true, .. } => "Terminating",
+        SnapshotFacts { ending: Some(_), .. } => "Terminating",
         SnapshotFacts { is_ready: true, .. } => "ready",
         _ => "not ready",
     }
@@ -131,7 +140,8 @@ fn state(facts: &SnapshotFacts) -> &'static str {
 fn found(facts: &SnapshotFacts) -> String {
     let claim = facts.claim.as_ref().map(|claim| format!("of claim {claim}"));
     let class = facts.class.as_ref().map(|class| format!("class {class}"));
-    claim.into_iter().chain(class).collect::<Vec<_>>().join(", ")
+    let kept = facts.ending.as_deref().map(kept_by);
+    claim.into_iter().chain(class).chain(kept).collect::<Vec<_>>().join(", ")
 }
 
 fn without_class(
@@ -158,7 +168,7 @@ fn failed(snapshot: &Namespaced, why: &str) -> Verdict {
 /// Nothing is seen to be wrong, and it cannot be used.
 fn idle(snapshot: &Namespaced, facts: &SnapshotFacts, content: Option<&ContentFacts>) -> Verdict {
     let (what, who) = match content {
-        _ if facts.is_ending => ("no DeleteSnapshot", "external-snapshotter"),
+        _ if facts.ending.is_some() => ("no DeleteSnapshot", "external-snapshotter"),
         None => ("no content, so no CreateSnapshot,", "snapshot-controller"),
         Some(_) => ("no CreateSnapshot", "external-snapshotter"),
     };
@@ -192,7 +202,7 @@ mod tests {
     #[test]
     fn an_idle_snapshot_names_the_sidecar_that_is_to_act() {
         let waits = SnapshotFacts::default();
-        let ends = SnapshotFacts { is_ending: true, ..waits.clone() };
+        let ends = SnapshotFacts { ending: Some(Vec::new()), ..waits.clone() };
         let content = ContentFacts::default();
         let next = |facts: &SnapshotFacts, content| idle(&snapshot(), facts, content).next;
         assert!(next(&waits, None).contains("snapshot-controller"));

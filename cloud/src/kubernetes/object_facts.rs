@@ -1,14 +1,17 @@
 //! The facts of single objects that say why a pod does not start. Pure.
 
 use k8s_openapi::api::core::v1::{
-    ContainerStatus, Event, PersistentVolume, PersistentVolumeClaim, Pod, PodCondition, PodSpec,
-    PodStatus,
+    ContainerStatus, Event, PersistentVolume, PersistentVolumeClaim, PersistentVolumeClaimSpec,
+    Pod, PodCondition, PodSpec, PodStatus,
 };
 use k8s_openapi::api::storage::v1::{StorageClass, VolumeAttachment};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use proto::host::plain;
 
 use crate::kubernetes::claims::{PROVISIONERS, SELECTED};
+
+/// The API group of the external snapshotter.
+pub(super) const SNAPSHOTS: &str = "snapshot.storage.k8s.io";
 
 /// A PersistentVolumeClaim.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -25,8 +28,10 @@ pub struct ClaimFacts {
     pub selected_node: Option<String>,
     /// The name of its PersistentVolume.
     pub volume: Option<String>,
-    /// True if it is being deleted.
-    pub is_ending: bool,
+    /// The kind and name of what fills it, if neither a claim nor a snapshot does.
+    pub populator: Option<String>,
+    /// Its finalizers, if it is being deleted.
+    pub ending: Option<Vec<String>>,
 }
 
 /// A StorageClass.
@@ -47,8 +52,8 @@ pub struct PersistentVolumeFacts {
     pub volume: Option<(String, String)>,
     /// The namespace and name of its claim.
     pub claim: Option<(String, String)>,
-    /// True if it is being deleted.
-    pub is_ending: bool,
+    /// Its finalizers, if it is being deleted.
+    pub ending: Option<Vec<String>>,
 }
 
 /// A Pod.
@@ -79,12 +84,15 @@ pub struct AttachmentFacts {
     pub is_attached: bool,
     /// The last error of attaching or detaching.
     pub error: Option<String>,
-    /// True if it is being deleted: the volume is being detached.
-    pub is_ending: bool,
+    /// Its finalizers, if it is being deleted: the volume is being detached.
+    pub ending: Option<Vec<String>>,
 }
 
-fn is_ending(metadata: &ObjectMeta) -> bool {
-    metadata.deletion_timestamp.is_some()
+/// The finalizers of an object that is being deleted.
+pub(super) fn ending(metadata: &ObjectMeta) -> Option<Vec<String>> {
+    metadata.deletion_timestamp.as_ref()?;
+    let finalizers = metadata.finalizers.iter().flatten();
+    Some(finalizers.map(|finalizer| plain(finalizer)).collect())
 }
 
 impl ClaimFacts {
@@ -101,9 +109,20 @@ impl ClaimFacts {
             provisioner: PROVISIONERS.into_iter().find_map(annotation),
             selected_node: annotation(SELECTED),
             volume: spec.and_then(|spec| spec.volume_name.clone()).and_then(not_empty),
-            is_ending: is_ending(metadata),
+            populator: spec.and_then(populator),
+            ending: ending(metadata),
         }
     }
+}
+
+/// What fills a claim, unless its provisioner does.
+fn populator(spec: &PersistentVolumeClaimSpec) -> Option<String> {
+    let source = spec.data_source_ref.as_ref()?;
+    let is_provisioners = match source.api_group.as_deref() {
+        None | Some("") => source.kind == "PersistentVolumeClaim",
+        Some(group) => group == SNAPSHOTS && source.kind == "VolumeSnapshot",
+    };
+    (!is_provisioners).then(|| plain(&format!("{} {}", source.kind, source.name)))
 }
 
 impl ClassFacts {
@@ -128,7 +147,7 @@ impl PersistentVolumeFacts {
             phase: volume.status.as_ref().and_then(|of| of.phase.clone()).unwrap_or_default(),
             volume: csi.map(|csi| (csi.driver.clone(), csi.volume_handle.clone())),
             claim: named,
-            is_ending: is_ending(&volume.metadata),
+            ending: ending(&volume.metadata),
         }
     }
 }
@@ -154,7 +173,7 @@ impl PodFacts {
             scheduled_at,
             is_creating: !is_mounted && status.is_some_and(is_creating),
             claims: spec.map(|spec| claims(pod, spec)).unwrap_or_default(),
-            is_ending: is_ending(&pod.metadata),
+            is_ending: pod.metadata.deletion_timestamp.is_some(),
         }
     }
 }
@@ -198,7 +217,7 @@ impl AttachmentFacts {
         Self {
             is_attached: status.is_some_and(|status| status.attached),
             error: error.map(plain),
-            is_ending: is_ending(&attachment.metadata),
+            ending: ending(&attachment.metadata),
         }
     }
 }
@@ -230,11 +249,14 @@ mod tests {
     #[test]
     fn a_claim_says_how_far_it_is() {
         let claim = ClaimFacts::of(&object(json!({
-            "metadata": { "uid": "u1", "deletionTimestamp": "2026-01-01T00:00:00Z", "annotations": {
+            "metadata": { "uid": "u1", "deletionTimestamp": "2026-01-01T00:00:00Z",
+                "finalizers": ["kubernetes.io/pvc-protection"], "annotations": {
                 "volume.kubernetes.io/storage-provisioner": "d.example",
                 "volume.kubernetes.io/selected-node": "n1",
             } },
-            "spec": { "storageClassName": "fast", "volumeName": "" },
+            "spec": { "storageClassName": "fast", "volumeName": "", "dataSourceRef": {
+                "apiGroup": "disks.example", "kind": "VirtualDisk", "name": "web",
+            } },
             "status": { "phase": "Pending" },
         })));
         let expected = ClaimFacts {
@@ -244,7 +266,8 @@ mod tests {
             provisioner: Some("d.example".into()),
             selected_node: Some("n1".into()),
             volume: None,
-            is_ending: true,
+            populator: Some("VirtualDisk web".into()),
+            ending: Some(vec!["kubernetes.io/pvc-protection".into()]),
         };
         assert_eq!(claim, expected);
     }
@@ -305,7 +328,7 @@ mod tests {
                 "detachError": { "message": "node n1 has no link" } },
         })));
         let error = Some("node n1 has no link".to_owned());
-        assert_eq!(facts, AttachmentFacts { is_attached: true, error, is_ending: true });
+        assert_eq!(facts, AttachmentFacts { is_attached: true, error, ending: Some(Vec::new()) });
     }
 
     #[test]

@@ -6,6 +6,8 @@ use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
 use proto::host::plain;
 use serde_json::Value;
 
+use crate::kubernetes::object_facts::{SNAPSHOTS, ending};
+
 /// A kind of the external snapshotter.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum SnapshotKind {
@@ -25,7 +27,7 @@ impl SnapshotKind {
             Self::Class => ("VolumeSnapshotClass", "volumesnapshotclasses"),
             Self::Content => ("VolumeSnapshotContent", "volumesnapshotcontents"),
         };
-        let kind = GroupVersionKind::gvk("snapshot.storage.k8s.io", "v1", kind);
+        let kind = GroupVersionKind::gvk(SNAPSHOTS, "v1", kind);
         ApiResource::from_gvk_with_plural(&kind, plural)
     }
 }
@@ -45,8 +47,8 @@ pub struct SnapshotFacts {
     pub is_ready: bool,
     /// The error that snapshot-controller or external-snapshotter reports.
     pub error: Option<String>,
-    /// True if it is being deleted.
-    pub is_ending: bool,
+    /// Its finalizers, if it is being deleted.
+    pub ending: Option<Vec<String>>,
 }
 
 /// A VolumeSnapshotContent.
@@ -62,8 +64,8 @@ pub struct ContentFacts {
     pub is_ready: bool,
     /// The error that external-snapshotter reports.
     pub error: Option<String>,
-    /// True if it is being deleted.
-    pub is_ending: bool,
+    /// Its finalizers, if it is being deleted.
+    pub ending: Option<Vec<String>>,
 }
 
 fn text(object: &DynamicObject, pointer: &str) -> Option<String> {
@@ -73,10 +75,6 @@ fn text(object: &DynamicObject, pointer: &str) -> Option<String> {
 
 fn is_true(object: &DynamicObject, pointer: &str) -> bool {
     object.data.pointer(pointer) == Some(&Value::Bool(true))
-}
-
-fn is_ending(object: &DynamicObject) -> bool {
-    object.metadata.deletion_timestamp.is_some()
 }
 
 impl SnapshotFacts {
@@ -90,7 +88,7 @@ impl SnapshotFacts {
             content: content.or_else(|| text(object, "/spec/source/volumeSnapshotContentName")),
             is_ready: is_true(object, "/status/readyToUse"),
             error: text(object, "/status/error/message").map(|text| plain(&text)),
-            is_ending: is_ending(object),
+            ending: ending(&object.metadata),
         }
     }
 }
@@ -105,7 +103,7 @@ impl ContentFacts {
             snapshot: handle.or_else(|| text(object, "/spec/source/snapshotHandle")),
             is_ready: is_true(object, "/status/readyToUse"),
             error: text(object, "/status/error/message").map(|text| plain(&text)),
-            is_ending: is_ending(object),
+            ending: ending(&object.metadata),
         }
     }
 }
@@ -140,7 +138,7 @@ mod tests {
             content: None,
             is_ready: false,
             error: Some("node n1\\u{1b}".into()),
-            is_ending: true,
+            ending: Some(Vec::new()),
         };
         assert_eq!(snapshot, expected);
         let by_hand = SnapshotFacts::of(&object(json!({

@@ -165,10 +165,26 @@ impl Lists {
         self.list_all().await
     }
 
+    /// False if the driver at a node says that it has no list of volumes.
+    fn can_list(&self, node: &NodeName) -> bool {
+        let queries = &self.refresher.queries;
+        self.refresher.store.read(|state| {
+            let at = state.driver(&queries.driver).and_then(|of| of.at(node));
+            at.is_none_or(|at| !at.has_spoken() || ListKind::Volumes.is_listed(at))
+        })
+    }
+
     async fn list_all(&self) -> Vec<(NodeName, Result<usize, String>)> {
         let links = self.refresher.queries.links();
         let mut asked = Vec::new();
+        let mut rebuilt = Vec::new();
         for node in self.nodes() {
+            if !self.can_list(&node) {
+                let why = "its driver cannot list volumes; `csi-cloud homes rebuild --from` a \
+                           file says what it has";
+                rebuilt.push((node, Err(why.into())));
+                continue;
+            }
             let pending = links.now(&node).is_some().then(|| {
                 let volumes = self.ask_now(&node, ListKind::Volumes, &Secrets::new());
                 let snapshots = self.ask_now(&node, ListKind::Snapshots, &Secrets::new());
@@ -176,7 +192,6 @@ impl Lists {
             });
             asked.push((node, pending));
         }
-        let mut rebuilt = Vec::new();
         for (node, pending) in asked {
             let total = match pending {
                 None => Err("it has no link".into()),

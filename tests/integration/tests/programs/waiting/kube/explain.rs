@@ -226,6 +226,7 @@ async fn a_pod_says_which_of_its_volumes_is_the_matter() -> anyhow::Result<()> {
     attachments.patch_status(&name, &PatchParams::default(), &Patch::Merge(status)).await?;
     site.explains(&["pod", "default/good"], ("not-attached", Some(NODE))).await?;
     attachments.delete(&name, &DeleteParams::default()).await?;
+    terminating(&site).await?;
     // The node's kubelet loses the driver, then the node its link, and then it is gone for good.
     site.world.edge.signal(rustix::process::Signal::KILL)?;
     for subject in [["pod", "default/good"], ["pv", "pv-good"], ["pvc", "default/good"]] {
@@ -236,6 +237,24 @@ async fn a_pod_says_which_of_its_volumes_is_the_matter() -> anyhow::Result<()> {
     site.explains(&["pod", "default/good"], ("volume-lost", Some(NODE))).await?;
     site.plane.stop().await?;
     site.world.cloud.process.stop(START).await
+}
+
+/// A claim and its volume are deleted while Kubernetes protects them: nothing is wrong but that.
+async fn terminating(site: &Site) -> anyhow::Result<()> {
+    let claims = Api::<PersistentVolumeClaim>::namespaced(site.plane.admin.clone(), "default");
+    claims.delete("strange", &DeleteParams::default()).await?;
+    site.plane.all::<PersistentVolume>().delete("pv-strange", &DeleteParams::default()).await?;
+    site.in_default::<PersistentVolumeClaim>(of_class("unused", None, &[])).await?;
+    claims.delete("unused", &DeleteParams::default()).await?;
+    for (subject, kept_by) in [
+        (["pvc", "default/unused"], "kubernetes.io/pvc-protection"),
+        (["pv", "pv-strange"], "kubernetes.io/pv-protection"),
+    ] {
+        let said = site.explained(&subject).await?;
+        let steps = said["steps"].to_string();
+        ensure!(steps.contains(&format!("kept by {kept_by}")), "{said}");
+    }
+    Ok(())
 }
 
 /// The last call about the volume fails, and then one does not.
