@@ -85,6 +85,8 @@ pub enum Cause {
     DriverMissing,
     /// The driver is down at the node.
     DriverDown,
+    /// The CSIDriver object says otherwise than the driver.
+    DriverContradicted,
     /// The node's kubelet does not have the driver.
     NotRegistered,
     /// The volume is not attached yet.

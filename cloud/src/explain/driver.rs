@@ -9,17 +9,22 @@ use proto::names::{DriverName, NodeName};
 use super::answer::{Cause, Chain, Explanation, Verdict};
 use super::explainer::Explainer;
 use super::node::{Need, judge};
+use super::reported::{contradicted, reported, unregistered_at};
+use crate::kubernetes::object_facts::CsiDriverFacts;
 use crate::state::driver_state::DriverState;
+use crate::state::known::State;
 
 /// Nodes in trouble that are shown.
 const SHOWN: usize = 10;
 
 impl Explainer<'_> {
-    /// A driver by itself, with the nodes that are in trouble.
-    pub(super) fn driver(&self, driver: &DriverName) -> Explanation {
+    /// A driver by itself: what it reports, the nodes that are in trouble, and whether Kubernetes'
+    /// objects agree with it.
+    pub(super) async fn driver(&self, driver: &DriverName) -> Explanation {
         let mut chain = Chain::default();
         if self.has_front(&mut chain, driver) {
             self.follow_driver(&mut chain, driver);
+            self.follow_objects_of(&mut chain, driver).await;
         }
         chain.end(|| Verdict::fine(format!("driver {driver} is up at all nodes that have it")))
     }
@@ -34,6 +39,11 @@ impl Explainer<'_> {
         let good = nodes.len() - in_trouble.len();
         let found = format!("{good} of {} nodes can make volumes now", nodes.len());
         chain.step(format!("driver {driver}"), "served", found);
+        let policy = self.links.authority().policy(driver);
+        let steps = self.store.read(|state| Some(reported(state.driver(driver)?, policy)));
+        for (object, state, found) in steps.unwrap_or_default() {
+            chain.step(object, state, found);
+        }
         for key in self.undeclared_keys(driver) {
             chain.step(format!("topology key {key}"), "not declared", undeclared(driver, &key));
         }
@@ -48,6 +58,40 @@ impl Explainer<'_> {
             chain.step(format!("node {node}"), "cannot", &verdict.text);
         }
         chain.judge(several(driver, &in_trouble));
+    }
+
+    /// Whether the driver's CSIDriver, and the CSINodes of its linked nodes, agree with it.
+    async fn follow_objects_of(&self, chain: &mut Chain, driver: &DriverName) {
+        let Some(objects) = self.objects else { return };
+        match objects.csidriver(driver).await {
+            Ok(Some(facts)) => {
+                let CsiDriverFacts { attach_required, storage_capacity } = facts;
+                let found =
+                    format!("attachRequired {attach_required}, storageCapacity {storage_capacity}");
+                chain.step(format!("CSIDriver {driver}"), "there", found);
+                let contradicted =
+                    |state: &State| contradicted(driver, state.driver(driver)?, &facts);
+                chain.judge_weakly(self.store.read(contradicted));
+            }
+            Ok(None) => {
+                let found = "Kubernetes then waits for an attachment of each volume";
+                chain.step(format!("CSIDriver {driver}"), "missing", found);
+            }
+            Err(why) => chain.not_visible(format!("CSIDriver {driver}"), &why),
+        }
+        let members = self
+            .store
+            .read(|state| state.members(driver).map(|(node, _)| node.clone()).collect::<Vec<_>>());
+        let linked = members.into_iter().filter(|node| self.links.now(node).is_some());
+        let mut without = Vec::new();
+        for node in linked.take(SHOWN) {
+            match objects.registered(&node, driver).await {
+                Ok(Some(true)) => {}
+                Ok(_) => without.push(node),
+                Err(why) => return chain.not_visible(format!("CSINode {node}"), &why),
+            }
+        }
+        chain.judge_weakly(unregistered_at(driver, &without));
     }
 
     /// The topology keys that may identify nodes, and that the operator does not declare.

@@ -3,7 +3,7 @@
 use super::answer::{Cause, Verdict};
 
 /// A finalizer of Kubernetes or of a sidecar.
-struct Known {
+struct KnownFinalizer {
     /// Its name, or how it begins if that ends with a slash.
     name: &'static str,
     /// Who removes it, and when.
@@ -12,50 +12,50 @@ struct Known {
     next: &'static str,
 }
 
-const KNOWN: [Known; 9] = [
-    Known {
+const KNOWN: [KnownFinalizer; 9] = [
+    KnownFinalizer {
         name: "kubernetes.io/pvc-protection",
         removed: "Kubernetes removes it when no pod uses the claim any more",
         next: "`kubectl describe pvc` there names the pods under \"Used By\"; end them",
     },
-    Known {
+    KnownFinalizer {
         name: "kubernetes.io/pv-protection",
         removed: "Kubernetes removes it when the volume is bound to no claim",
         next: "delete its claim first",
     },
-    Known {
+    KnownFinalizer {
         name: "external-provisioner.volume.kubernetes.io/finalizer",
         removed: "external-provisioner removes it after the driver has deleted the volume",
         next: "`csi-cloud calls --ended` shows its last DeleteVolume; without one look at the log \
                of external-provisioner",
     },
-    Known {
+    KnownFinalizer {
         name: "external-attacher/",
         removed: "external-attacher removes it after the volume is detached from all nodes",
         next: "`kubectl get volumeattachments` shows where it is attached; end its pods there",
     },
-    Known {
+    KnownFinalizer {
         name: "snapshot.storage.kubernetes.io/volumesnapshot-as-source-protection",
         removed: "snapshot-controller removes it when no claim is being made of the snapshot",
         next: "look at the claims that have it as their source",
     },
-    Known {
+    KnownFinalizer {
         name: "snapshot.storage.kubernetes.io/volumesnapshot-bound-protection",
         removed: "snapshot-controller removes it after the content is deleted",
         next: "look at the VolumeSnapshotContent, and at the log of snapshot-controller",
     },
-    Known {
+    KnownFinalizer {
         name: "snapshot.storage.kubernetes.io/volumesnapshotcontent-bound-protection",
         removed: "external-snapshotter removes it after the driver has deleted the snapshot",
         next: "`csi-cloud calls --ended` shows its last DeleteSnapshot; without one look at the log \
                of external-snapshotter",
     },
-    Known {
+    KnownFinalizer {
         name: "snapshot.storage.kubernetes.io/pvc-as-source-protection",
         removed: "snapshot-controller removes it after the snapshots of the claim are made",
         next: "look at the claim's VolumeSnapshots that are not ready",
     },
-    Known {
+    KnownFinalizer {
         name: "provisioner.storage.kubernetes.io/cloning-protection",
         removed: "external-provisioner removes it after the clones of the claim are made",
         next: "look at the claims that have it as their source",

@@ -24,7 +24,7 @@ impl Explainer<'_> {
             Subject::Snapshot(snapshot) => self.snapshot(snapshot).await,
             Subject::Volume { driver, id } => self.volume(driver, id),
             Subject::Node(node) => self.node(node).await,
-            Subject::Driver(driver) => self.driver(driver),
+            Subject::Driver(driver) => self.driver(driver).await,
         }
     }
 }

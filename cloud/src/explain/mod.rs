@@ -15,6 +15,7 @@ mod finalizers;
 mod follow;
 mod node;
 mod pod;
+mod reported;
 mod snapshot;
 pub mod subject;
 pub mod volume;

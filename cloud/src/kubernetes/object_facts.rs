@@ -4,7 +4,7 @@ use k8s_openapi::api::core::v1::{
     ContainerStatus, Event, PersistentVolume, PersistentVolumeClaim, PersistentVolumeClaimSpec,
     Pod, PodCondition, PodSpec, PodStatus,
 };
-use k8s_openapi::api::storage::v1::{StorageClass, VolumeAttachment};
+use k8s_openapi::api::storage::v1::{CSIDriver, StorageClass, VolumeAttachment};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use proto::host::plain;
 
@@ -32,6 +32,15 @@ pub struct ClaimFacts {
     pub populator: Option<String>,
     /// Its finalizers, if it is being deleted.
     pub ending: Option<Vec<String>>,
+}
+
+/// A CSIDriver.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CsiDriverFacts {
+    /// False if volumes are mounted without being attached.
+    pub attach_required: bool,
+    /// True if the scheduler considers capacity.
+    pub storage_capacity: bool,
 }
 
 /// A StorageClass.
@@ -123,6 +132,16 @@ fn populator(spec: &PersistentVolumeClaimSpec) -> Option<String> {
         Some(group) => group == SNAPSHOTS && source.kind == "VolumeSnapshot",
     };
     (!is_provisioners).then(|| plain(&format!("{} {}", source.kind, source.name)))
+}
+
+impl CsiDriverFacts {
+    /// Reads a CSIDriver. Absent fields have the API's defaults.
+    pub fn of(driver: &CSIDriver) -> Self {
+        Self {
+            attach_required: driver.spec.attach_required != Some(false),
+            storage_capacity: driver.spec.storage_capacity == Some(true),
+        }
+    }
 }
 
 impl ClassFacts {

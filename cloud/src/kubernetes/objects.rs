@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{Event, PersistentVolume, PersistentVolumeClaim, Pod};
-use k8s_openapi::api::storage::v1::{CSINode, StorageClass, VolumeAttachment};
+use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, StorageClass, VolumeAttachment};
 use kube::api::{DynamicObject, ListParams};
 use kube::{Api, Resource};
 use proto::host::{chain, plain};
@@ -18,7 +18,8 @@ use serde::de::DeserializeOwned;
 
 use crate::kubernetes::api::{ApiError, Server};
 use crate::kubernetes::object_facts::{
-    AttachmentFacts, ClaimFacts, ClassFacts, PersistentVolumeFacts, PodFacts, newest_warning,
+    AttachmentFacts, ClaimFacts, ClassFacts, CsiDriverFacts, PersistentVolumeFacts, PodFacts,
+    newest_warning,
 };
 use crate::kubernetes::settings::Kubernetes;
 use crate::kubernetes::snapshot_facts::{
@@ -66,6 +67,12 @@ impl Objects {
     pub async fn pod(&self, namespace: &str, name: &str) -> Seen<PodFacts> {
         let pods = self.namespaced::<Pod>("Pod get", namespace);
         pods.read(name, |pod| PodFacts::of(&pod)).await
+    }
+
+    /// The CSIDriver of a driver.
+    pub async fn csidriver(&self, driver: &DriverName) -> Seen<CsiDriverFacts> {
+        let drivers = self.cluster::<CSIDriver>("CSIDriver get");
+        drivers.read(driver.as_str(), |driver| CsiDriverFacts::of(&driver)).await
     }
 
     /// A StorageClass.

@@ -1,0 +1,232 @@
+//! What a driver reports at its nodes, what csi-cloud makes of it, and what contradicts it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use prost::Message;
+use proto::csi::topology::{NODE_SEGMENT, constrained, has_segments};
+use proto::csi::{Capabilities, GetPluginInfoResponse, Local, Method};
+use proto::host::plain;
+use proto::names::{DriverName, NodeName};
+
+use super::answer::{Cause, Verdict};
+use crate::kubernetes::object_facts::CsiDriverFacts;
+use crate::state::capabilities::capability_names;
+use crate::state::driver_state::DriverState;
+use crate::state::node_names::names;
+use crate::state::policy::{KeyKind, Policy, Scope};
+
+/// A step of the chain: an object, its state, and what was found.
+pub(super) type Step = (String, String, String);
+
+/// What the nodes of a driver report of it.
+pub(super) fn reported(of: &DriverState, policy: Option<&Policy>) -> Vec<Step> {
+    let mut steps = vec![versions(of), scope(of, policy)];
+    steps.extend(topology_keys(of, policy));
+    for kind in Capabilities::ALL {
+        let local = Local::Capabilities(kind);
+        let Ok(Some(answer)) = of.info().answer(local, false) else { continue };
+        let method = Method::answering(local).name();
+        let capabilities = capability_names(kind, &answer).join(", ");
+        steps.push((method.to_owned(), "answered".to_owned(), capabilities));
+    }
+    let mismatches = of.info().mismatches().iter();
+    steps.extend(mismatches.map(|odd| ("nodes".into(), "differ".into(), plain(&odd.to_string()))));
+    steps
+}
+
+/// How many nodes have which version of the driver.
+fn versions(of: &DriverState) -> Step {
+    let mut nodes: BTreeMap<String, usize> = BTreeMap::new();
+    for (_, at) in of.members().filter(|(_, at)| at.has_spoken()) {
+        let info = at.answer(Local::Info).cloned().unwrap_or_default();
+        let info = GetPluginInfoResponse::decode(info).unwrap_or_default();
+        *nodes.entry(plain(&info.vendor_version)).or_default() += 1;
+    }
+    let of_each = nodes.iter().map(|(version, nodes)| format!("{version:?} at {nodes} nodes"));
+    let state = if nodes.len() > 1 { "differ" } else { "reported" };
+    ("versions".into(), state.into(), of_each.collect::<Vec<_>>().join(", "))
+}
+
+/// The scope, and where it comes from.
+fn scope(of: &DriverState, policy: Option<&Policy>) -> Step {
+    let written = policy.and_then(|policy| policy.scope);
+    let scope = written.unwrap_or_else(|| of.info().scope());
+    let state = match scope {
+        Scope::Node => "node",
+        Scope::Shared => "shared",
+    };
+    let why = match written {
+        Some(_) => "written in its section".to_owned(),
+        None => format!("inferred: {}; write scope = {state:?} if that is true", inferred(of)),
+    };
+    ("scope".into(), state.into(), why)
+}
+
+fn inferred(of: &DriverState) -> &'static str {
+    let plugin = Local::Capabilities(Capabilities::Plugin);
+    let spoken: Vec<_> = of.members().map(|(_, at)| at).filter(|at| at.has_spoken()).collect();
+    if spoken.is_empty() {
+        return "no node has answered yet";
+    }
+    if !spoken.iter().any(|at| at.answer(plugin).is_some_and(|answer| constrained(answer))) {
+        return "no node reports VOLUME_ACCESSIBILITY_CONSTRAINTS";
+    }
+    match spoken.iter().any(|at| at.answer(Local::NodeInfo).is_none_or(|info| has_segments(info))) {
+        true => "a node reports VOLUME_ACCESSIBILITY_CONSTRAINTS",
+        false => "nodes report VOLUME_ACCESSIBILITY_CONSTRAINTS, and none a topology",
+    }
+}
+
+/// The topology keys, and what each means.
+fn topology_keys(of: &DriverState, policy: Option<&Policy>) -> Vec<Step> {
+    let mut values: BTreeMap<&str, (usize, BTreeSet<&str>)> = BTreeMap::new();
+    for (_, at) in of.members() {
+        for segment in at.segments.iter().filter(|segment| segment.0 != NODE_SEGMENT) {
+            let (nodes, different) = values.entry(&segment.0).or_default();
+            *nodes += 1;
+            different.insert(&segment.1);
+        }
+    }
+    if values.is_empty() {
+        let found = format!("of its own; csi-cloud adds {NODE_SEGMENT} with scope \"node\"");
+        return vec![("topology".into(), "none".into(), found)];
+    }
+    let steps = values.into_iter().map(|(key, (nodes, different))| {
+        let meaning = match policy.and_then(|policy| policy.topology.get(key)) {
+            Some(KeyKind::Node) => "a value is one node's",
+            Some(KeyKind::Any) => "nodes may share a value",
+            None => "not declared",
+        };
+        let found = format!("{} values at {nodes} nodes", different.len());
+        (format!("topology key {}", plain(key)), meaning.to_owned(), found)
+    });
+    steps.collect()
+}
+
+/// Whether the CSIDriver object says what the driver reports.
+pub(super) fn contradicted(
+    driver: &DriverName,
+    of: &DriverState,
+    object: &CsiDriverFacts,
+) -> Option<Verdict> {
+    let controller = Local::Capabilities(Capabilities::Controller);
+    let answer = of.info().answer(controller, false).ok().flatten()?;
+    let reports = capability_names(Capabilities::Controller, &answer);
+    let has = |wanted: &str| reports.iter().any(|name| name == wanted);
+    let (text, next) = if !object.attach_required && has("PUBLISH_UNPUBLISH_VOLUME") {
+        (
+            "has attachRequired: false, but the driver reports PUBLISH_UNPUBLISH_VOLUME, so no \
+             volume is attached before it is mounted",
+            "Kubernetes lets nobody change that: delete the object while no volume is in use, and \
+             make it again",
+        )
+    } else if object.storage_capacity && !has("GET_CAPACITY") {
+        (
+            "has storageCapacity: true, but the driver does not report GET_CAPACITY, so the \
+             scheduler finds room at no node",
+            "set storageCapacity to false",
+        )
+    } else {
+        return None;
+    };
+    Some(Verdict::of(Cause::DriverContradicted, format!("CSIDriver {driver} {text}"), next))
+}
+
+/// The nodes whose kubelet does not have the driver.
+pub(super) fn unregistered_at(driver: &DriverName, nodes: &[NodeName]) -> Option<Verdict> {
+    if nodes.is_empty() {
+        return None;
+    }
+    Some(Verdict::of(
+        Cause::NotRegistered,
+        format!("the CSINodes of {} do not have driver {driver}", names(nodes)),
+        "look at csi-edge and the driver's registrar there",
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use proto::csi;
+    use proto::csi::controller_service_capability::{Rpc, Type, rpc};
+
+    use super::*;
+    use crate::state::record::NodeDriver;
+
+    const KEY: &str = "d.example/node";
+
+    fn driver_name() -> DriverName {
+        "d.example".parse().unwrap()
+    }
+
+    /// Two nodes with a topology key, and these capabilities of the controller.
+    fn driver(capabilities: &[rpc::Type]) -> DriverState {
+        let mut driver = DriverState::default();
+        let capability = |wanted: &rpc::Type| csi::ControllerServiceCapability {
+            r#type: Some(Type::Rpc(Rpc { r#type: (*wanted).into() })),
+        };
+        let capabilities = capabilities.iter().map(capability).collect();
+        let controller = csi::ControllerGetCapabilitiesResponse { capabilities }.encode_to_vec();
+        for (node, version) in [("n1", "1.0"), ("n2", "2.0")] {
+            let info = GetPluginInfoResponse {
+                name: "d.example".into(),
+                vendor_version: version.into(),
+                ..Default::default()
+            };
+            let answers = [
+                ("GetPluginInfo".to_owned(), info.encode_to_vec().into()),
+                ("ControllerGetCapabilities".to_owned(), controller.clone().into()),
+            ];
+            let at = NodeDriver {
+                answers: Arc::new(answers.into()),
+                segments: [(KEY.to_owned(), node.to_owned()).into()].into(),
+                ..NodeDriver::default()
+            };
+            driver.set_at(node.parse().unwrap(), Some(at));
+        }
+        driver
+    }
+
+    #[test]
+    fn a_vendor_sees_versions_scope_topology_and_capabilities() {
+        let driver = driver(&[rpc::Type::CreateDeleteVolume]);
+        let lines = |policy| {
+            let steps = reported(&driver, policy);
+            steps.iter().map(|(a, b, c)| format!("{a} | {b} | {c}")).collect::<Vec<_>>()
+        };
+        let inferred = lines(None);
+        for line in [
+            "versions | differ | \"1.0\" at 1 nodes, \"2.0\" at 1 nodes",
+            "topology key d.example/node | not declared | 2 values at 2 nodes",
+            "ControllerGetCapabilities | answered | CREATE_DELETE_VOLUME",
+        ] {
+            assert!(inferred.iter().any(|one| one == line), "{line} is not in {inferred:#?}");
+        }
+        let scope = "scope | shared | inferred: no node reports VOLUME_ACCESSIBILITY_CONSTRAINTS; \
+                     write scope = \"shared\" if that is true";
+        assert_eq!(inferred[1], scope);
+        let topology = [(KEY.to_owned(), KeyKind::Node)].into();
+        let written = Policy { scope: Some(Scope::Node), topology, ..Policy::new(None) };
+        let written = lines(Some(&written));
+        assert_eq!(written[1], "scope | node | written in its section");
+        assert!(written[2].contains("a value is one node's"), "{written:#?}");
+    }
+
+    #[test]
+    fn a_csidriver_that_says_otherwise_is_told() {
+        let name = driver_name();
+        let object = |attach_required, storage_capacity| CsiDriverFacts {
+            attach_required,
+            storage_capacity,
+        };
+        let attaches = driver(&[rpc::Type::PublishUnpublishVolume]);
+        let text = contradicted(&name, &attaches, &object(false, false)).unwrap().text;
+        assert!(text.contains("attachRequired"), "{text}");
+        assert_eq!(contradicted(&name, &attaches, &object(true, false)), None);
+        let text = contradicted(&name, &attaches, &object(true, true)).unwrap().text;
+        assert!(text.contains("storageCapacity"), "{text}");
+        let sized = driver(&[rpc::Type::GetCapacity]);
+        assert_eq!(contradicted(&name, &sized, &object(false, true)), None);
+    }
+}
