@@ -2,9 +2,11 @@
 //! admission policy about its ObjectSyncs.
 
 use k8s_openapi::api::admissionregistration::v1::{
-    ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
+    MatchResources, NamedRuleWithOperations, ValidatingAdmissionPolicy,
+    ValidatingAdmissionPolicyBinding, ValidatingAdmissionPolicySpec,
 };
 use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use proto::admin::doctor::Finding;
 
 use crate::kubernetes::doctor::lookup::{Lookup, hidden};
@@ -15,6 +17,10 @@ pub(super) const CLOUDCORE: &str = "cloudcore";
 pub(super) const POLICY: &str = "edge-csi-kubeedge";
 /// The resource that the policy is about.
 pub(super) const OBJECT_SYNCS: (&str, &str) = ("reliablesyncs.kubeedge.io", "objectsyncs");
+/// The version of these resources that CloudCore writes.
+const VERSION: &str = "v1alpha1";
+/// The policy's condition, as the chart has it.
+const EXPRESSION: &str = "object.?spec.?objectKind.orValue(\"\") != \"VolumeAttachment\"";
 
 const COMPONENT: &str =
     "install with the value kubeedge: true of the chart, or deploy/manifests/kubeedge.yaml";
@@ -50,13 +56,9 @@ pub(super) fn rights(role: &Lookup<ClusterRole>) -> Finding {
 }
 
 fn allows(rule: &PolicyRule, verb: &str) -> bool {
-    let has = |list: &Option<Vec<String>>, word: &str| {
-        list.iter().flatten().any(|entry| entry == word || entry == "*")
-    };
-    let is_for_all = rule.resource_names.as_ref().is_none_or(Vec::is_empty);
-    is_for_all
-        && has(&rule.api_groups, "storage.k8s.io")
-        && has(&rule.resources, "volumeattachments")
+    is_empty(rule.resource_names.as_ref())
+        && has(rule.api_groups.as_ref(), "storage.k8s.io")
+        && has(rule.resources.as_ref(), "volumeattachments")
         && rule.verbs.iter().any(|entry| entry == verb || entry == "*")
 }
 
@@ -71,14 +73,14 @@ pub(super) fn policy(
         (Lookup::Hidden(why), _) | (_, Lookup::Hidden(why)) => return hidden(CHECK, &about, why),
         (Lookup::Missing, _) => "there is none",
         (_, Lookup::Missing) => "it has no binding of its name, so it does nothing",
-        (Lookup::Found(policy), Lookup::Found(_)) if !is_about_object_syncs(policy) => {
-            "it is not about the creation of ObjectSyncs"
-        }
-        (Lookup::Found(_), Lookup::Found(binding)) if !denies(binding) => {
-            "its binding does not deny anything"
-        }
-        (Lookup::Found(_), Lookup::Found(_)) => {
-            return Finding::ok(CHECK, about, "CloudCore leaves VolumeAttachments to the nodes");
+        (Lookup::Found(policy), Lookup::Found(binding)) => {
+            match policy_fault(policy).or_else(|| binding_fault(binding)) {
+                Some(fault) => fault,
+                None => {
+                    let found = "CloudCore leaves VolumeAttachments to the nodes";
+                    return Finding::ok(CHECK, about, found);
+                }
+            }
         }
     };
     let effect = "without it CloudCore deletes the node's copy of a VolumeAttachment, and a node \
@@ -86,23 +88,65 @@ pub(super) fn policy(
     Finding::fault(CHECK, about, found, format!("{COMPONENT}; {effect}"))
 }
 
-fn is_about_object_syncs(policy: &ValidatingAdmissionPolicy) -> bool {
-    let constraints = policy.spec.as_ref().and_then(|spec| spec.match_constraints.as_ref());
-    let rules = constraints.into_iter().flat_map(|of| of.resource_rules.iter().flatten());
-    let has = |list: &Option<Vec<String>>, word: &str| {
-        list.iter().flatten().any(|entry| entry == word || entry == "*")
-    };
-    let (group, resource) = OBJECT_SYNCS;
-    rules.into_iter().any(|rule| {
-        has(&rule.api_groups, group)
-            && has(&rule.resources, resource)
-            && has(&rule.operations, "CREATE")
-    })
+/// How a policy differs from the chart's, if that lets ObjectSyncs of VolumeAttachments pass.
+fn policy_fault(policy: &ValidatingAdmissionPolicy) -> Option<&'static str> {
+    let nothing = ValidatingAdmissionPolicySpec::default();
+    let spec = policy.spec.as_ref().unwrap_or(&nothing);
+    let constraints = spec.match_constraints.as_ref();
+    let rules = constraints.and_then(|of| of.resource_rules.as_ref());
+    if !rules.into_iter().flatten().any(is_about_object_syncs) {
+        return Some("it is not about the creation of ObjectSyncs");
+    }
+    if constraints.is_some_and(leaves_out) || !is_empty(spec.match_conditions.as_ref()) {
+        return Some("it leaves some ObjectSyncs out");
+    }
+    let mut validations = spec.validations.iter().flatten();
+    let denies = validations.any(|validation| validation.expression.trim() == EXPRESSION);
+    (!denies).then_some("its expression is not that of the chart, and may let ObjectSyncs pass")
 }
 
-fn denies(binding: &ValidatingAdmissionPolicyBinding) -> bool {
+/// How a binding differs from the chart's, if that lets ObjectSyncs of VolumeAttachments pass.
+fn binding_fault(binding: &ValidatingAdmissionPolicyBinding) -> Option<&'static str> {
     let spec = &binding.spec;
-    spec.policy_name == POLICY && spec.validation_actions.iter().any(|action| action == "Deny")
+    let is_in_force = spec.validation_actions.iter().any(|action| action == "Deny");
+    if spec.policy_name != POLICY || !is_in_force {
+        return Some("its binding does not deny anything");
+    }
+    let matched = spec.match_resources.as_ref();
+    let is_narrow =
+        matched.is_some_and(|of| leaves_out(of) || !is_empty(of.resource_rules.as_ref()));
+    is_narrow.then_some("its binding does not match all ObjectSyncs in all namespaces")
+}
+
+fn is_about_object_syncs(rule: &NamedRuleWithOperations) -> bool {
+    let (group, resource) = OBJECT_SYNCS;
+    has(rule.api_groups.as_ref(), group)
+        && has(rule.api_versions.as_ref(), VERSION)
+        && has(rule.resources.as_ref(), resource)
+        && has(rule.operations.as_ref(), "CREATE")
+        && is_empty(rule.resource_names.as_ref())
+        && rule.scope.as_ref().is_none_or(|scope| scope != "Cluster")
+}
+
+/// True if a selector or an exclusion takes objects out.
+fn leaves_out(matched: &MatchResources) -> bool {
+    !is_empty(matched.exclude_resource_rules.as_ref())
+        || !matched.namespace_selector.as_ref().is_none_or(selects_all)
+        || !matched.object_selector.as_ref().is_none_or(selects_all)
+}
+
+fn selects_all(selector: &LabelSelector) -> bool {
+    selector.match_labels.as_ref().is_none_or(|labels| labels.is_empty())
+        && is_empty(selector.match_expressions.as_ref())
+}
+
+/// True if a list has a word, or any.
+fn has(list: Option<&Vec<String>>, word: &str) -> bool {
+    list.into_iter().flatten().any(|entry| entry == word || entry == "*")
+}
+
+fn is_empty<T>(list: Option<&Vec<T>>) -> bool {
+    list.is_none_or(Vec::is_empty)
 }
 
 /// Whether CloudCore made ObjectSyncs of VolumeAttachments, given the names of those that it has.
@@ -180,37 +224,81 @@ mod tests {
         assert!(refused.found.contains("cannot be read: forbidden"), "{}", refused.found);
     }
 
-    fn the_policy(resource: &str, operation: &str) -> Lookup<ValidatingAdmissionPolicy> {
+    fn the_policy() -> Value {
         let rule = json!({"apiGroups": ["reliablesyncs.kubeedge.io"], "apiVersions": ["*"],
-            "operations": [operation], "resources": [resource]});
-        found(json!({"metadata": {"name": POLICY},
-            "spec": {"matchConstraints": {"resourceRules": [rule]}}}))
+            "operations": ["CREATE"], "resources": ["objectsyncs"], "scope": "*"});
+        // As the API server completes it.
+        let constraints = json!({"resourceRules": [rule], "matchPolicy": "Equivalent",
+            "namespaceSelector": {}, "objectSelector": {}});
+        json!({"metadata": {"name": POLICY}, "spec": {"matchConstraints": constraints,
+            "validations": [{"expression": EXPRESSION}]}})
     }
 
-    fn the_binding(to: &str, action: &str) -> Lookup<ValidatingAdmissionPolicyBinding> {
-        found(json!({"metadata": {"name": POLICY},
-            "spec": {"policyName": to, "validationActions": [action]}}))
+    fn the_binding() -> Value {
+        json!({"metadata": {"name": POLICY},
+            "spec": {"policyName": POLICY, "validationActions": ["Deny"]}})
+    }
+
+    /// An object with another value at this path.
+    fn with(mut object: Value, path: &str, value: Value) -> Value {
+        match object.pointer_mut(path) {
+            Some(place) => *place = value,
+            None => {
+                let (parent, key) = path.rsplit_once('/').unwrap();
+                object.pointer_mut(parent).unwrap()[key] = value;
+            }
+        }
+        object
     }
 
     #[test]
-    fn the_policy_must_deny_object_syncs() {
-        let of = |a: Lookup<_>, b: Lookup<_>| policy(&a, &b);
-        let right = || the_policy("objectsyncs", "CREATE");
-        let bound = || the_binding(POLICY, "Deny");
-        assert_eq!(of(right(), bound()).verdict, Verdict::Ok);
-        for (wrong, why) in [
-            (of(Lookup::Missing, bound()), "there is none"),
-            (of(right(), Lookup::Missing), "no binding"),
-            (of(the_policy("pods", "CREATE"), bound()), "not about"),
-            (of(the_policy("objectsyncs", "DELETE"), bound()), "not about"),
-            (of(right(), the_binding(POLICY, "Audit")), "does not deny"),
-            (of(right(), the_binding("other", "Deny")), "does not deny"),
+    fn the_policy_and_its_binding_must_deny_all_object_syncs_of_attachments() {
+        let of = |a: Value, b: Value| policy(&found(a), &found(b));
+        assert_eq!(of(the_policy(), the_binding()).verdict, Verdict::Ok);
+        let labels = json!({"matchLabels": {"a": "b"}});
+        let condition = json!([{"name": "n", "expression": "false"}]);
+        let rule = "/spec/matchConstraints/resourceRules/0";
+        for (path, value, why) in [
+            (format!("{rule}/resources"), json!(["pods"]), "not about"),
+            (format!("{rule}/operations"), json!(["DELETE"]), "not about"),
+            (format!("{rule}/apiVersions"), json!(["v2"]), "not about"),
+            (format!("{rule}/resourceNames"), json!(["one"]), "not about"),
+            (format!("{rule}/scope"), json!("Cluster"), "not about"),
+            ("/spec/matchConstraints/namespaceSelector".into(), labels.clone(), "leaves some"),
+            ("/spec/matchConstraints/objectSelector".into(), labels.clone(), "leaves some"),
+            ("/spec/matchConstraints/excludeResourceRules".into(), json!([{}]), "leaves some"),
+            ("/spec/matchConditions".into(), condition, "leaves some"),
+            ("/spec/validations/0/expression".into(), json!("true"), "its expression"),
+            ("/spec/validations".into(), json!([]), "its expression"),
         ] {
-            assert_eq!(wrong.verdict, Verdict::Fault, "{why}");
-            assert!(wrong.found.contains(why), "{}", wrong.found);
+            let wrong = of(with(the_policy(), &path, value), the_binding());
+            assert_eq!(wrong.verdict, Verdict::Fault, "{path}");
+            assert!(wrong.found.contains(why), "{path}: {}", wrong.found);
         }
-        let hidden = Lookup::Hidden("forbidden".into());
-        assert_eq!(of(hidden, bound()).verdict, Verdict::Unknown);
+        let rules = json!({"resourceRules": [{"resources": ["pods"]}]});
+        for (path, value, why) in [
+            ("/spec/validationActions", json!(["Audit"]), "does not deny"),
+            ("/spec/policyName", json!("other"), "does not deny"),
+            ("/spec/matchResources", json!({"namespaceSelector": labels}), "does not match"),
+            ("/spec/matchResources", rules, "does not match"),
+        ] {
+            let wrong = of(the_policy(), with(the_binding(), path, value));
+            assert_eq!(wrong.verdict, Verdict::Fault, "{path}");
+            assert!(wrong.found.contains(why), "{path}: {}", wrong.found);
+        }
+        let everywhere = json!({"namespaceSelector": {}, "objectSelector": {}});
+        let all = with(the_binding(), "/spec/matchResources", everywhere);
+        assert_eq!(of(the_policy(), all).verdict, Verdict::Ok);
+    }
+
+    #[test]
+    fn a_policy_that_is_missing_or_hidden_is_said_to_be() {
+        let missing = policy(&Lookup::Missing, &found(the_binding()));
+        assert_eq!((missing.verdict, missing.found.as_str()), (Verdict::Fault, "there is none"));
+        let unbound = policy(&found(the_policy()), &Lookup::Missing);
+        assert!(unbound.found.contains("no binding"), "{}", unbound.found);
+        let hidden = policy(&Lookup::Hidden("forbidden".into()), &found(the_binding()));
+        assert_eq!(hidden.verdict, Verdict::Unknown);
     }
 
     #[test]
@@ -221,6 +309,7 @@ mod tests {
         let (group, resource) = OBJECT_SYNCS;
         assert!(text.contains(&format!("apiGroups: [{group}]")));
         assert!(text.contains(&format!("resources: [{resource}]")));
+        assert!(text.contains(&format!("expression: {EXPRESSION}\n")), "{EXPRESSION}");
     }
 
     #[test]

@@ -53,8 +53,9 @@ fn selector(about: &str, pod: &PodSpec, edges: &NodeLabels<'_>) -> Finding {
     }
     let shown = left_out.iter().take(SHOWN).copied().collect::<Vec<_>>().join(", ");
     let found = format!("it does not select {} of KubeEdge's nodes: {shown}", left_out.len());
-    let advice = "select node-role.kubernetes.io/edge: \"\" as components/kubeedge does, or label \
-                  the nodes as the selector says; ignore it if these nodes shall have no storage";
+    let advice = "select node-role.kubernetes.io/edge: \"\" as the chart does with kubeedge: true, \
+                  or label the nodes as the selector says; ignore it if these nodes shall have no \
+                  storage";
     Finding::fault(CHECK, about, found, advice)
 }
 
@@ -72,7 +73,7 @@ fn registrar(about: &str, pod: &PodSpec) -> Finding {
         about,
         format!("it has no registrar (a container with {REGISTRAR})"),
         "edged learns of drivers by node-driver-registrar, which exits when a registration fails; \
-         run one for each driver where it is started again, as the components in deploy/ do",
+         run one for each driver where it is started again, as the chart does",
     )
 }
 
