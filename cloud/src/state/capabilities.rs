@@ -34,7 +34,7 @@ pub struct Agreed {
 /// A capability that some nodes report and others do not.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Mismatch {
-    /// Its name in CSI, or its bytes if it is newer than this version.
+    /// Its name in CSI, or its bytes if this version does not know it.
     pub what: String,
     /// True if `nodes` have it, false if they lack it; the smaller side is named.
     pub have: bool,
@@ -157,13 +157,18 @@ impl Mismatch {
     }
 }
 
-/// The names of the capabilities in an answer, for operators; empty if the answer is undecodable.
+/// The names of the capabilities in an answer, each once, for operators; empty if the answer is
+/// undecodable.
 pub(crate) fn capability_names(capabilities: Capabilities, answer: &Bytes) -> Vec<String> {
     let fields = raw_fields(Some(answer)).unwrap_or_default();
-    fields.into_iter().map(|field| name(capabilities, field)).collect()
+    let mut names: Vec<_> = fields.into_iter().map(|field| name(capabilities, field)).collect();
+    let mut seen = HashSet::new();
+    names.retain(|name| seen.insert(name.clone()));
+    names
 }
 
-/// The capabilities in `wanted` that `has` lacks, by name. An undecodable `has` lacks all.
+/// The capabilities in `wanted` that `has` lacks, by name, each once. An undecodable `has` lacks
+/// all.
 pub(crate) fn lacking(
     capabilities: Capabilities,
     wanted: Option<&Bytes>,
@@ -174,7 +179,8 @@ pub(crate) fn lacking(
     }
     let has = raw_fields(has).unwrap_or_default();
     let wanted = raw_fields(wanted).unwrap_or_default();
-    let lacks = wanted.into_iter().filter(|field| !has.contains(field));
+    let mut seen = HashSet::new();
+    let lacks = wanted.into_iter().filter(|field| !has.contains(field) && seen.insert(*field));
     lacks.map(|field| name(capabilities, field)).collect()
 }
 
@@ -191,7 +197,7 @@ fn name(capabilities: Capabilities, raw: &[u8]) -> String {
             // The answer may have megabytes.
             let some: Vec<_> = raw.iter().take(16).collect();
             let method = name_of(capabilities);
-            format!("something of {method} that is newer than csi-cloud ({some:02x?})")
+            format!("an unknown capability of {method} ({some:02x?})")
         },
         str::to_owned,
     )
