@@ -1,9 +1,9 @@
 #!/bin/sh
 # Makes what Edge CSI is installed from: deploy/artifacts.sh OUT [ARCHITECTURE…]
 #
-# For each architecture (amd64, arm64; by default amd64) OUT gets the programs: as an archive, a Debian package and
-# an image. Beside them are the Helm chart, an SBOM of each program, what all was built with, and SHA256SUMS. The same
-# commit and tools give the same bytes at any path. With BUILT=1 the programs in CARGO_TARGET_DIR are taken as they are.
+# For each architecture (amd64, arm64; by default amd64) OUT gets the programs: as an archive, a Debian package and an
+# image. Beside them are the Helm chart, an SBOM of each program, what all was built with, and SHA256SUMS. The same commit,
+# tools and packages of Debian give the same bytes at any path. With BUILT=1 what is built in CARGO_TARGET_DIR is taken.
 set -eu
 [ $# -ge 1 ] || { sed -n '2,6s/^# //p' "$0" >&2; exit 2; }
 mkdir -p "$1"
@@ -67,6 +67,13 @@ build() { # build TRIPLE
     # and cargo does not compile it anew for another commit. So it is the same for all.
     SOURCE_DATE_EPOCH=0 cargo build --locked --release -p cloud -p page -p edge --target "$1"
 }
+debian() { # debian ARCHITECTURE OUT: what csi-edge runs for direct volumes, as in deploy/Dockerfile; nothing is configured
+    need mmdebstrap 'apt-get install mmdebstrap'
+    # xfs_admin is a script.
+    mmdebstrap --quiet --variant=extract --architectures="$1" --include=e2fsprogs,xfsprogs,util-linux,mount,dash \
+        bookworm "$2.part.tar"
+    mv "$2.part.tar" "$2"
+}
 pack() { # pack CRATE PROGRAM CONFIGURATION ARCHITECTURE
     program=$CARGO_TARGET_DIR/$(triple "$4")/release/$2
     name=$2-$version-$4
@@ -84,10 +91,13 @@ sbom() { # sbom CRATE PROGRAM: cargo-sbom draws the order and the number; the ti
 }
 
 for architecture; do
-    [ -n "${BUILT:-}" ] || build "$(triple "$architecture")"
+    debian=$CARGO_TARGET_DIR/$(triple "$architecture")/debian.tar
+    [ -n "${BUILT:-}" ] || { build "$(triple "$architecture")" && debian "$architecture" "$debian"; }
     pack cloud csi-cloud deploy/cloud.toml "$architecture"
     pack page csi-page deploy/systemd/csi-page.tmpfiles "$architecture"
     pack edge csi-edge deploy/edge.toml "$architecture"
+    deploy/image.sh "$CARGO_TARGET_DIR/$(triple "$architecture")/release/csi-edge" \
+        "docker.io/library/csi-edge-direct:$version" "$out/csi-edge-direct-$version-$architecture.oci.tar" 0 "$debian" >/dev/null
 done
 packed deploy/helm edge-csi "$out/edge-csi-$version.tgz"
 sbom cloud csi-cloud

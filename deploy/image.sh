@@ -1,12 +1,12 @@
 #!/bin/sh
-# Makes an image without Docker: deploy/image.sh PROGRAM NAME:TAG OUT.tar [UID]
+# Makes an image without Docker: deploy/image.sh PROGRAM NAME:TAG OUT.tar [UID [BASE.tar]]
 #
 # PROGRAM is csi-cloud, csi-page or csi-edge, built for musl; OUT.tar is an OCI archive for `ctr image import`, `podman load` or
 # `skopeo copy oci-archive:OUT.tar docker://…`. The same program gives the same archive, byte for byte: order, owners
-# and times are fixed. The file system is that of deploy/Dockerfile.
+# and times are fixed. The file system is that of deploy/Dockerfile. BASE.tar is a layer below the program.
 set -eu
 [ $# -ge 3 ] || { sed -n '2,7s/^# //p' "$0" >&2; exit 2; }
-program=$1 name=$2 out=$3
+program=$1 name=$2 out=$3 base=${5:-}
 command=$(basename "$program")
 case $command in
     csi-cloud) user=${4:-65532} ;;
@@ -46,17 +46,26 @@ blob() { # blob FILE: moves it to its place and prints its digest
 mkdir -p "$work/root/usr/bin" "$work/oci/blobs/sha256"
 install -m 755 "$program" "$work/root/usr/bin/$command"
 packed "$work/root" "$work/layer" usr
-layer_size=$(stat -c %s "$work/layer")
-layer=$(blob "$work/layer")
+path=/usr/bin
+[ -z "$base" ] || { cp "$base" "$work/base" && path=/usr/sbin:/usr/bin:/sbin:/bin; }
+media=application/vnd.oci.image
+diff_ids='' layers='' history=''
+for part in base layer; do
+    [ -e "$work/$part" ] || continue
+    size=$(stat -c %s "$work/$part")
+    sum=$(blob "$work/$part")
+    diff_ids="$diff_ids${diff_ids:+,}\"sha256:$sum\""
+    layers="$layers${layers:+,}{\"mediaType\":\"$media.layer.v1.tar\",\"digest\":\"sha256:$sum\",\"size\":$size}"
+    history="$history${history:+,}{\"created\":\"$created\",\"created_by\":\"deploy/image.sh\"}"
+done
 
-printf '{"architecture":"%s","os":"linux","created":"%s","config":{"User":"%s:%s","Env":["PATH=/usr/bin"],"Entrypoint":["/usr/bin/%s"]},"rootfs":{"type":"layers","diff_ids":["sha256:%s"]},"history":[{"created":"%s","created_by":"deploy/image.sh"}]}' \
-    "$architecture" "$created" "$user" "$user" "$command" "$layer" "$created" > "$work/config"
+printf '{"architecture":"%s","os":"linux","created":"%s","config":{"User":"%s:%s","Env":["PATH=%s"],"Entrypoint":["/usr/bin/%s"]},"rootfs":{"type":"layers","diff_ids":[%s]},"history":[%s]}' \
+    "$architecture" "$created" "$user" "$user" "$path" "$command" "$diff_ids" "$history" > "$work/config"
 config_size=$(stat -c %s "$work/config")
 config=$(blob "$work/config")
 
-media=application/vnd.oci.image
-printf '{"schemaVersion":2,"mediaType":"%s.manifest.v1+json","config":{"mediaType":"%s.config.v1+json","digest":"sha256:%s","size":%s},"layers":[{"mediaType":"%s.layer.v1.tar","digest":"sha256:%s","size":%s}]}' \
-    $media $media "$config" "$config_size" $media "$layer" "$layer_size" > "$work/manifest"
+printf '{"schemaVersion":2,"mediaType":"%s.manifest.v1+json","config":{"mediaType":"%s.config.v1+json","digest":"sha256:%s","size":%s},"layers":[%s]}' \
+    $media $media "$config" "$config_size" "$layers" > "$work/manifest"
 manifest_size=$(stat -c %s "$work/manifest")
 manifest=$(blob "$work/manifest")
 

@@ -8,12 +8,30 @@ fail() { echo "artifacts: $*" >&2; exit 1; }
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT INT TERM
 
-stand_ins() { # stand_ins DIRECTORY: programs without anything in them
+# What csi-edge runs for direct volumes.
+tools='bin/mount bin/sh sbin/blkid sbin/e2fsck sbin/mkfs.ext4 sbin/mkfs.xfs sbin/resize2fs sbin/tune2fs sbin/xfs_repair
+usr/sbin/xfs_admin usr/sbin/xfs_db'
+
+stand_ins() { # stand_ins DIRECTORY: programs without anything in them, and a Debian of such
     printf 'module m\n' > "$work/go.mod"
     printf 'package main\n\nfunc main() {}\n' > "$work/main.go"
     mkdir -p "$1/x86_64-unknown-linux-musl/release"
     for program in csi-cloud csi-page csi-edge; do
         (cd "$work" && CGO_ENABLED=0 GOARCH=amd64 go build -o "$1/x86_64-unknown-linux-musl/release/$program" .)
+    done
+    mkdir -p "$work/debian/bin" "$work/debian/sbin" "$work/debian/usr/sbin"
+    for tool in $tools; do : > "$work/debian/$tool"; done
+    tar -C "$work/debian" -cf "$1/x86_64-unknown-linux-musl/debian.tar" .
+}
+direct() { # direct IMAGE: csi-edge, and below it the programs that it runs for direct volumes
+    rm -rf "$work/image"
+    mkdir -p "$work/image"
+    tar -C "$work/image" -xf "$1"
+    jq -r '.manifests[0].digest' "$work/image/index.json" > "$work/digest"
+    layers=$(jq -r '.layers[].digest' "$work/image/blobs/sha256/$(sed s/sha256:// "$work/digest")")
+    for layer in $layers; do tar -tf "$work/image/blobs/sha256/${layer#sha256:}"; done | sed 's,^\./,,' > "$work/files"
+    for file in usr/bin/csi-edge $tools; do
+        grep -qx "$file" "$work/files" || fail "$1 has no /$file"
     done
 }
 expect() { # expect WHAT EXPECTED FOUND
@@ -80,6 +98,7 @@ fi
 for file in "$out"/csi-cloud_*.deb; do package "$file" csi-cloud cloud.toml -rw-r--r--; done
 for file in "$out"/csi-page_*.deb; do page_package "$file"; done
 for file in "$out"/csi-edge_*.deb; do package "$file" csi-edge edge.toml -rw-r----- direct.conf; done
+for image in "$out"/csi-edge-direct-*.oci.tar; do direct "$image"; done
 if grep -nE 'path\+file|/home/|/root/' "$out"/*.cdx.json; then fail 'an SBOM names paths of this machine'; fi
 tar -C "$work" -xf "$out"/edge-csi-*.tgz
 diff -rq deploy/helm/edge-csi "$work/edge-csi" || fail 'the packed chart is another one'
