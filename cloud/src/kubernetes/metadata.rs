@@ -15,6 +15,7 @@ use proto::control::metadata::{Key, Kind, Object, PodVolume};
 use proto::host::tasks::Tasks;
 
 use crate::kubernetes::api::Server;
+use crate::kubernetes::node_metadata;
 use crate::kubernetes::watch::follow;
 use crate::metadata::handlers::Handlers;
 use crate::metadata::index::Change;
@@ -28,7 +29,7 @@ const SELECTED: &str = "volume.kubernetes.io/selected-node";
 
 type Boxed = Option<Box<str>>;
 
-/// Starts the watches of the six kinds.
+/// Starts the watch of each kind.
 pub(super) fn watch_all(
     server: &Arc<Server>,
     metadata: &Arc<Metadata>,
@@ -43,6 +44,7 @@ pub(super) fn watch_all(
     watches.begin("CSIDriver metadata watch", Kind::Driver, driver);
     let class = move |class: &RuntimeClass| runtime_class(class, &handlers);
     watches.begin("RuntimeClass metadata watch", Kind::RuntimeClass, class);
+    watches.begin("Node metadata watch", Kind::Node, node_metadata::node);
 }
 
 struct Watches<'a> {

@@ -19,6 +19,7 @@ pub mod managed_fields;
 mod metadata;
 pub mod mirror;
 pub mod node;
+mod node_metadata;
 mod notice_limiter;
 pub mod object_facts;
 pub mod objects;

@@ -12,11 +12,18 @@ use tokio::sync::watch;
 use crate::metadata::handlers::Handlers;
 use crate::metadata::inventory::{Inventory, Observed, Touched};
 use crate::metadata::transfer::Transfer;
-use crate::metadata::view::View;
+use crate::metadata::view::{View, Wanted};
 
 /// All kinds.
-pub const KINDS: [Kind; 6] =
-    [Kind::Pod, Kind::Claim, Kind::Volume, Kind::Attachment, Kind::Driver, Kind::RuntimeClass];
+pub const KINDS: [Kind; 7] = [
+    Kind::Pod,
+    Kind::Claim,
+    Kind::Volume,
+    Kind::Attachment,
+    Kind::Driver,
+    Kind::RuntimeClass,
+    Kind::Node,
+];
 
 /// A change that Kubernetes' watch reports for one kind of objects.
 pub enum Change {
@@ -159,11 +166,11 @@ impl Index {
 
     /// The transfer for a node's edge with this position; none if it lacks nothing, or the objects
     /// are not known yet.
-    pub fn since(&self, node: &str, position: Position) -> Option<Transfer> {
+    pub fn since(&self, node: &str, position: Position, wanted: Wanted) -> Option<Transfer> {
         if !self.is_whole() {
             return None;
         }
-        self.views.get(node)?.view.since(self.epoch, position)
+        self.views.get(node)?.view.since(self.epoch, position, wanted)
     }
 
     /// The objects that concern a node, by key.

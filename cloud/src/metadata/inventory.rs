@@ -1,7 +1,8 @@
 //! All objects of the cluster that may concern some node's volumes, and which nodes each concerns.
 //!
-//! Pure. A claim or a volume concerns a node only through a Pod of it, or through an attachment. A
-//! claim that names another claim's volume does not lead to that volume.
+//! Pure. A Node concerns itself alone. A claim or a volume concerns a node only through a Pod of
+//! it, or through an attachment. A claim that names another claim's volume does not lead to that
+//! volume.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -73,7 +74,9 @@ impl Inventory {
         }
         Some(match key.kind {
             Kind::Driver | Kind::RuntimeClass => Touched::All,
-            Kind::Pod | Kind::Claim | Kind::Volume | Kind::Attachment => Touched::Nodes(nodes),
+            Kind::Pod | Kind::Claim | Kind::Volume | Kind::Attachment | Kind::Node => {
+                Touched::Nodes(nodes)
+            }
         })
     }
 
@@ -100,9 +103,10 @@ impl Inventory {
         })
     }
 
-    /// All objects that concern a node's volumes.
+    /// All objects that concern a node's volumes, and the Node itself.
     pub fn concerning(&self, node: &str) -> BTreeMap<Key, Arc<Object>> {
         let mut found = BTreeMap::new();
+        self.take(&Key::of_cluster(Kind::Node, node), &mut found);
         for key in self.pods_at.get(node).into_iter().flatten() {
             let Some(Object::Pod(pod)) = self.take(key, &mut found) else { continue };
             if let Some(class) = &pod.runtime_class {
@@ -175,6 +179,9 @@ impl Inventory {
             Object::Attachment(attachment) => {
                 nodes.insert(attachment.node.clone());
             }
+            Object::Node(node) => {
+                nodes.insert(node.name.clone());
+            }
             Object::Driver(_) | Object::RuntimeClass(_) => {}
         }
     }
@@ -200,7 +207,11 @@ impl Inventory {
                 lead(&mut self.attachments_at, &attachment.node, key, there);
                 lead(&mut self.attachments_of, &attachment.volume, key, there);
             }
-            Object::Claim(_) | Object::Volume(_) | Object::Driver(_) | Object::RuntimeClass(_) => {}
+            Object::Claim(_)
+            | Object::Volume(_)
+            | Object::Driver(_)
+            | Object::RuntimeClass(_)
+            | Object::Node(_) => {}
         }
     }
 }

@@ -15,6 +15,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::metadata::shared::Metadata;
 use crate::metadata::transfer::Transfer;
+use crate::metadata::view::Wanted;
 
 /// The least time between the beginnings of two transfers. Changes meanwhile go out together.
 const APART: Duration = Duration::from_millis(100);
@@ -30,6 +31,7 @@ struct Transfers {
     metadata: Arc<Metadata>,
     node: NodeName,
     changed: watch::Receiver<u64>,
+    wanted: Wanted,
     /// The position that the edge reported.
     position: Position,
     transfer: Option<Transfer>,
@@ -39,17 +41,19 @@ struct Transfers {
 }
 
 impl Sending {
-    /// Sends to an edge that stated this position; nothing to one that stated none.
+    /// Sends what is wanted to an edge that stated this position; nothing to one that stated none.
     pub(crate) fn new(
         metadata: &Arc<Metadata>,
         node: &NodeName,
         position: Option<Position>,
+        wanted: Wanted,
     ) -> Self {
         let begin = |position| {
             Box::new(Transfers {
                 metadata: metadata.clone(),
                 node: node.clone(),
                 changed: metadata.follow(node),
+                wanted,
                 position,
                 transfer: None,
                 in_flight: false,
@@ -91,7 +95,7 @@ impl Transfers {
             sleep_until(self.not_before).await;
             // Before the look, so that no change after it is missed.
             self.changed.mark_unchanged();
-            self.transfer = self.metadata.since(&self.node, self.position);
+            self.transfer = self.metadata.since(&self.node, self.position, self.wanted);
             if self.transfer.is_some() {
                 self.not_before = Instant::now() + APART;
             } else if self.changed.changed().await.is_err() {
@@ -128,7 +132,7 @@ mod tests {
         let metadata = Arc::new(Metadata::default());
         metadata.begin(Handlers::default());
         let at = Position::default();
-        let mut sending = Sending::new(&metadata, &"n1".parse().unwrap(), Some(at));
+        let mut sending = Sending::new(&metadata, &"n1".parse().unwrap(), Some(at), Wanted::All);
         assert!(!sending.is_awaited() && !sending.taken(at));
     }
 }

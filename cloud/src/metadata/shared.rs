@@ -9,6 +9,7 @@ use crate::metadata::decide::Undecided;
 use crate::metadata::handlers::Handlers;
 use crate::metadata::index::{Change, Index};
 use crate::metadata::transfer::Transfer;
+use crate::metadata::view::Wanted;
 use crate::state::record::Claim;
 
 /// The metadata of all nodes; empty for ever without `metadata` in the configuration.
@@ -43,8 +44,13 @@ impl Metadata {
     }
 
     /// The transfer for an edge with this position.
-    pub(crate) fn since(&self, node: &NodeName, position: Position) -> Option<Transfer> {
-        self.index().since(node.as_str(), position)
+    pub(crate) fn since(
+        &self,
+        node: &NodeName,
+        position: Position,
+        wanted: Wanted,
+    ) -> Option<Transfer> {
+        self.index().since(node.as_str(), position, wanted)
     }
 
     /// Whether the pods that use a claim take their volume directly. `name` is the volume's.

@@ -5,12 +5,32 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use proto::control::metadata::{Key, Object, Position};
+use proto::control::metadata::{Key, Kind, Object, Position};
 
 use crate::metadata::transfer::Transfer;
 
 /// The deletions that are kept for a node.
 const GONE: usize = 512;
+
+/// The kinds that an edge takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// All.
+    All,
+    /// All but the Node: an edge of 0.2 cannot read a transfer with one.
+    WithoutNode,
+}
+
+impl Wanted {
+    /// The kinds that an edge with this field in its hello takes.
+    pub fn new(takes_node: bool) -> Self {
+        if takes_node { Self::All } else { Self::WithoutNode }
+    }
+
+    fn has(self, kind: Kind) -> bool {
+        self == Self::All || kind != Kind::Node
+    }
+}
 
 /// The objects of a node.
 #[derive(Default)]
@@ -56,22 +76,24 @@ impl View {
     }
 
     /// The transfer from this position to the latest one; none if there is no change.
-    pub fn since(&self, epoch: u64, position: Position) -> Option<Transfer> {
+    pub fn since(&self, epoch: u64, position: Position, wanted: Wanted) -> Option<Transfer> {
         let to = Position { epoch, revision: self.latest };
         if position == to {
             return None;
         }
         let known =
             position.epoch == epoch && (self.floor..self.latest).contains(&position.revision);
+        let objects = self.objects.iter().filter(|(key, _)| wanted.has(key.kind));
+        let objects = objects.map(|(_, object)| object);
         if !known {
-            let objects = self.objects.values().map(|(_, object)| object.clone());
+            let objects = objects.map(|(_, object)| object.clone());
             return Some(Transfer::new(None, to, objects.collect(), Vec::new()));
         }
         let is_new = |revision: u64| revision > position.revision;
-        let changed = self.objects.values().filter(|(revision, _)| is_new(*revision));
+        let changed = objects.filter(|(revision, _)| is_new(*revision));
         let gone = self.gone.iter().filter(|(revision, key)| {
             // It may have come again since.
-            is_new(*revision) && !self.objects.contains_key(key)
+            is_new(*revision) && !self.objects.contains_key(key) && wanted.has(key.kind)
         });
         let gone = gone.map(|(_, key)| key.clone()).collect();
         let objects = changed.map(|(_, object)| object.clone()).collect();

@@ -22,6 +22,7 @@ use tokio::time::timeout;
 use tracing::{info, warn};
 
 use crate::metadata::sending::Sending;
+use crate::metadata::view::Wanted;
 use crate::nodes::broadcast::Broadcast;
 use crate::nodes::driver_health::ReportedHealth;
 use crate::nodes::greetings::Greeting;
@@ -149,7 +150,7 @@ async fn establish(
         }
     };
     let labelled = LabelledReport::new(links.authority(), node, &hello.drivers);
-    let position = hello.metadata;
+    let (position, wanted_metadata) = (hello.metadata, Wanted::new(hello.takes_node));
     let health = ReportedHealth::default();
     health.set(&hello.drivers, |driver| links.authority().serves(driver));
     let recorded = ingest::drivers(links.store(), links.authority(), node, hello.drivers).await;
@@ -178,7 +179,7 @@ async fn establish(
         // It changed when this was not yet the node's link.
         handle.news.notify_one();
     }
-    let metadata = Sending::new(links.metadata(), node, position);
+    let metadata = Sending::new(links.metadata(), node, position, wanted_metadata);
     Some((handle, Established { link, wanted, broadcasts, labelled, metadata }))
 }
 

@@ -4,6 +4,7 @@ use clap::Args;
 use proto::admin::command::{Answer, Command, Refusal};
 use proto::admin::command_line::Printer;
 use proto::admin::output::Output;
+use proto::control::metadata::NodeObject;
 use proto::host::plain;
 use proto::names::NodeName;
 use serde::{Deserialize, Serialize};
@@ -50,6 +51,9 @@ pub struct StatusView {
     pub calls: usize,
     /// All that has announced itself.
     pub announcements: Vec<Registration>,
+    /// The Node in Kubernetes, as csi-cloud sent it last; `None` if it did not.
+    #[serde(default)]
+    pub node_object: Option<NodeObject>,
 }
 
 impl Answer for StatusView {
@@ -82,8 +86,29 @@ impl Answer for StatusView {
                 standing_name(of.standing)
             )?;
         }
-        Ok(())
+        self.node_object.as_ref().map_or(Ok(()), |node| print_node(node, to))
     }
+}
+
+/// The Node, an entry a line.
+fn print_node(node: &NodeObject, to: &mut Printer<'_>) -> anyhow::Result<()> {
+    writeln!(to.out, "in Kubernetes, as csi-cloud sent it last:")?;
+    for (word, entries) in [("label", &node.labels), ("annotation", &node.annotations)] {
+        for (key, value) in entries {
+            writeln!(to.out, "  {word}: {}", plain(&format!("{key}={value}")))?;
+        }
+    }
+    for (word, entries) in [
+        ("taint", &node.taints),
+        ("volume attached", &node.volumes_attached),
+        ("volume in use", &node.volumes_in_use),
+        ("left out", &node.left_out),
+    ] {
+        for entry in entries {
+            writeln!(to.out, "  {word}: {}", plain(entry))?;
+        }
+    }
+    Ok(())
 }
 
 impl AdminState {
@@ -102,6 +127,7 @@ impl AdminState {
             drivers_up: drivers.iter().filter(|driver| driver.health().state.is_up()).count(),
             calls: self.executor.running().len(),
             announcements: self.registrations.all(),
+            node_object: self.metadata.node(),
         }
     }
 }

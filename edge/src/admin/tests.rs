@@ -11,7 +11,7 @@ use http::{Method, StatusCode};
 use proto::admin::client::{Client, ClientError};
 use proto::admin::http1;
 use proto::control::health::HealthState;
-use proto::control::metadata::{Key, Kind, Object, Part, Pod, Position, Volume};
+use proto::control::metadata::{Key, Kind, NodeObject, Object, Part, Pod, Position, Volume};
 use proto::host::publish::{Existing, publish};
 use proto::host::socket::Socket;
 use proto::host::tasks::Tasks;
@@ -176,7 +176,10 @@ async fn a_volume_is_named_and_left_over_when_its_pod_is_gone() {
         claim: Some(("shop".into(), "db".into())),
         ..Volume::default()
     };
-    let objects = vec![Object::Pod(pod), Object::Volume(volume)];
+    assert_eq!(state.status().node_object, None);
+    let labels = [("site".into(), "north".into())].into();
+    let node = NodeObject { name: "n1".into(), labels, ..NodeObject::default() };
+    let objects = vec![Object::Pod(pod), Object::Volume(volume), Object::Node(node.clone())];
     let at = |revision| Position { epoch: 1, revision };
     let part = Part { to: at(1), last: true, objects, ..Part::default() };
     let mut receiving = Receiving::default();
@@ -184,6 +187,7 @@ async fn a_volume_is_named_and_left_over_when_its_pod_is_gone() {
     let named = state.named(view(), "uid");
     assert_eq!((named.pod.as_deref(), named.left_over), (Some("shop/db-0"), false));
     assert_eq!(named.claim.as_deref(), Some("shop/db"));
+    assert_eq!(state.status().node_object, Some(node));
     let gone = vec![Key::within(Kind::Pod, "shop", "db-0")];
     let part = Part { from: Some(at(1)), to: at(2), last: true, gone, ..Part::default() };
     state.metadata.take(&mut receiving, part).await;

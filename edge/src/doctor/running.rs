@@ -87,6 +87,7 @@ mod tests {
             drivers_up: 1,
             calls: 0,
             announcements: Vec::new(),
+            node_object: None,
         };
         let linked = judged("s".into(), &status);
         assert_eq!(linked.verdict, Verdict::Ok);

@@ -61,6 +61,7 @@ pub(super) async fn greet(
         not_taken: True,
         expands: dial.expands,
         metadata: Some(dial.metadata.position()),
+        takes_node: true,
         trust: Some(dial.credentials.trust()),
         awaits_leader,
         run: dial.run,

@@ -96,6 +96,9 @@ pub struct Hello {
     /// Its position in the metadata of its node; none from an edge that takes no metadata.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<Position>,
+    /// True if it takes the Node among that metadata.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub takes_node: bool,
     /// A hash of the CAs that it trusts. It is compared, and shown to nobody.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trust: Option<String>,
@@ -347,6 +350,7 @@ mod tests {
             not_taken: True,
             expands: false,
             metadata: None,
+            takes_node: false,
             trust: None,
             awaits_leader: false,
             run: Run(Uuid::nil()),
@@ -384,7 +388,10 @@ mod tests {
             (Message::Refused(refused(None)), r#""reason":"no"}}"#),
             (Message::Refused(refused(Some(vec![]))), r#""reason":"no","leader":[]}}"#),
             (Message::Refused(refused(Some(leader))), r#","leader":["wss://b.example:7443"]}}"#),
-            (Message::Hello(Hello { awaits_leader: true, ..hello }), r#","awaits_leader":true,"#),
+            (
+                Message::Hello(Hello { awaits_leader: true, takes_node: true, ..hello }),
+                r#","takes_node":true,"awaits_leader":true,"#,
+            ),
         ] {
             let text = message.encode().unwrap();
             assert!(text.contains(end), "{text}");

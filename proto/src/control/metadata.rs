@@ -3,6 +3,8 @@
 //! A transfer is one part or several, and counts as a whole. It leads from one position to another,
 //! or replaces all that the edge has. Secrets, and the parameters of volumes, are not among it.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 /// The size of the objects of a part, in bytes. A larger object makes a part alone.
@@ -37,6 +39,8 @@ pub enum Kind {
     Driver,
     /// A RuntimeClass.
     RuntimeClass,
+    /// A Node; only to an edge whose hello has `takes_node`.
+    Node,
 }
 
 /// The key of an object.
@@ -79,6 +83,8 @@ pub enum Object {
     Driver(Driver),
     /// A RuntimeClass of the node's Pods.
     RuntimeClass(RuntimeClass),
+    /// The node itself.
+    Node(NodeObject),
 }
 
 /// A Pod that uses volumes of CSI drivers.
@@ -208,6 +214,31 @@ pub struct RuntimeClass {
     pub added: bool,
 }
 
+/// The largest entry of a Node that is sent, in bytes of JSON.
+pub const NODE_ENTRY: usize = 1024;
+/// The most bytes of JSON that the entries of one list or map of a Node have together.
+pub const NODE_ENTRIES: usize = 16 * 1024;
+
+/// A Node. An entry that is too large, or of which there are too many, is left out as a whole.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct NodeObject {
+    /// Its name.
+    pub name: Box<str>,
+    /// Its labels.
+    pub labels: BTreeMap<Box<str>, Box<str>>,
+    /// Its annotations.
+    pub annotations: BTreeMap<Box<str>, Box<str>>,
+    /// Its taints, as kubectl writes them: `KEY=VALUE:EFFECT`.
+    pub taints: Vec<Box<str>>,
+    /// The names of the volumes in its `status.volumesAttached`.
+    pub volumes_attached: Vec<Box<str>>,
+    /// The names of the volumes in its `status.volumesInUse`.
+    pub volumes_in_use: Vec<Box<str>>,
+    /// The fields and keys of what is left out, such as `annotations/example.com/large`.
+    pub left_out: Vec<Box<str>>,
+}
+
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
 fn is_false(value: &bool) -> bool {
     !value
@@ -223,6 +254,7 @@ impl Object {
             Self::Attachment(of) => Key::of_cluster(Kind::Attachment, &of.name),
             Self::Driver(driver) => Key::of_cluster(Kind::Driver, &driver.name),
             Self::RuntimeClass(class) => Key::of_cluster(Kind::RuntimeClass, &class.name),
+            Self::Node(node) => Key::of_cluster(Kind::Node, &node.name),
         }
     }
 }
@@ -283,6 +315,30 @@ mod tests {
         let text = taken.encode().unwrap();
         assert_eq!(text, r#"{"metadata_taken":{"epoch":7,"revision":5}}"#);
         assert_eq!(Message::decode(text.as_bytes()).unwrap(), taken);
+    }
+
+    #[test]
+    fn a_node_on_the_wire_is_this() {
+        let node = NodeObject {
+            name: "n1".into(),
+            labels: [("site".into(), "north".into())].into(),
+            taints: vec!["site=north:NoSchedule".into()],
+            volumes_in_use: vec!["kubernetes.io/csi/d.example^v1".into()],
+            left_out: vec!["annotations/large".into()],
+            ..NodeObject::default()
+        };
+        let object = Object::Node(node);
+        assert_eq!(object.key(), Key::of_cluster(Kind::Node, "n1"));
+        let expected = concat!(
+            r#"{"node":{"name":"n1","labels":{"site":"north"},"annotations":{},"#,
+            r#""taints":["site=north:NoSchedule"],"volumes_attached":[],"#,
+            r#""volumes_in_use":["kubernetes.io/csi/d.example^v1"],"#,
+            r#""left_out":["annotations/large"]}}"#
+        );
+        assert_eq!(serde_json::to_string(&object).unwrap(), expected);
+        assert_eq!(serde_json::from_str::<Object>(expected).unwrap(), object);
+        let short: Object = serde_json::from_str(r#"{"node":{"name":"n1"}}"#).unwrap();
+        assert_eq!(short.key(), object.key());
     }
 
     #[test]

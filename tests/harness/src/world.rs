@@ -201,6 +201,7 @@ pub fn hello(node: &str) -> anyhow::Result<Hello> {
         not_taken: True,
         expands: false,
         metadata: None,
+        takes_node: false,
         trust: None,
         awaits_leader: false,
         run: Run::begin(),

@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use proto::control::metadata::{
-    Attachment, Claim, Driver, Object, Part, Pod, PodVolume, RuntimeClass, Volume,
+    Attachment, Claim, Driver, NodeObject, Object, Part, Pod, PodVolume, RuntimeClass, Volume,
 };
 
 use super::*;
@@ -71,17 +71,30 @@ fn class(i: u8, direct: bool) -> Observed {
     Observed::new(Object::RuntimeClass(class))
 }
 
+/// The Node of one of the nodes, with a label that changes.
+fn node(i: u8, label: u8) -> Observed {
+    let name = NODES[usize::from(i) % NODES.len()].into();
+    let labels = [("l".into(), self::name("l", label))].into();
+    Observed::new(Object::Node(NodeObject { name, labels, ..NodeObject::default() }))
+}
+
 /// An edge, as far as metadata goes.
-#[derive(Default)]
 struct Edge {
     position: Position,
     objects: BTreeMap<Key, Object>,
+    wanted: Wanted,
+}
+
+impl Default for Edge {
+    fn default() -> Self {
+        Self { position: Position::default(), objects: BTreeMap::new(), wanted: Wanted::All }
+    }
 }
 
 impl Edge {
     /// Takes what it lacks; of the parts only the first few arrive.
     fn catch_up(&mut self, index: &Index, node: &str, arrive: usize) {
-        let Some(mut transfer) = index.since(node, self.position) else { return };
+        let Some(mut transfer) = index.since(node, self.position, self.wanted) else { return };
         let mut parts: Vec<Part> = Vec::new();
         while let Some(part) = transfer.next_part() {
             parts.push(part);
@@ -94,6 +107,9 @@ impl Edge {
             self.objects.clear();
         }
         for part in parts {
+            let mut kinds: Vec<_> = part.objects.iter().map(|object| object.key().kind).collect();
+            kinds.extend(part.gone.iter().map(|key| key.kind));
+            assert!(self.wanted == Wanted::All || !kinds.contains(&Kind::Node), "{kinds:?}");
             part.gone.iter().for_each(|key| drop(self.objects.remove(key)));
             self.objects.extend(part.objects.into_iter().map(|object| (object.key(), object)));
             self.position = part.to;
@@ -105,6 +121,7 @@ impl Edge {
 fn expected(all: &BTreeMap<Key, Observed>, node: &str) -> BTreeMap<Key, Object> {
     let mut found = BTreeMap::new();
     let mut volumes = Vec::new();
+    found.extend(one(all, &Key::of_cluster(Kind::Node, node)));
     for observed in all.values() {
         match observed.object.as_ref() {
             Object::Pod(pod) if observed.node.as_deref() == Some(node) => {
@@ -171,6 +188,7 @@ fn object() -> impl Strategy<Value = Observed> {
         1 => (small(), small(), small()).prop_map(|(i, at, of)| attachment(i, at, of)),
         1 => (small(), any::<bool>()).prop_map(|(i, info)| driver(i, info)),
         1 => (small(), any::<bool>()).prop_map(|(i, direct)| class(i, direct)),
+        2 => (small(), small()).prop_map(|(i, label)| node(i, label)),
     ]
 }
 
@@ -209,6 +227,7 @@ proptest! {
         let mut epoch = 1;
         let mut index = started(epoch, &all);
         let mut edges: [Edge; 3] = Default::default();
+        edges[1].wanted = Wanted::WithoutNode;
         for step in steps {
             match step {
                 Step::Set(observed) => {
@@ -237,8 +256,10 @@ proptest! {
         for (edge, node) in edges.iter_mut().zip(NODES) {
             index.follow(node);
             edge.catch_up(&index, node, usize::MAX);
-            prop_assert_eq!(&edge.objects, &expected(&all, node));
-            prop_assert!(index.since(node, edge.position).is_none());
+            let mut expected = expected(&all, node);
+            expected.retain(|key, _| edge.wanted == Wanted::All || key.kind != Kind::Node);
+            prop_assert_eq!(&edge.objects, &expected);
+            prop_assert!(index.since(node, edge.position, edge.wanted).is_none());
         }
     }
 }
@@ -251,7 +272,7 @@ fn nothing_is_said_before_every_kind_was_read() {
     let mut index = Index::new(1);
     let mut changed = index.follow("n0");
     for kind in KINDS {
-        assert!(index.since("n0", Position::default()).is_none());
+        assert!(index.since("n0", Position::default(), Wanted::All).is_none());
         assert!(!changed.has_changed().unwrap());
         list(&mut index, &all, kind);
     }
@@ -262,7 +283,7 @@ fn nothing_is_said_before_every_kind_was_read() {
     assert_eq!(edge.objects.len(), 2);
     // A list that is broken off changes nothing.
     index.take(Kind::Pod, Change::Begin);
-    assert!(index.since("n0", edge.position).is_none());
+    assert!(index.since("n0", edge.position, Wanted::All).is_none());
     index.take(Kind::Pod, Change::Whole);
     assert!(changed.has_changed().unwrap());
     edge.catch_up(&index, "n0", usize::MAX);
@@ -273,9 +294,9 @@ fn nothing_is_said_before_every_kind_was_read() {
 fn a_node_with_nothing_is_told_so() {
     let mut index = started(9, &BTreeMap::new());
     index.follow("n0");
-    let part = index.since("n0", Position::default()).unwrap().next_part().unwrap();
+    let part = index.since("n0", Position::default(), Wanted::All).unwrap().next_part().unwrap();
     assert!(part.last && part.from.is_none() && part.objects.is_empty());
-    assert!(index.since("n0", part.to).is_none());
+    assert!(index.since("n0", part.to, Wanted::All).is_none());
 }
 
 #[test]
@@ -300,7 +321,7 @@ fn a_large_transfer_comes_in_parts_and_an_edge_far_behind_gets_everything() {
     }
     let mut index = started(1, &all);
     index.follow("n0");
-    let mut transfer = index.since("n0", Position::default()).unwrap();
+    let mut transfer = index.since("n0", Position::default(), Wanted::All).unwrap();
     let mut parts = Vec::new();
     while let Some(part) = transfer.next_part() {
         let text = proto::control::hello::Message::Metadata(part.clone()).encode().unwrap();
@@ -315,16 +336,16 @@ fn a_large_transfer_comes_in_parts_and_an_edge_far_behind_gets_everything() {
     for key in keys.iter().take(300) {
         index.take(key.kind, Change::Set(key.clone(), None));
     }
-    assert!(index.since("n0", at).unwrap().next_part().unwrap().from.is_some());
+    assert!(index.since("n0", at, Wanted::All).unwrap().next_part().unwrap().from.is_some());
     for key in keys.iter().skip(300) {
         index.take(key.kind, Change::Set(key.clone(), None));
     }
-    let all_over = index.since("n0", at).unwrap().next_part();
+    let all_over = index.since("n0", at, Wanted::All).unwrap().next_part();
     // 512 deletions are kept, and there were exactly as many.
     assert!(all_over.unwrap().from.is_some());
     index.take(Kind::Pod, Change::Set(keys[0].clone(), all.get(&keys[0]).cloned()));
     index.take(Kind::Pod, Change::Set(keys[0].clone(), None));
-    assert!(index.since("n0", at).unwrap().next_part().unwrap().from.is_none());
+    assert!(index.since("n0", at, Wanted::All).unwrap().next_part().unwrap().from.is_none());
 }
 
 /// An index in which these pods use the claim `c0`.

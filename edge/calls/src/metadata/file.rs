@@ -23,10 +23,15 @@ const ASIDE: &str = "metadata.redb.damaged";
 const CACHE: usize = 1 << 20;
 /// Objects in JSON.
 const OBJECTS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("objects");
-/// The node, the position, and the Pods that are gone.
+/// The Node in JSON. In a table of its own: a csi-edge of 0.2 cannot read it among the objects.
+const NODES: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("nodes");
+/// The node, the positions, and the Pods that are gone.
 const META: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("meta");
 const NODE: &str = "node";
 const POSITION: &str = "position";
+/// The position as of which the Node is known. It is another one than that of the objects if a
+/// csi-edge without Nodes has written those.
+const NODE_POSITION: &str = "node_position";
 const GONE: &str = "gone";
 
 /// An open file.
@@ -94,13 +99,14 @@ impl File {
         {
             // Made if they are not there.
             reading.open_table(OBJECTS)?;
+            reading.open_table(NODES)?;
             reading.open_table(META)?;
         }
         reading.commit()?;
         let reading = self.database.begin_read()?;
         let meta = reading.open_table(META)?;
-        let Some(position) = meta.get(POSITION)? else { return Ok(Known::default()) };
-        let position: Position = serde_json::from_slice(position.value())?;
+        let Some(stated) = meta.get(POSITION)? else { return Ok(Known::default()) };
+        let position: Position = serde_json::from_slice(stated.value())?;
         let of = meta.get(NODE)?.map(|node| String::from_utf8_lossy(node.value()).into_owned());
         let of = of.unwrap_or_default();
         anyhow::ensure!(of == self.node.as_str(), "it is of the node {of}");
@@ -109,11 +115,18 @@ impl File {
             None => VecDeque::<GonePod>::new(),
         };
         let mut objects = BTreeMap::new();
-        for entry in reading.open_table(OBJECTS)?.iter()? {
-            let (_, text) = entry?;
-            let object: Object = serde_json::from_slice(text.value())?;
-            objects.insert(object.key(), object);
+        let of_node = meta.get(NODE_POSITION)?;
+        let has_node = of_node.is_some_and(|of| of.value() == stated.value());
+        let tables = if has_node { [OBJECTS, NODES].as_slice() } else { &[OBJECTS] };
+        for table in tables {
+            for entry in reading.open_table(*table)?.iter()? {
+                let (_, text) = entry?;
+                let object: Object = serde_json::from_slice(text.value())?;
+                objects.insert(object.key(), object);
+            }
         }
+        // From the beginning, csi-cloud sends the Node too.
+        let position = if has_node { position } else { Position::default() };
         Ok(Known::new(position, objects, gone))
     }
 
@@ -130,20 +143,26 @@ impl File {
         let writing = self.database.begin_write()?;
         {
             let mut objects = writing.open_table(OBJECTS)?;
+            let mut nodes = writing.open_table(NODES)?;
             if transfer.from.is_none() {
-                // An earlier transfer may have failed here, so the table may have more than `lost`.
+                // An earlier transfer may have failed here, so a table may have more than `lost`.
                 objects.retain(|_, _| false)?;
+                nodes.retain(|_, _| false)?;
             }
             for key in lost {
-                objects.remove(name(key).as_str())?;
+                let table = if key.kind == Kind::Node { &mut nodes } else { &mut objects };
+                table.remove(name(key).as_str())?;
             }
             for object in &transfer.objects {
-                let text = serde_json::to_vec(object)?;
-                objects.insert(name(&object.key()).as_str(), text.as_slice())?;
+                let key = object.key();
+                let table = if key.kind == Kind::Node { &mut nodes } else { &mut objects };
+                table.insert(name(&key).as_str(), serde_json::to_vec(object)?.as_slice())?;
             }
             let mut meta = writing.open_table(META)?;
+            let position = serde_json::to_vec(&known.position)?;
             meta.insert(NODE, self.node.as_str().as_bytes())?;
-            meta.insert(POSITION, serde_json::to_vec(&known.position)?.as_slice())?;
+            meta.insert(POSITION, position.as_slice())?;
+            meta.insert(NODE_POSITION, position.as_slice())?;
             meta.insert(GONE, serde_json::to_vec(&known.gone)?.as_slice())?;
         }
         writing.commit()?;
@@ -160,6 +179,7 @@ fn name(key: &Key) -> String {
         Kind::Attachment => "attachment",
         Kind::Driver => "driver",
         Kind::RuntimeClass => "runtime_class",
+        Kind::Node => "node",
     };
     format!("{kind}/{}/{}", key.namespace, key.name)
 }

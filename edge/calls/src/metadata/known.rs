@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
-use proto::control::metadata::{Key, Kind, Object, Pod, Position, RuntimeClass};
+use proto::control::metadata::{Key, Kind, NodeObject, Object, Pod, Position, RuntimeClass};
 use serde::{Deserialize, Serialize};
 
 use super::receiving::Transfer;
@@ -134,6 +134,13 @@ impl Known {
             Object::RuntimeClass(class) => Some(class),
             _ => None,
         }
+    }
+
+    pub(super) fn node(&self) -> Option<NodeObject> {
+        self.objects.values().find_map(|object| match object {
+            Object::Node(node) => Some(node.clone()),
+            _ => None,
+        })
     }
 
     pub(super) fn gone(&self, uid: &str) -> Option<GonePod> {

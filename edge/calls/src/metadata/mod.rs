@@ -1,4 +1,5 @@
-//! The metadata of this node's volumes that the cloud sent: its Pods and the objects behind them.
+//! The metadata of this node's volumes that the cloud sent: its Node, its Pods and the objects
+//! behind them.
 //!
 //! A transfer counts when it is whole, and is durable before it is answered. So this copy is true
 //! offline as of its position, and an edge that was cut off goes on from there. It uses no other
@@ -14,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
-use proto::control::metadata::{Part, Position};
+use proto::control::metadata::{NodeObject, Part, Position};
 use proto::names::NodeName;
 use tokio::sync::watch;
 
@@ -95,6 +96,11 @@ impl Metadata {
         *self.lock() = Arc::new(known);
         drop(file);
         self.changed.send_replace(());
+    }
+
+    /// The Node of this node.
+    pub fn node(&self) -> Option<NodeObject> {
+        self.known().node()
     }
 
     /// The Pod with this uid.

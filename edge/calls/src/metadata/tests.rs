@@ -1,6 +1,7 @@
 use proto::control::metadata::{
-    Claim, Key, Kind, Object, Part, Pod, PodVolume, RuntimeClass, Volume,
+    Claim, Key, Kind, NodeObject, Object, Part, Pod, PodVolume, RuntimeClass, Volume,
 };
+use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
 
 use super::*;
 
@@ -78,6 +79,54 @@ async fn what_was_sent_is_known_after_a_restart() {
     let metadata = open();
     assert!(metadata.gone_pod("uid-db-0").is_some());
     assert_eq!(metadata.claim("d.example", "vol-1"), None);
+}
+
+fn node_object(site: &str) -> Object {
+    let labels = [("site".into(), site.into())].into();
+    Object::Node(NodeObject { name: "n1".into(), labels, ..NodeObject::default() })
+}
+
+fn site(metadata: &Metadata) -> Option<String> {
+    metadata.node().map(|node| node.labels["site"].to_string())
+}
+
+#[tokio::test]
+async fn the_node_is_known_after_a_restart_and_older_versions_read_the_rest() {
+    let dir = tempfile::tempdir().unwrap();
+    let open = || Arc::new(Metadata::open(Some(dir.path()), &node()));
+    let metadata = open();
+    take(&metadata, part(None, at(7, 4), vec![pod("db-0", None), node_object("north")])).await;
+    drop(metadata);
+    let metadata = open();
+    assert_eq!((metadata.position(), site(&metadata).as_deref()), (at(7, 4), Some("north")));
+    let next = part(Some(at(7, 4)), at(7, 5), vec![node_object("south")]);
+    assert_eq!(take(&metadata, next).await, at(7, 5));
+    drop(metadata);
+    // What a csi-edge without Nodes reads, and writes when it gets further.
+    let database = Database::create(dir.path().join("metadata.redb")).unwrap();
+    let objects: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("objects");
+    let reading = database.begin_read().unwrap();
+    let keys = reading.open_table(objects).unwrap();
+    let keys: Vec<_> = keys.iter().unwrap().map(|of| of.unwrap().0.value().to_owned()).collect();
+    assert_eq!(keys, ["pod/shop/db-0"]);
+    drop(reading);
+    let writing = database.begin_write().unwrap();
+    let meta: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("meta");
+    let position = serde_json::to_vec(&at(7, 6)).unwrap();
+    writing.open_table(meta).unwrap().insert("position", position.as_slice()).unwrap();
+    writing.commit().unwrap();
+    drop(database);
+    let metadata = open();
+    assert_eq!(metadata.position(), Position::default(), "the Node has to come again");
+    assert_eq!((site(&metadata), metadata.pod("uid-db-0").is_some()), (None, true));
+    take(&metadata, part(None, at(7, 7), vec![pod("db-0", None), node_object("west")])).await;
+    drop(metadata);
+    let metadata = open();
+    assert_eq!((metadata.position(), site(&metadata).as_deref()), (at(7, 7), Some("west")));
+    let gone = vec![Key::of_cluster(Kind::Node, "n1")];
+    take(&metadata, Part { gone, ..part(Some(at(7, 7)), at(7, 8), Vec::new()) }).await;
+    drop(metadata);
+    assert_eq!(site(&open()), None);
 }
 
 #[tokio::test]

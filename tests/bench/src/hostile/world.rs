@@ -156,6 +156,7 @@ pub(super) fn hello(node: &str, drivers: Vec<Driver>) -> anyhow::Result<Hello> {
         not_taken: True,
         expands: false,
         metadata: None,
+        takes_node: false,
         trust: None,
         awaits_leader: false,
         run: Run::begin(),

@@ -344,6 +344,7 @@ impl Edge {
             not_taken: True,
             expands: false,
             metadata: None,
+            takes_node: false,
             trust: None,
             awaits_leader,
             run: Run::begin(),

@@ -184,6 +184,7 @@ impl Liar {
             not_taken: True,
             expands: false,
             metadata: dice.chance(50).then(|| position(&mut dice)),
+            takes_node: dice.chance(50),
             trust: None,
             awaits_leader: false,
             run: Run::begin(),

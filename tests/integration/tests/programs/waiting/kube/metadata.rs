@@ -10,7 +10,7 @@ use harness::raw::{RawAnswer, RawClient};
 use harness::requests::{capability, controller, created};
 use harness::wait::until;
 use harness::world::{DRIVER, NODE, hello};
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::node::v1::RuntimeClass;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
@@ -34,6 +34,7 @@ const KEY: &str = "edge-csi.io/direct";
 struct Edge {
     position: Position,
     objects: BTreeMap<Key, Object>,
+    takes_node: bool,
     /// How many transfers replaced everything.
     anew: usize,
 }
@@ -42,7 +43,8 @@ impl Edge {
     /// Links, and states its position.
     async fn link(&self, site: &Site) -> anyhow::Result<Link> {
         let mut link = site.world.dial().await?;
-        let hello = Hello { metadata: Some(self.position), ..hello(NODE)? };
+        let hello =
+            Hello { metadata: Some(self.position), takes_node: self.takes_node, ..hello(NODE)? };
         link.send(&Message::Hello(hello)).await?;
         match link.next().await {
             Event::Message(Message::Welcome(welcome)) => assert!(welcome.metadata),
@@ -85,6 +87,14 @@ impl Edge {
         part.gone.iter().for_each(|key| drop(self.objects.remove(key)));
         self.objects.extend(part.objects.into_iter().map(|object| (object.key(), object)));
         self.position = part.to;
+    }
+
+    /// A label of the Node.
+    fn label(&self, key: &str) -> Option<&str> {
+        match self.objects.get(&Key::of_cluster(Kind::Node, NODE))? {
+            Object::Node(node) => node.labels.get(key).map(|value| &**value),
+            _ => None,
+        }
     }
 
     fn has(&self, kind: Kind, name: &str) -> bool {
@@ -208,9 +218,17 @@ async fn a_node_is_told_of_its_own_pods_soon_and_goes_on_after_a_cut() -> anyhow
     drop(link);
     edge.position.epoch += 1;
     delete_pod(&site, "meanwhile").await?;
+    assert!(!edge.has(Kind::Node, NODE), "an edge of 0.2 gets no Node");
+    edge.takes_node = true;
     let mut link = edge.link(&site).await?;
     edge.until(&mut link, |edge| !edge.has(Kind::Pod, "meanwhile")).await?;
     assert_eq!(edge.anew, 2);
+    assert!(edge.has(Kind::Node, NODE) && !edge.has(Kind::Node, "n2"));
+    let label = Patch::Merge(json!({"metadata": {"labels": {"site": "north"}}}));
+    let nodes = site.plane.all::<Node>();
+    nodes.patch(NODE, &PatchParams::default(), &label).await?;
+    edge.until(&mut link, |edge| edge.label("site") == Some("north")).await?;
+    assert_eq!(edge.anew, 2, "the Node changed alone");
 
     // An answer to nothing is against the rules.
     link.send(&Message::MetadataTaken(edge.position)).await?;
