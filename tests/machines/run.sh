@@ -118,7 +118,7 @@ cat "$work/printed-10"
 # The images start by themselves, with nothing else in them.
 at node-1 <<'END'
 for program in csi-cloud csi-edge; do
-    ctr image import --snapshotter native "$program"-*.oci.tar > /dev/null
+    ctr image import --snapshotter native "$program"-[0-9]*.oci.tar > /dev/null
     image=$(ctr image list --quiet | grep "/$program:")
     ctr run --rm --snapshotter native --read-only "$image" look "/usr/bin/$program" --version
 done

@@ -104,7 +104,10 @@ fn given(dir: &Path, program: &str) -> anyhow::Result<Option<PathBuf>> {
     let entries = entries.with_context(|| format!("cannot read {}", dir.display()))?;
     let is_it = |path: &PathBuf| {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        name.starts_with(program) && name.ends_with(".tar") && !name.contains("arm64")
+        // With a version or without one; not of another image whose name begins so.
+        let rest = name.strip_prefix(program).unwrap_or("-other");
+        let is_other = rest.strip_prefix('-').is_some_and(|of| of.starts_with(char::is_alphabetic));
+        !is_other && name.ends_with(".tar") && !name.contains("arm64")
     };
     Ok(entries.filter_map(|entry| Some(entry.ok()?.path())).find(is_it))
 }
@@ -126,7 +129,12 @@ mod tests {
     #[test]
     fn an_archive_is_found_under_the_name_that_a_user_gave_it() {
         let dir = tempfile::tempdir().unwrap();
-        for name in ["csi-cloud-1-arm64.oci.tar", "csi-cloud-1-amd64.oci.tar", "csi-edge.tar"] {
+        for name in [
+            "csi-cloud-1-arm64.oci.tar",
+            "csi-cloud-1-amd64.oci.tar",
+            "csi-edge-direct-1-amd64.oci.tar",
+            "csi-edge.tar",
+        ] {
             std::fs::File::create(dir.path().join(name)).unwrap();
         }
         let named = |program| {
