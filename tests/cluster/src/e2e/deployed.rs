@@ -38,7 +38,7 @@ const LEFT_OUT: &[(&str, &str)] = &[
     ("found-by-registration", ARGUMENTS),
     ("arriving", ARGUMENTS),
     ("offline-front", FILES),
-    ("doctor-kubeedge", STAND),
+    ("kubeedge", STAND),
     ("leader-killed", STAND),
     ("leader-gone", STAND),
     ("rolling-upgrade", STAND),

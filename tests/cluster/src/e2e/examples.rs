@@ -13,6 +13,7 @@ use super::pods::STAY;
 use super::scene::{Scene, pod};
 use super::shares;
 use crate::stand::image::IMAGE;
+use crate::stand::node::Node as StandNode;
 use crate::stand::objects;
 use crate::stand::{DRIVER, NODES, SHARES};
 
@@ -27,9 +28,7 @@ pub(super) async fn as_they_stand(scene: &Scene<'_>) -> anyhow::Result<()> {
             .push(adapted(&scene.cluster.ground.source(&format!("deploy/examples/{name}.yaml"))?)?);
     }
     for node in &scene.cluster.nodes {
-        let socket = scene.cluster.ground.at(&format!("{}/containerd.sock", node.name));
-        let args = ["--address", &socket, "-n", "k8s.io", "image", "tag", "--force", IMAGE, NAMED];
-        node.worker.space.run("ctr", &args).await?;
+        has_image(scene, node).await?;
     }
     let done = applied(scene, &texts).await;
     for text in texts.iter().rev() {
@@ -37,6 +36,13 @@ pub(super) async fn as_they_stand(scene: &Scene<'_>) -> anyhow::Result<()> {
     }
     shares::volume_gone(scene.cluster, "site-archive").await?;
     done
+}
+
+/// Gives the image at a node the name that the examples have for it.
+pub(super) async fn has_image(scene: &Scene<'_>, node: &StandNode) -> anyhow::Result<()> {
+    let socket = scene.cluster.ground.at(&format!("{}/containerd.sock", node.name));
+    let args = ["--address", &socket, "-n", "k8s.io", "image", "tag", "--force", IMAGE, NAMED];
+    node.worker.space.run("ctr", &args).await.map(drop)
 }
 
 async fn applied(scene: &Scene<'_>, texts: &[String]) -> anyhow::Result<()> {
@@ -76,7 +82,7 @@ async fn labelled(scene: &Scene<'_>, node: &str) -> anyhow::Result<()> {
 }
 
 /// With this stand's drivers, and pods in their node's network.
-fn adapted(text: &str) -> anyhow::Result<String> {
+pub(super) fn adapted(text: &str) -> anyhow::Result<String> {
     let text = text.replace("hostpath.csi.k8s.io", DRIVER).replace("nfs.csi.k8s.io", SHARES);
     let mut objects = objects::parse(&text)?;
     for object in &mut objects {

@@ -223,13 +223,13 @@ async fn refused(scene: &Scene<'_>, node: &Node, shown: &Created, why: &str) -> 
     }
 }
 
-fn identity(scene: &Scene<'_>, node: &Node, directory: &str) -> PathBuf {
+pub(super) fn identity(scene: &Scene<'_>, node: &Node, directory: &str) -> PathBuf {
     let name = format!("{directory}-{}", scene.namespace());
     scene.cluster.ground.dir().join(node.name).join(name)
 }
 
 /// Starts csi-edge again with the row's identity in place of files, and waits for its link.
-async fn serve(scene: &Scene<'_>, node: &Node, more: &[String]) -> anyhow::Result<()> {
+pub(super) async fn serve(scene: &Scene<'_>, node: &Node, more: &[String]) -> anyhow::Result<()> {
     let dir = identity(scene, node, "identity");
     let replaced = ["--ca=", "--cert=", "--key=", "--identity=", "--ca-hash=", "--token-file="];
     node.edge.stop().await?;

@@ -26,24 +26,12 @@ use super::scene::Scene;
 use crate::stand::DRIVER;
 use crate::stand::cloud::ADMIN;
 use crate::stand::node::Node;
-use crate::stand::objects;
 use crate::stand::objects::within;
 
 /// The longest time for an action of our programs.
 const SOON: Duration = Duration::from_secs(60);
 /// The label of KubeEdge's nodes.
-const ROLE: &str = "node-role.kubernetes.io/edge";
-const MANIFESTS: &str = "deploy/manifests/kubeedge.yaml";
-/// The rights that only KubeEdge needs.
-const RIGHTS: [&str; 2] = ["edge-csi-cloudcore", "edge-csi-cloud-doctor"];
-/// CloudCore's role, aggregated as in KubeEdge's chart.
-const CLOUDCORE: &str = "
-apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRole
-metadata: {name: cloudcore}
-aggregationRule: {clusterRoleSelectors: [{matchLabels: {rbac/aggregate-to-cloudcore: \"true\"}}]}
-rules: []
-";
+pub(super) const ROLE: &str = "node-role.kubernetes.io/edge";
 
 /// Where csi-cloud alone publishes a node, the node's front shows no topology, also after a restart
 /// without cloud and driver. Volumes are made there by strict topology all the same.
@@ -53,7 +41,12 @@ pub(super) async fn offline_front(scene: &Scene<'_>) -> anyhow::Result<()> {
     label(scene, node, json!("")).await?;
     forget_csinode(scene, node).await?;
     let done = published_by_us(scene, node).await;
-    // Its kubelet registers again, also for the rows that follow.
+    published_by_kubelet(scene, node).await?;
+    done
+}
+
+/// Lets a node's kubelet publish it again, for the rows that follow.
+pub(super) async fn published_by_kubelet(scene: &Scene<'_>, node: &Node) -> anyhow::Result<()> {
     label(scene, node, Value::Null).await?;
     for driver in &node.drivers {
         driver.registrar.stop().await?;
@@ -63,8 +56,7 @@ pub(super) async fn offline_front(scene: &Scene<'_>) -> anyhow::Result<()> {
     for driver in &node.drivers {
         driver.registrar.run().await?;
     }
-    scene.cluster.ready().await?;
-    done
+    scene.cluster.ready().await
 }
 
 async fn published_by_us(scene: &Scene<'_>, node: &Node) -> anyhow::Result<()> {
@@ -88,14 +80,14 @@ async fn published_by_us(scene: &Scene<'_>, node: &Node) -> anyhow::Result<()> {
     scene.ready(&["data"]).await.map(drop)
 }
 
-async fn label(scene: &Scene<'_>, node: &Node, value: Value) -> anyhow::Result<()> {
+pub(super) async fn label(scene: &Scene<'_>, node: &Node, value: Value) -> anyhow::Result<()> {
     let patch = Patch::Merge(json!({"metadata": {"labels": {ROLE: value}}}));
     let nodes = Api::<KubeNode>::all(scene.cluster.client.clone());
     nodes.patch(node.name, &PatchParams::default(), &patch).await?;
     Ok(())
 }
 
-async fn forget_csinode(scene: &Scene<'_>, node: &Node) -> anyhow::Result<()> {
+pub(super) async fn forget_csinode(scene: &Scene<'_>, node: &Node) -> anyhow::Result<()> {
     let csinodes = Api::<CSINode>::all(scene.cluster.client.clone());
     csinodes.delete(node.name, &DeleteParams::default()).await?;
     Ok(())
@@ -123,44 +115,8 @@ fn is_constraints(capability: &csi::PluginCapability) -> bool {
     service.r#type() == service::Type::VolumeAccessibilityConstraints
 }
 
-/// The doctor finds what is missing, with the rights of our manifests and no others. What these
-/// bring is right, and CloudCore's role gets its right by aggregation.
-pub(super) async fn doctor(scene: &Scene<'_>) -> anyhow::Result<()> {
-    let ground = &scene.cluster.ground;
-    let node = scene.cluster.node("n2")?;
-    let manifests = ground.source(MANIFESTS)?;
-    let rights = objects::only(&manifests, |_, name| RIGHTS.contains(&name))?;
-    let policies =
-        objects::only(&manifests, |kind, _| kind.starts_with("ValidatingAdmissionPolicy"))?;
-    let done = async {
-        says(scene, "cloudcore-rights", "unknown").await?;
-        says(scene, "admission-policy", "unknown").await?;
-        says(scene, "nodes", "fault").await?;
-        scene.apply(CLOUDCORE).await?;
-        scene.apply(&rights).await?;
-        says(scene, "cloudcore-rights", "ok").await?;
-        says(scene, "admission-policy", "fault").await?;
-        scene.apply(&policies).await?;
-        says(scene, "admission-policy", "ok").await?;
-        says(scene, &format!("attach-required of CSIDriver {DRIVER}"), "ok").await?;
-        // The kubelet of the stand has made its CSINode.
-        label(scene, node, json!("")).await?;
-        says(scene, "publish-csinode", "ok").await?;
-        says(scene, "nodes", "fault").await?;
-        // There is no DaemonSet and no CloudCore here.
-        says(scene, "daemon-set", "unknown").await?;
-        says(scene, "object-syncs", "unknown").await
-    };
-    let done = done.await;
-    label(scene, node, Value::Null).await?;
-    for text in [policies.as_str(), &rights, CLOUDCORE] {
-        objects::delete(&scene.cluster.client, scene.namespace(), text).await?;
-    }
-    done
-}
-
 /// Waits until the doctor says this of a check; of several objects the worst counts.
-async fn says(scene: &Scene<'_>, check: &str, verdict: &str) -> anyhow::Result<()> {
+pub(super) async fn says(scene: &Scene<'_>, check: &str, verdict: &str) -> anyhow::Result<()> {
     within(&format!("{check}: {verdict}"), SOON, || async {
         let said = verdicts(scene).await?;
         ensure!(said.get(check).map(String::as_str) == Some(verdict), "{said:?}");

@@ -17,6 +17,7 @@ mod found;
 mod ha;
 mod joins;
 mod kubeedge;
+mod kubeedge_page;
 mod look;
 mod manifests;
 mod outages;
@@ -158,7 +159,6 @@ pub const ROWS: &[Row] = &[
     Row::alone("arriving", |scene| arriving::from_node_deployment(scene).boxed()),
     Row::alone("api-away", |scene| outages::api_away(scene).boxed()),
     Row::alone("offline-front", |scene| kubeedge::offline_front(scene).boxed()),
-    Row::alone("doctor-kubeedge", |scene| kubeedge::doctor(scene).boxed()),
     Row::alone("leader-killed", |scene| replicas::leader_killed(scene).boxed()),
     Row::long("leader-gone", "60 s", |scene| replicas::leader_gone(scene).boxed()),
     Row::long("rolling-upgrade", "40 s", |scene| replicas::rolling_upgrade(scene).boxed()),
@@ -169,6 +169,7 @@ pub const ROWS: &[Row] = &[
     // Last, as the nodes keep the identities that they get here.
     Row::alone("join-token", |scene| joins::by_token(scene).boxed()),
     Row::alone("join-account", |scene| joins::by_account(scene).boxed()),
+    Row::alone("kubeedge", |scene| kubeedge_page::followed(scene).boxed()),
     Row::long("renewal", "3 min", |scene| joins::renewed(scene).boxed()),
     Row::long("ca-rotated", "90 s", |scene| rotation::under_load(scene).boxed()),
     Row::alone("revoked", |scene| joins::revoked(scene).boxed()),

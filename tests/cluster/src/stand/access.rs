@@ -104,23 +104,40 @@ impl Access {
         self.issue("csi-cloud-etcd", client)
     }
 
-    /// The kubeconfig of somebody who is known by a token in a file.
+    /// The kubeconfig of an account of a namespace, which is known by a token in a file. It is for
+    /// that namespace, as in a pod.
     ///
     /// # Errors
     /// The files cannot be written.
-    pub(super) fn account(&self, file: &str, token: &str) -> anyhow::Result<PathBuf> {
+    pub(super) fn account(
+        &self,
+        namespace: &str,
+        file: &str,
+        token: &str,
+    ) -> anyhow::Result<PathBuf> {
         write(&self.dir, &format!("{file}.token"), token)?;
-        self.config(file, &json!({"tokenFile": self.at(&format!("{file}.token"))}))
+        let user = json!({"tokenFile": self.at(&format!("{file}.token"))});
+        self.config_within(namespace, file, &user)
     }
 
     fn config(&self, file: &str, user: &serde_json::Value) -> anyhow::Result<PathBuf> {
+        self.config_within("default", file, user)
+    }
+
+    fn config_within(
+        &self,
+        namespace: &str,
+        file: &str,
+        user: &serde_json::Value,
+    ) -> anyhow::Result<PathBuf> {
+        let context = json!({"cluster": "stand", "user": file, "namespace": namespace});
         let config = json!({
             "apiVersion": "v1",
             "kind": "Config",
             "clusters": [{"name": "stand", "cluster": {
                 "server": self.server, "certificate-authority": self.at("ca.crt")}}],
             "users": [{"name": file, "user": user}],
-            "contexts": [{"name": "stand", "context": {"cluster": "stand", "user": file}}],
+            "contexts": [{"name": "stand", "context": context}],
             "current-context": "stand",
         });
         let name = format!("{file}.kubeconfig");

@@ -416,5 +416,5 @@ async fn account(
         .status
         .and_then(|status| status.token)
         .context("a token request without an answer")?;
-    access.account(name, &token)
+    access.account(namespace, name, &token)
 }

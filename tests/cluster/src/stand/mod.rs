@@ -72,10 +72,10 @@ const MANIFESTS: [&str; 2] = [
     "tests/cluster/src/stand/manifests/drivers.yaml",
 ];
 /// Kinds of `deploy/manifests`, for programs that the stand starts by itself.
-const RIGHTS: [&str; 6] =
+pub const RIGHTS: [&str; 6] =
     ["Namespace", "ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"];
-/// What the stand takes of the manifests for KubeEdge; `doctor-kubeedge` takes the rest.
-const METADATA: &str = "edge-csi-cloud-metadata";
+/// What the stand takes of the manifests for KubeEdge; the row `kubeedge` takes the rest.
+pub const METADATA: &str = "edge-csi-cloud-metadata";
 
 /// A whole Kubernetes on this machine.
 pub struct Cluster {
