@@ -82,11 +82,12 @@ impl Site {
         self.plane.make::<ClusterRole>(role, "admin").await?;
         let rule = json!({"apiGroups": ["reliablesyncs.kubeedge.io"], "apiVersions": ["*"],
             "operations": ["CREATE"], "resources": ["objectsyncs"]});
+        let expression = "object.?spec.?objectKind.orValue(\"\") != \"VolumeAttachment\"";
         let policy = json!({
             "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy",
             "metadata": {"name": "edge-csi-kubeedge"},
             "spec": {"failurePolicy": "Ignore", "matchConstraints": {"resourceRules": [rule]},
-                "validations": [{"expression": "false"}]},
+                "validations": [{"expression": expression}]},
         });
         let binding = json!({
             "apiVersion": "admissionregistration.k8s.io/v1",
