@@ -97,6 +97,8 @@ pub enum Cause {
     NotTaken,
     /// The node's kubelet fails to mount.
     NotMounted,
+    /// The volume is released, and its node has not unstaged it.
+    NotUnstaged,
 }
 
 impl Verdict {

@@ -9,7 +9,7 @@ use super::explainer::Explainer;
 use super::finalizers::{kept, kept_by};
 use super::node::Need;
 use super::subject::Namespaced;
-use crate::kubernetes::object_facts::{ClaimFacts, ClassFacts};
+use crate::kubernetes::object_facts::{AttachmentFacts, ClaimFacts, ClassFacts};
 use crate::kubernetes::objects::{Objects, Seen};
 use crate::state::default_name::volume_for;
 
@@ -135,8 +135,10 @@ impl Explainer<'_> {
             Some(objects) => objects.persistent_volume(name).await,
             None => Err("this csi-cloud knows no Kubernetes".into()),
         };
+        let mut is_released = false;
         let (driver, id) = match seen {
             Ok(Some(facts)) => {
+                is_released = facts.phase == "Released";
                 let claim = facts.claim.map(|(space, name)| format!("of claim {space}/{name}"));
                 let state = if facts.ending.is_some() { "Terminating" } else { &facts.phase };
                 let kept = facts.ending.as_deref().map(kept_by);
@@ -167,8 +169,13 @@ impl Explainer<'_> {
             return None;
         }
         let node = self.follow_volume(chain, &driver, &id);
+        let volume = ClaimVolume { driver, id, node };
+        if is_released && let (Some(objects), Some(node)) = (self.objects, &volume.node) {
+            let attachment = follow_attachment(chain, objects, &volume, node).await;
+            chain.judge(not_unstaged(name, node, &attachment));
+        }
         chain.judge_weakly(ending.and_then(|finalizers| kept(&object, &finalizers)));
-        Some(ClaimVolume { driver, id, node })
+        Some(volume)
     }
 
     /// The class of a claim.
@@ -319,6 +326,53 @@ fn idle(claim: &Namespaced, facts: &ClaimFacts, class: &Seen<ClassFacts>) -> Ver
     )
 }
 
+/// The VolumeAttachment of a volume at a node.
+pub(super) async fn follow_attachment(
+    chain: &mut Chain,
+    objects: &Objects,
+    volume: &ClaimVolume,
+    node: &NodeName,
+) -> Seen<AttachmentFacts> {
+    let ClaimVolume { driver, id, .. } = volume;
+    let attachment = objects.attachment(driver, id, node.as_str()).await;
+    let object = format!("VolumeAttachment of {id} at node {node}");
+    match &attachment {
+        Ok(Some(facts)) => {
+            let state = if facts.is_attached { "attached" } else { "not attached" };
+            let kept = facts.ending.as_deref().map(kept_by);
+            let found: Vec<_> = kept.into_iter().chain(facts.error.clone()).collect();
+            chain.step(&object, state, found.join(": "));
+        }
+        // Many drivers need none.
+        Ok(None) => {}
+        Err(why) => chain.not_visible(&object, why),
+    }
+    attachment
+}
+
+/// Whether a released volume stays at its node. Kubernetes detaches it once it is unstaged there. A
+/// kubelet makes no Event of a NodeUnstageVolume that fails.
+fn not_unstaged(
+    volume: &str,
+    node: &NodeName,
+    attachment: &Seen<AttachmentFacts>,
+) -> Option<Verdict> {
+    let facts = attachment.as_ref().ok()?.as_ref()?;
+    if !facts.is_attached || facts.ending.is_some() {
+        return None;
+    }
+    let verdict = Verdict::of(
+        Cause::NotUnstaged,
+        format!(
+            "PersistentVolume {volume} is released, but node {node} has not unstaged it, so it is \
+             neither detached nor deleted"
+        ),
+        "`csi-edge calls --ended` at the node has the driver's answer to NodeUnstageVolume; for \
+         \"is still published\" after a power cut see docs/kubeedge.md",
+    );
+    Some(verdict.at(node))
+}
+
 /// What a warning of Kubernetes says of an object, which is at this node.
 fn failed(
     of: &Warned,
@@ -394,6 +448,23 @@ mod tests {
         let populator = Some("VirtualDisk web".to_owned());
         let filled = idle(&claim(), &ClaimFacts { populator, ..pending(None, None) }, &class(true));
         assert!(filled.text.contains("VirtualDisk web"), "{}", filled.text);
+    }
+
+    #[test]
+    fn a_released_volume_that_stays_attached_is_not_unstaged() {
+        let node: NodeName = "n1".parse().unwrap();
+        let verdict = |is_attached, is_ending: bool| {
+            let ending = is_ending.then(Vec::new);
+            let facts = AttachmentFacts { is_attached, error: None, ending };
+            not_unstaged("pv-1", &node, &Ok(Some(facts)))
+        };
+        let stays = verdict(true, false).unwrap();
+        assert_eq!((stays.cause, stays.node.as_ref()), (Cause::NotUnstaged, Some(&node)));
+        assert!(stays.next.contains("`csi-edge calls --ended`"), "{stays:?}");
+        assert_eq!(verdict(true, true), None, "it is being detached");
+        assert_eq!(verdict(false, false), None);
+        assert_eq!(not_unstaged("pv-1", &node, &Ok(None)), None);
+        assert_eq!(not_unstaged("pv-1", &node, &Err("forbidden".into())), None);
     }
 
     #[test]

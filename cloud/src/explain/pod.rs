@@ -8,10 +8,9 @@ use proto::csi::Id;
 use proto::names::{DriverName, NodeName};
 
 use super::answer::{Cause, Chain, Explanation, Verdict};
-use super::claim::{ClaimVolume, POD, missing};
+use super::claim::{ClaimVolume, POD, follow_attachment, missing};
 use super::commands;
 use super::explainer::Explainer;
-use super::finalizers::kept_by;
 use super::node::{Need, unregistered};
 use super::subject::Namespaced;
 use crate::kubernetes::object_facts::{AttachmentFacts, PodFacts};
@@ -86,24 +85,12 @@ impl Explainer<'_> {
         node: &NodeName,
         pod: &PodFacts,
     ) {
-        let ClaimVolume { driver, id, node: home } = volume;
+        let ClaimVolume { driver, node: home, .. } = volume;
         if home.as_ref() != Some(node) {
             self.follow_node(chain, node, Some(driver), Need::Use);
         }
         self.follow_lease(chain, volume, node);
-        let attachment = objects.attachment(driver, id, node.as_str()).await;
-        let object = format!("VolumeAttachment of {id} at node {node}");
-        match &attachment {
-            Ok(Some(facts)) => {
-                let state = if facts.is_attached { "attached" } else { "not attached" };
-                let kept = facts.ending.as_deref().map(kept_by);
-                let found: Vec<_> = kept.into_iter().chain(facts.error.clone()).collect();
-                chain.step(&object, state, found.join(": "));
-            }
-            // Many drivers need none.
-            Ok(None) => {}
-            Err(why) => chain.not_visible(&object, why),
-        }
+        let attachment = follow_attachment(chain, objects, volume, node).await;
         let registered = objects.registered(node, driver).await;
         if let Err(why) = &registered {
             chain.not_visible(format!("CSINode {node}"), why);

@@ -225,6 +225,7 @@ async fn a_pod_says_which_of_its_volumes_is_the_matter() -> anyhow::Result<()> {
         json!({"status": {"attached": false, "attachError": {"message": "node n1: busy"}}});
     attachments.patch_status(&name, &PatchParams::default(), &Patch::Merge(status)).await?;
     site.explains(&["pod", "default/good"], ("not-attached", Some(NODE))).await?;
+    not_unstaged(&site, &attachments, &name).await?;
     attachments.delete(&name, &DeleteParams::default()).await?;
     terminating(&site).await?;
     // The node's kubelet loses the driver, then the node its link, and then it is gone for good.
@@ -254,6 +255,28 @@ async fn terminating(site: &Site) -> anyhow::Result<()> {
         let steps = said["steps"].to_string();
         ensure!(steps.contains(&format!("kept by {kept_by}")), "{said}");
     }
+    Ok(())
+}
+
+/// The claim is gone, and its volume stays attached: the kubelet does not unstage it.
+async fn not_unstaged(
+    site: &Site,
+    attachments: &Api<VolumeAttachment>,
+    name: &str,
+) -> anyhow::Result<()> {
+    let status = json!({"status": {"attached": true, "attachError": null}});
+    attachments.patch_status(name, &PatchParams::default(), &Patch::Merge(status)).await?;
+    site.explains(&["pv", "pv-good"], ("fine", None)).await?;
+    phase(site, "Released").await?;
+    site.explains(&["pv", "pv-good"], ("not-unstaged", Some(NODE))).await?;
+    phase(site, "Bound").await
+}
+
+/// The phase of the good claim's volume, as Kubernetes sets it.
+async fn phase(site: &Site, phase: &str) -> anyhow::Result<()> {
+    let volumes = site.plane.all::<PersistentVolume>();
+    let status = Patch::Merge(json!({"status": {"phase": phase}}));
+    volumes.patch_status("pv-good", &PatchParams::default(), &status).await?;
     Ok(())
 }
 
