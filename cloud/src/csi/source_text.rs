@@ -10,9 +10,9 @@ use crate::state::node_names::first_few;
 
 /// The reason to elect no node for a driver that only its nodes report as shared.
 pub(super) const UNNAMED: &str = "it reports no topology, so it is taken for a shared one, and its \
-    section does not say which nodes may be elected. If a volume is at the node that made it, write \
-    scope = \"node\". Otherwise name `controllers`: whoever is elected sees all secrets of the \
-    driver; controllers = \"any\" allows every node";
+    section does not say which nodes may be elected. If a volume is at the node that made it, \
+    write scope = \"node\". Otherwise name `controllers`: whoever is elected sees all secrets of \
+    the driver; controllers = \"any\" allows every node";
 
 /// The kind and id of a volume's source.
 pub(super) fn source_text(source: &Id) -> String {

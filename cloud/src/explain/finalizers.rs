@@ -47,8 +47,8 @@ const KNOWN: [KnownFinalizer; 9] = [
     KnownFinalizer {
         name: "snapshot.storage.kubernetes.io/volumesnapshotcontent-bound-protection",
         removed: "external-snapshotter removes it after the driver has deleted the snapshot",
-        next: "`csi-cloud calls --ended` shows its last DeleteSnapshot; without one look at the log \
-               of external-snapshotter",
+        next: "`csi-cloud calls --ended` shows its last DeleteSnapshot; without one look at the \
+               log of external-snapshotter",
     },
     KnownFinalizer {
         name: "snapshot.storage.kubernetes.io/pvc-as-source-protection",
