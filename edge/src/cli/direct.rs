@@ -18,7 +18,7 @@ use edge_direct::nri::plugin::Plugin;
 use edge_direct::nri::uses::Uses;
 use edge_direct::records::published;
 use edge_direct::runtimes::prerequisites;
-use edge_direct::runtimes::prerequisites::CheckVerdict;
+use edge_direct::runtimes::prerequisites::{CheckReport, CheckVerdict, Finding};
 use proto::config::places::Places;
 use proto::host::tasks;
 use serde::Serialize;
@@ -136,7 +136,8 @@ pub async fn run(command: Direct, out: &mut impl Write) -> anyhow::Result<()> {
         Direct::Nri(command) => serve_nri(command, &places).await,
         Direct::Cdi { at, dir } => write_cdi(&at.find(&places)?, &dir, out),
         Direct::Check { root, config, output } => {
-            check(&host_root(root, config, &places)?, output, out)
+            let (root, state) = host_root(root, config, &places)?;
+            check(&root, state.as_deref(), output, out)
         }
     }
 }
@@ -193,17 +194,53 @@ async fn reconcile(at: &DirectPlace, output: Form, out: &mut impl Write) -> anyh
     Ok(())
 }
 
-fn check(root: &Path, output: Form, out: &mut impl Write) -> anyhow::Result<()> {
+/// The findings about a node's runtimes and the plugin.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct NodeCheck {
+    #[serde(flatten)]
+    report: CheckReport,
+    /// Whether the NRI plugin is connected. `None` if no state directory is known.
+    nri_plugin: Option<bool>,
+}
+
+fn check(
+    root: &Path,
+    state: Option<&Path>,
+    output: Form,
+    out: &mut impl Write,
+) -> anyhow::Result<()> {
+    let nri_plugin = state.map(nri::is_connected).transpose();
+    let nri_plugin = nri_plugin.context("whether the NRI plugin is connected is not known")?;
     let report = prerequisites::check(root);
+    let checked = NodeCheck { report, nri_plugin };
     match output {
-        Form::Json => json(out, &report)?,
-        Form::Table => show::report(out, &report)?,
-    }
-    match report.verdict() {
-        CheckVerdict::Failed(_) => {
-            anyhow::bail!("a runtime of this node does not take direct volumes")
+        Form::Json => json(out, &checked)?,
+        Form::Table => {
+            show::report(out, &checked.report)?;
+            if let Some(connected) = nri_plugin {
+                let is = if connected { "connected" } else { "not connected" };
+                writeln!(out, "NRI plugin   {is}")?;
+            }
         }
-        CheckVerdict::Passed | CheckVerdict::Unknown => Ok(()),
+    }
+    if matches!(checked.report.verdict(), CheckVerdict::Failed(_)) {
+        anyhow::bail!("a runtime of this node does not take direct volumes");
+    }
+    anyhow::ensure!(
+        !checked.misses_plugin(),
+        "runtime-rs is configured here, and it can attach a volume twice; the NRI plugin, which \
+         refuses that, is not connected: start `csi-edge direct nri` (`nri` in the chart), and \
+         enable NRI in the container runtime"
+    );
+    Ok(())
+}
+
+impl NodeCheck {
+    /// True if a runtime here needs the plugin, and none is connected.
+    fn misses_plugin(&self) -> bool {
+        let needs = |finding: &Finding| finding.runtime == Some("kata-rs");
+        self.nri_plugin == Some(false) && self.report.configurations.iter().any(needs)
     }
 }
 
@@ -240,4 +277,25 @@ fn write_cdi(at: &DirectPlace, dir: &Path, out: &mut impl Write) -> anyhow::Resu
 fn json(out: &mut impl Write, volumes: &(impl Serialize + ?Sized)) -> anyhow::Result<()> {
     serde_json::to_writer_pretty(&mut *out, volumes)?;
     Ok(writeln!(out)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runtime_rs_needs_the_plugin_and_the_go_runtime_does_not() {
+        for (runtime, nri_plugin, misses) in [
+            ("kata-rs", Some(false), true),
+            ("kata-rs", Some(true), false),
+            ("kata-rs", None, false),
+            ("kata-go", Some(false), false),
+        ] {
+            let finding = Finding { path: "/x".into(), runtime: Some(runtime), fault: None };
+            let configurations = vec![finding];
+            let report = CheckReport { unread: None, version: None, configurations };
+            let checked = NodeCheck { report, nri_plugin };
+            assert_eq!(checked.misses_plugin(), misses, "{runtime} {nri_plugin:?}");
+        }
+    }
 }

@@ -109,7 +109,8 @@ fn only(found: Vec<PathBuf>) -> anyhow::Result<PathBuf> {
     Ok(first)
 }
 
-/// The root of the host's files: the flag, else what the configuration says.
+/// The root of the host's files: the flag, else what the configuration says. And the state
+/// directory, if the configuration names one.
 ///
 /// # Errors
 /// The configuration cannot be read.
@@ -117,11 +118,12 @@ pub(super) fn host_root(
     root: Option<PathBuf>,
     config: Option<PathBuf>,
     places: &Places,
-) -> anyhow::Result<PathBuf> {
+) -> anyhow::Result<(PathBuf, Option<PathBuf>)> {
     let mut file = Reader::open(places.configuration(config).as_deref());
+    let state = file.path("state");
     let (checks, ..) = direct(&mut file);
     file.finish_part()?;
-    Ok(root.unwrap_or(checks.root))
+    Ok((root.unwrap_or(checks.root), state))
 }
 
 /// The directories of the runtimes: `direct_volumes`, and each runtime's sandboxes in `[runtimes]`.
@@ -276,9 +278,9 @@ mod tests {
     fn the_check_takes_the_hosts_root_of_the_configuration() {
         let host = Host::new();
         let root = |flag: Option<&str>| host_root(flag.map(Into::into), None, &host.places());
-        assert_eq!(root(None).unwrap(), Checks::default().root);
+        assert_eq!(root(None).unwrap().0, Checks::default().root);
         host.write(USUAL, "[direct]\nruntime_root = \"/host\"");
-        assert_eq!(root(None).unwrap(), Path::new("/host"));
-        assert_eq!(root(Some("/other")).unwrap(), Path::new("/other"));
+        assert_eq!(root(None).unwrap().0, Path::new("/host"));
+        assert_eq!(root(Some("/other")).unwrap().0, Path::new("/other"));
     }
 }

@@ -14,5 +14,7 @@ pub mod session;
 pub mod ttrpc;
 pub mod uses;
 
+pub use connection::is_connected;
+
 /// The socket on which container runtimes listen for plugins.
 pub const SOCKET: &str = "/var/run/nri/nri.sock";
