@@ -204,7 +204,7 @@ fn edge_config(file: &Path) {
 const VERSIONED: [(&str, &str, usize); 20] = [
     ("deploy/helm/edge-csi/Chart.yaml", "version: ", 1),
     ("deploy/helm/edge-csi/Chart.yaml", "appVersion: ", 1),
-    ("deploy/helm/edge-csi/values.yaml", "tag: ", 4),
+    ("deploy/helm/edge-csi/values.yaml", "tag: ", 5),
     ("deploy/Dockerfile", "csi-cloud:", 1),
     ("deploy/README.md", "csi-cloud-", 4),
     ("deploy/README.md", "csi-cloud_", 1),
