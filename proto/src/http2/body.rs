@@ -16,6 +16,10 @@ pub static STATUS: HeaderName = HeaderName::from_static("grpc-status");
 static MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 /// CSI: "details MUST be empty". A driver's details are dropped.
 static DETAILS: HeaderName = HeaderName::from_static("grpc-status-details-bin");
+/// The code UNKNOWN.
+const UNKNOWN: &str = "2";
+/// UNAUTHENTICATED, the last code that gRPC defines.
+const LAST_CODE: u8 = 16;
 /// The longest status message passed on, in bytes on the wire: callers' header lists are bounded.
 const MAX_STATUS_MESSAGE: usize = 4096;
 
@@ -149,9 +153,17 @@ fn pass_frame(
     }
 }
 
-/// Removes details, which CSI forbids, and cuts a message that no caller could receive.
+/// Removes details, which CSI forbids, cuts a message that no caller could receive, and makes a
+/// status that gRPC does not define UNKNOWN.
+///
+/// gRPC's implementations read such a status as UNKNOWN, as INTERNAL, or as the number itself.
 pub(super) fn tidy(headers: &mut HeaderMap) {
     headers.remove(&DETAILS);
+    if let Some(status) = headers.get_mut(&STATUS)
+        && !is_defined(status)
+    {
+        *status = HeaderValue::from_static(UNKNOWN);
+    }
     if let Some(message) = headers.get_mut(&MESSAGE)
         && message.len() > MAX_STATUS_MESSAGE
     {
@@ -168,9 +180,41 @@ pub(super) fn tidy(headers: &mut HeaderMap) {
     }
 }
 
+/// True for the codes 0 to 16, as gRPC writes them.
+fn is_defined(status: &HeaderValue) -> bool {
+    let text = status.to_str().unwrap_or_default();
+    let is_written_so = text == "0" || !text.starts_with(['0', '+', '-']);
+    is_written_so && text.parse().is_ok_and(|code: u8| code <= LAST_CODE)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_status_that_grpc_does_not_define_is_unknown() {
+        for (said, passed) in [
+            ("0", "0"),
+            ("14", "14"),
+            ("16", "16"),
+            ("17", "2"),
+            ("-1", "2"),
+            ("+5", "2"),
+            ("05", "2"),
+            ("00", "2"),
+            ("", "2"),
+            ("ok", "2"),
+            ("4294967310", "2"),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(&STATUS, HeaderValue::from_static(said));
+            tidy(&mut headers);
+            assert_eq!(headers[&STATUS], passed, "{said:?}");
+        }
+        let mut without = HeaderMap::new();
+        tidy(&mut without);
+        assert!(without.is_empty());
+    }
 
     #[test]
     fn a_long_status_message_is_cut_between_encoded_bytes() {
