@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use proto::host::publish::{Existing, publish};
 use tracing::info;
 
+use super::mmp;
 use super::superblock::{Superblock, device_size};
 use super::tool;
 use super::tool::{LONG, ToolError};
@@ -88,20 +89,30 @@ impl Growing {
     }
 }
 
-/// Repairs the file system on a device if its growth was begun here and not ended. It runs first,
-/// because the file system looks damaged to everything else.
+/// Repairs the file system on a device if its growth, or a check, was begun here and not ended. It
+/// runs first, because the file system looks damaged to everything else.
 ///
 /// # Errors
 /// It is not repaired; the next attempt tries again.
 pub async fn mend(host: &Host, growing: &Growing, device: &Path) -> Result<(), GrowError> {
-    let (_, Some(found)) = looked(host, device).await? else { return Ok(()) };
-    // The UUID was made of 16 bytes, so it is safe as a file name.
-    if !growing.was_begun(&found).map_err(GrowError::Note)? {
+    let Looked { found: Some(found), marked, .. } = looked(host, device).await? else {
         return Ok(());
-    }
+    };
     let shown = device.display();
-    info!(device = %shown, uuid = found.uuid, "its growth was interrupted, and is mended");
-    check(device, "-y").await
+    // Nobody has the device open, so the tool has ended.
+    if marked {
+        info!(device = %shown, uuid = found.uuid, "a tool was killed at work; its mark is removed");
+        mmp::remove_mark(device).await?;
+    }
+    // The UUID was made of 16 bytes, so it is safe as a file name.
+    if growing.was_begun(&found).map_err(GrowError::Note)? {
+        info!(device = %shown, uuid = found.uuid, "its growth was interrupted, and is mended");
+        check(device, "-y").await
+    } else if marked {
+        check(device, "-p").await
+    } else {
+        Ok(())
+    }
 }
 
 /// Grows the file system with this UUID to the size of its device, and returns its bytes. A file
@@ -117,7 +128,7 @@ pub async fn grow(
 ) -> Result<u64, GrowError> {
     let another =
         || GrowError::AnotherFileSystem { fstype: fstype.to_owned(), uuid: uuid.to_owned() };
-    let (size, found) = looked(host, device).await?;
+    let Looked { size, found, .. } = looked(host, device).await?;
     let found = found.filter(|found| found.is(fstype, uuid)).ok_or_else(another)?;
     if found.fills(size) {
         growing.end(&found.uuid).map_err(GrowError::Note)?;
@@ -130,14 +141,8 @@ pub async fn grow(
     check(device, "-p").await?;
     growing.begin(&found).map_err(GrowError::Note)?;
     tool::succeed("resize2fs", [""; 0], device, LONG).await?;
-    let path = device.to_owned();
-    let sync = move || File::options().write(true).open(path)?.sync_all();
-    tokio::task::spawn_blocking(sync)
-        .await
-        .map_err(io::Error::from)
-        .flatten()
-        .map_err(GrowError::Read)?;
-    let grown = looked(host, device).await?.1.ok_or_else(another)?.bytes;
+    tool::sync(device).await.map_err(GrowError::Read)?;
+    let grown = looked(host, device).await?.found.ok_or_else(another)?.bytes;
     growing.end(&found.uuid).map_err(GrowError::Note)?;
     Ok(grown)
 }
@@ -169,14 +174,24 @@ pub async fn fill(
     }
 }
 
+/// A device that nobody uses.
+struct Looked {
+    /// Its size in bytes.
+    size: u64,
+    /// Its file system.
+    found: Option<Superblock>,
+    /// True if a tool was killed while it worked on it.
+    marked: bool,
+}
+
 /// The device's size and its file system, if nobody uses it. A process that opens it for a moment,
 /// such as udev after a tool has written to it, is waited for.
-async fn looked(host: &Host, device: &Path) -> Result<(u64, Option<Superblock>), GrowError> {
+async fn looked(host: &Host, device: &Path) -> Result<Looked, GrowError> {
     let is_held = |error: &GrowError| matches!(error, GrowError::InUse(DeviceError::Held { .. }));
     block::while_held(|| look(host, device), is_held).await
 }
 
-async fn look(host: &Host, device: &Path) -> Result<(u64, Option<Superblock>), GrowError> {
+async fn look(host: &Host, device: &Path) -> Result<Looked, GrowError> {
     let host = host.clone();
     let device = device.to_owned();
     // Opening a device may wait for it.
@@ -184,7 +199,10 @@ async fn look(host: &Host, device: &Path) -> Result<(u64, Option<Superblock>), G
         let number = std::fs::metadata(&device).map_err(GrowError::Read)?.rdev();
         host.is_free(&device, number)?;
         let size = device_size(&device).map_err(GrowError::Read)?;
-        Ok((size, Superblock::at(&device).map_err(GrowError::Read)?))
+        let found = Superblock::at(&device).map_err(GrowError::Read)?;
+        let marked =
+            found.as_ref().map_or(Ok(false), |found| mmp::is_marked(&File::open(&device)?, found));
+        Ok(Looked { size, found, marked: marked.map_err(GrowError::Read)? })
     });
     looking.await.map_err(|error| GrowError::Read(error.into())).flatten()
 }

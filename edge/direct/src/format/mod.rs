@@ -4,6 +4,7 @@
 //! goes on from there. It may use `records` and `device`.
 
 pub mod grow;
+pub(crate) mod mmp;
 pub mod prepare;
 pub mod probe;
 pub mod superblock;

@@ -5,18 +5,21 @@
 //! with the superblock and goes only after the check and the sync. So a volume with its label was
 //! never handed over, whichever node sees it. `docs/direct-volumes.md` has each step.
 
-use std::fs::File;
 use std::io;
 use std::path::Path;
 
 use proto::csi::direct::{Blank, FileSystem, Fsck};
-use tracing::info;
+use tracing::{info, warn};
 use uuid::Uuid;
 
 use super::probe::{ProbeError, Seen, Signature, probe};
+use super::superblock::Superblock;
 use super::tool;
 use super::tool::{LONG, SHORT, ToolError};
 use crate::records::journal::{Content, Journal, is_mark};
+
+/// The most lines of e2fsck that are logged.
+const REPAIRS: usize = 30;
 
 /// The settings of the class.
 #[derive(Clone, Copy, Debug)]
@@ -53,7 +56,7 @@ pub enum FormatError {
     )]
     Journal(#[source] io::Error),
     /// A content that is never handed over.
-    #[error("it holds {0}, which is no ext4 or xfs; it is neither formatted nor handed over")]
+    #[error("it holds {0}, which is neither ext4 nor xfs; it is neither formatted nor handed over")]
     Foreign(String),
     /// Another file system than the claim wants.
     #[error("it holds {there}, and {wanted} is asked for; it is not formatted: ask for {there}")]
@@ -149,6 +152,7 @@ pub async fn ready(
     let seen = probe(device).await?;
     let known = journal.read().map_err(FormatError::Journal)?;
     let plan = plan(&seen, known.as_ref(), &journal.mark(), &wanted)?;
+    let mut suspect = matches!(&known, Some(Content::Ready { suspect: true, .. }));
     let ready = match plan {
         FormatPlan::Format(file_system) => {
             make(device, &seen, journal, file_system, false, &wanted, steps).await?
@@ -158,12 +162,13 @@ pub async fn ready(
         }
         FormatPlan::Finish(ready) => ready,
         FormatPlan::Use(ready) => {
-            check_used(device, ready.file_system, wanted.fsck).await?;
+            check_used(device, ready.file_system, wanted.fsck, suspect).await?;
+            suspect &= wanted.fsck == Fsck::Never;
             ready
         }
     };
     steps("before the journal's end")?;
-    let content = Content::Ready { uuid: ready.uuid.clone() };
+    let content = Content::Ready { uuid: ready.uuid.clone(), suspect };
     if known.as_ref() != Some(&content) {
         journal.write(content).map_err(FormatError::Journal)?;
     }
@@ -180,7 +185,7 @@ fn plan(
 ) -> Result<FormatPlan, FormatError> {
     match (&seen.signature, known) {
         // The label goes before the journal is ready, so this is an older copy of the volume.
-        (Some(found), Some(Content::Ready { uuid })) if found.label == mark => {
+        (Some(found), Some(Content::Ready { uuid, .. })) if found.label == mark => {
             Err(FormatError::Lost(uuid.clone()))
         }
         // Whichever node began it: the label is this volume's and says that nobody got it.
@@ -191,7 +196,9 @@ fn plan(
             Err(FormatError::CopyOfUnfinished(found.label.clone()))
         }
         // Another volume's content would go to the wrong pod.
-        (Some(found), Some(Content::Ready { uuid })) if !found.uuid.eq_ignore_ascii_case(uuid) => {
+        (Some(found), Some(Content::Ready { uuid, .. }))
+            if !found.uuid.eq_ignore_ascii_case(uuid) =>
+        {
             let now = if found.uuid.is_empty() { &found.kind } else { &found.uuid };
             Err(FormatError::Another { then: uuid.clone(), now: now.clone() })
         }
@@ -199,7 +206,7 @@ fn plan(
             there(found, wanted).map(FormatPlan::Finish)
         }
         (Some(found), _) => there(found, wanted).map(FormatPlan::Use),
-        (None, Some(Content::Ready { uuid })) => Err(FormatError::Lost(uuid.clone())),
+        (None, Some(Content::Ready { uuid, .. })) => Err(FormatError::Lost(uuid.clone())),
         // It was blank then and has no signature now: mkfs had come so far.
         (None, Some(Content::Formatting { size, .. })) if *size == seen.size => {
             Ok(FormatPlan::Again(wanted.file_system.unwrap_or_default()))
@@ -246,7 +253,7 @@ async fn make(
     info!(device = %shown, file_system = file_system.as_str(), uuid, again, "formatting");
     mkfs(device, file_system, &uuid, &mark, wanted.mkfs, again).await?;
     steps("after mkfs")?;
-    sync(device).await?;
+    tool::sync(device).await.map_err(FormatError::Sync)?;
     let made = probe(device).await?.signature;
     let expected = Signature { kind: file_system.as_str().into(), uuid: uuid.clone(), label: mark };
     if made.as_ref() != Some(&expected) {
@@ -263,7 +270,7 @@ async fn make(
         FileSystem::Xfs => tool::succeed("xfs_admin", ["-L", "--"], device, SHORT).await?,
     }
     steps("after the label went")?;
-    sync(device).await?;
+    tool::sync(device).await.map_err(FormatError::Sync)?;
     Ok(Ready { file_system, uuid })
 }
 
@@ -296,22 +303,36 @@ async fn mkfs(
     tool::succeed(tool, args, device, LONG).await
 }
 
-async fn sync(device: &Path) -> Result<(), FormatError> {
-    let path = device.to_owned();
-    let sync = move || File::options().write(true).open(path)?.sync_all();
-    let synced = tokio::task::spawn_blocking(sync).await.map_err(io::Error::other);
-    synced.and_then(|synced| synced).map_err(FormatError::Sync)
-}
-
 /// Repairs what is safe to repair in a used file system. XFS replays its log when it is mounted.
-async fn check_used(device: &Path, file_system: FileSystem, fsck: Fsck) -> Result<(), FormatError> {
+///
+/// What says of itself that it is clean is read whole only if it is suspect: that can take longer
+/// than a kubelet waits. With multiple mount protection e2fsck would wait 11 s to say so.
+async fn check_used(
+    device: &Path,
+    file_system: FileSystem,
+    fsck: Fsck,
+    suspect: bool,
+) -> Result<(), FormatError> {
     if fsck == Fsck::Never || file_system == FileSystem::Xfs {
         return Ok(());
     }
-    let output = tool::run("e2fsck", ["-p"], device, LONG).await?;
+    let path = device.to_owned();
+    let found = tokio::task::spawn_blocking(move || Superblock::at(&path)).await;
+    let found = found.map_err(io::Error::other).flatten().map_err(ProbeError::Unreadable)?;
+    if !suspect && found.is_some_and(|found| found.clean && found.mmp.is_some()) {
+        return Ok(());
+    }
+    let how: &[_] = if suspect { &["-f", "-p"] } else { &["-p"] };
+    let output = tool::run("e2fsck", how, device, LONG).await?;
     // 1: errors were corrected; 2: and a mounted file system needs a reboot, which this one is not.
     match output.status.code() {
-        Some(0..=3) => Ok(()),
+        Some(0) => Ok(()),
+        Some(1..=3) => {
+            let shown = device.display();
+            let repaired = tool::said(&output.stdout, REPAIRS);
+            warn!(device = %shown, repaired, "e2fsck repaired it");
+            Ok(())
+        }
         _ => Err(tool::failed("e2fsck", &output).into()),
     }
 }

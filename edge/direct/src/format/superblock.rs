@@ -26,10 +26,14 @@ pub struct Superblock {
     block: u64,
     /// The time of its last mount, in s; 0 if there was none, or it is not known.
     pub(super) mounted: u64,
+    /// True if it was unmounted in order and has no known faults. Only that of ext4 tells.
+    pub(super) clean: bool,
+    /// Where ext4's block of multiple mount protection is, in bytes, if it has one.
+    pub(super) mmp: Option<u64>,
 }
 
 impl Superblock {
-    /// Reads the head of a device; none if it has neither file system.
+    /// Reads the head of a device; `None` if it has neither file system.
     pub fn parse(head: &[u8]) -> Option<Self> {
         if big_endian(head, 0, 4)? == XFS_MAGIC {
             Self::xfs(head)
@@ -45,20 +49,31 @@ impl Superblock {
         let blocks = big_endian(head, 8, 8)?;
         let uuid = uuid(head.get(32..48)?)?;
         let bytes = blocks.checked_mul(block)?;
-        Some(Self { fstype: "xfs", uuid, bytes, block, mounted: 0 })
+        Some(Self { fstype: "xfs", uuid, bytes, block, mounted: 0, clean: false, mmp: None })
     }
 
     fn ext4(head: &[u8]) -> Option<Self> {
         let field = |at: usize| little_endian(head, EXT + at, 4);
         // The upper half of the number of blocks counts with the feature "64bit" only.
-        let high = if field(0x60)? & 0x80 == 0 { 0 } else { field(0x150)? };
+        let features = field(0x60)?;
+        let high = if features & 0x80 == 0 { 0 } else { field(0x150)? };
         let blocks = high << 32 | field(0x04)?;
         let shift = field(0x18).filter(|shift| *shift <= 6)?;
         let block = 1024 << shift;
         let mounted = field(0x2c)?;
         let uuid = uuid(head.get(EXT + 0x68..EXT + 0x78)?)?;
         let bytes = blocks.checked_mul(block)?;
-        Some(Self { fstype: "ext4", uuid, bytes, block, mounted })
+        // Unmounted in order, without a known error.
+        let state = little_endian(head, EXT + 0x3a, 2)? & 0b11 == 0b01;
+        let has_journal_to_replay = features & 0x4 != 0;
+        // Files that were deleted while they were open, in a list or in a file.
+        let has_orphans = field(0xe8)? != 0 || field(0x64)? & 0x1_0000 != 0;
+        let clean = state && !has_journal_to_replay && !has_orphans && field(0x194)? == 0;
+        let mmp = match features & 0x100 {
+            0 => None,
+            _ => Some(little_endian(head, EXT + 0x168, 8)?.checked_mul(block)?),
+        };
+        Some(Self { fstype: "ext4", uuid, bytes, block, mounted, clean, mmp })
     }
 
     /// Reads a device, as far as the host sees it.
@@ -90,7 +105,7 @@ fn big_endian(head: &[u8], at: usize, length: usize) -> Option<u64> {
     Some(bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte)))
 }
 
-fn little_endian(head: &[u8], at: usize, length: usize) -> Option<u64> {
+pub(super) fn little_endian(head: &[u8], at: usize, length: usize) -> Option<u64> {
     let bytes = head.get(at..at + length)?;
     Some(bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte)))
 }

@@ -2,6 +2,8 @@
 //! failure.
 
 use std::ffi::OsStr;
+use std::fs::File;
+use std::io;
 use std::path::Path;
 use std::process::{Output, Stdio};
 use std::time::Duration;
@@ -18,7 +20,7 @@ pub enum ToolError {
         tool: &'static str,
         /// The error of the attempt.
         #[source]
-        source: std::io::Error,
+        source: io::Error,
     },
     /// It takes too long; it was killed.
     #[error("{tool} did not end within {within:?} and was killed")]
@@ -83,11 +85,26 @@ where
     if output.status.success() { Ok(()) } else { Err(failed(tool, &output)) }
 }
 
+/// Has all that was written to a device on its disk.
+///
+/// # Errors
+/// The device cannot be opened or synced.
+pub(super) async fn sync(device: &Path) -> io::Result<()> {
+    let path = device.to_owned();
+    let synced =
+        tokio::task::spawn_blocking(move || File::options().write(true).open(path)?.sync_all());
+    synced.await.map_err(io::Error::from).flatten()
+}
+
 /// The error of a tool that failed.
 pub(super) fn failed(tool: &'static str, output: &Output) -> ToolError {
     let text = if output.stderr.is_empty() { &output.stdout } else { &output.stderr };
+    ToolError::Failed { tool, code: output.status.to_string(), text: said(text, 3) }
+}
+
+/// The last lines of an output, as one.
+pub(super) fn said(text: &[u8], most: usize) -> String {
     let text = String::from_utf8_lossy(text);
     let lines: Vec<_> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-    let text = lines.get(lines.len().saturating_sub(3)..).unwrap_or_default().join("; ");
-    ToolError::Failed { tool, code: output.status.to_string(), text }
+    lines.get(lines.len().saturating_sub(most)..).unwrap_or_default().join("; ")
 }

@@ -27,6 +27,9 @@ pub enum Content {
     Ready {
         /// The file system's UUID.
         uuid: String,
+        /// Two guests may have had it since it was checked, so the next check trusts nothing.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        suspect: bool,
     },
 }
 
@@ -54,7 +57,7 @@ impl Journal {
         Self { path, driver: driver.to_owned(), volume_id: volume_id.to_owned() }
     }
 
-    /// The volume's content; none if nothing was ever done to it here.
+    /// The volume's content; `None` if nothing was ever done to it here.
     ///
     /// # Errors
     /// It cannot be read, so nothing may be done to the volume.
@@ -97,6 +100,21 @@ impl Journal {
         }
     }
 
+    /// Notes durably that two guests may have had the volume at once.
+    ///
+    /// # Errors
+    /// The entry cannot be read or written; the older one stays.
+    pub fn suspect(&self) -> io::Result<()> {
+        match self.read()? {
+            Some(Content::Ready { uuid, suspect: false }) => {
+                self.write(Content::Ready { uuid, suspect: true })
+            }
+            Some(Content::Ready { suspect: true, .. } | Content::Formatting { .. }) | None => {
+                Ok(())
+            }
+        }
+    }
+
     /// The label of a file system of this volume that is not finished. Every node that sees it
     /// knows that nobody got the volume, because the label goes before the volume is handed over.
     /// It has 12 characters, the limit of XFS.
@@ -124,8 +142,12 @@ mod tests {
         let formatting = Content::Formatting { uuid: "u".into(), size: 7 };
         journal.write(formatting.clone()).unwrap();
         assert_eq!(Journal::of(dir.path(), "d", "v").read().unwrap(), Some(formatting));
-        journal.write(Content::Ready { uuid: "u".into() }).unwrap();
-        assert_eq!(journal.read().unwrap(), Some(Content::Ready { uuid: "u".into() }));
+        journal.suspect().unwrap();
+        let ready = |suspect| Content::Ready { uuid: "u".into(), suspect };
+        journal.write(ready(false)).unwrap();
+        assert_eq!(journal.read().unwrap(), Some(ready(false)));
+        journal.suspect().unwrap();
+        assert_eq!(journal.read().unwrap(), Some(ready(true)));
         assert_eq!(Journal::of(dir.path(), "dv", "").read().unwrap(), None);
         assert_eq!(journal.mark().len(), 12);
         assert!(is_mark(&journal.mark()));
@@ -140,7 +162,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let one = Journal::of(dir.path(), "d", "v");
         let other = Journal::of(dir.path(), "d", "w");
-        one.write(Content::Ready { uuid: "u".into() }).unwrap();
+        one.write(Content::Ready { uuid: "u".into(), suspect: false }).unwrap();
         std::fs::rename(&one.path, &other.path).unwrap();
         assert!(other.read().unwrap_err().to_string().contains("another volume's"));
         publish(&one.path, b"{", 0o600, Existing::Replace).unwrap();

@@ -197,7 +197,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         record("v").keep(dir.path()).unwrap();
         let journal = Journal::of(dir.path(), "d.example", "v");
-        journal.write(Content::Ready { uuid: "u".into() }).unwrap();
+        journal.write(Content::Ready { uuid: "u".into(), suspect: false }).unwrap();
         let direct = dir.path().join("direct");
         for name in ["published/.a.new", "volumes/.b.new"] {
             publish(&direct.join(name), b"{", 0o600, Existing::Keep).unwrap();

@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 
 use proto::csi::direct::DeviceKind;
-use proto::csi::direct::{Direct, Mount};
+use proto::csi::direct::{Direct, FileSystem, Mount};
 use tracing::warn;
 
 use super::cover;
@@ -15,6 +15,7 @@ use crate::device::{block, spdk, vfio};
 use crate::error::{Error, HANDED_OVER, not_yet};
 use crate::format::grow;
 use crate::format::grow::Growing;
+use crate::format::mmp;
 use crate::format::prepare;
 use crate::format::prepare::{FormatError, FormatSettings, Ready};
 use crate::records::journal::Journal;
@@ -85,6 +86,13 @@ async fn prepare_device(
     let file_system = (ready.file_system.as_str(), ready.uuid.as_str());
     let filled = grow::fill(&node.host, &growing, &record.private_path, file_system).await;
     filled.map_err(not_yet(&volume, HANDED_OVER))?;
+    // Whatever runtime its pod has: the handler is often not known, and a volume changes its pod.
+    // A guest that only reads does not take part.
+    let is_written = !record.options.iter().any(|option| option == "ro");
+    if ready.file_system == FileSystem::Ext4 && is_written {
+        let protected = mmp::protect(&record.private_path).await;
+        protected.map_err(not_yet(&volume, HANDED_OVER))?;
+    }
     record.device = device.path;
     record.fstype = ready.file_system.as_str().to_owned();
     record.uuid = ready.uuid;

@@ -84,8 +84,9 @@ const OF_THE_HOST_WITH_VALUES: [&str; 11] = [
 ];
 
 /// Options that are known and not for a guest, with the reason.
-const REFUSED: [(&str, &str); 15] = [
+const REFUSED: [(&str, &str); 16] = [
     ("nosymfollow", "guests do not know it, and without it symlinks would be followed"),
+    ("nouuid", "it would let a guest mount one device twice, which destroys it"),
     ("noload", "its journal must be replayed"),
     ("norecovery", "its journal must be replayed"),
     ("dax", "the guest's disk has no memory to map"),
@@ -185,7 +186,7 @@ const EXT4: [(&str, Value); 53] = [
 ];
 
 /// Not `noattr2`, which no kernel takes for a file system that mkfs makes now.
-const XFS: [(&str, Value); 35] = [
+const XFS: [(&str, Value); 34] = [
     ("allocsize", Size),
     ("attr2", No),
     ("bsdgroups", No),
@@ -207,7 +208,6 @@ const XFS: [(&str, Value); 35] = [
     ("noikeep", No),
     ("nolargeio", No),
     ("noquota", No),
-    ("nouuid", No),
     ("pqnoenforce", No),
     ("pquota", No),
     ("prjquota", No),

@@ -10,5 +10,6 @@ mod nri;
 mod ownership;
 mod refusal;
 mod runtime;
+mod second_mount;
 mod shim;
 mod volumes;

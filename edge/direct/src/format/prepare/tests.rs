@@ -382,3 +382,38 @@ async fn a_used_file_system_is_mended_or_not_handed_over() {
     let never = FormatSettings { fsck: Fsck::Never, ..wanted(None) };
     assert_eq!(ready(volume.image.path(), &volume.journal(), never, &on).await.unwrap(), made);
 }
+
+#[tokio::test]
+async fn what_says_that_it_is_clean_is_read_whole_if_two_guests_may_have_had_it() {
+    let volume = TestVolume::new(16 * MIB);
+    let made = volume.ready().await.unwrap();
+    let args = ["-w", "-R", "set_inode_field <2> links_count 9"];
+    Command::new("debugfs").args(args).arg(volume.image.path()).output().unwrap();
+    let is_damaged = || {
+        let check = Command::new("e2fsck").args(["-f", "-n"]).arg(volume.image.path()).output();
+        !check.unwrap().status.success()
+    };
+    assert_eq!(volume.ready().await.unwrap(), made);
+    assert!(is_damaged(), "it was read whole");
+    volume.journal().suspect().unwrap();
+    let never = FormatSettings { fsck: Fsck::Never, ..wanted(None) };
+    ready(volume.image.path(), &volume.journal(), never, &on).await.unwrap();
+    assert!(is_damaged(), "it was checked against its class");
+    assert_eq!(volume.ready().await.unwrap(), made);
+    volume.is_good(&made).await;
+    let ready = Content::Ready { uuid: made.uuid, suspect: false };
+    assert_eq!(volume.journal().read().unwrap(), Some(ready));
+}
+
+#[tokio::test]
+async fn a_protected_file_system_that_is_clean_is_not_waited_for() {
+    let volume = TestVolume::new(16 * MIB);
+    let made = volume.ready().await.unwrap();
+    crate::format::mmp::protect(volume.image.path()).await.unwrap();
+    let before = volume.bytes();
+    let begun = tokio::time::Instant::now();
+    assert_eq!(volume.ready().await.unwrap(), made);
+    // e2fsck waits for 11 s.
+    assert!(begun.elapsed().as_secs() < 5 && volume.bytes() == before);
+    volume.is_good(&made).await;
+}

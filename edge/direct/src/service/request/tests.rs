@@ -42,7 +42,7 @@ fn the_journal_goes_with_its_volume() {
             message: &message,
         });
     };
-    let ready = Content::Ready { uuid: "u".into() };
+    let ready = Content::Ready { uuid: "u".into(), suspect: false };
     for volume in ["v", "w"] {
         Journal::of(dir.path(), "d.example", volume).write(ready.clone()).unwrap();
     }

@@ -77,6 +77,7 @@ fn what_would_mount_something_else_is_refused() {
         "dax=always",
         "abort",
         "nosymfollow",
+        "nouuid",
     ] {
         for file_system in [FileSystem::Ext4, FileSystem::Xfs] {
             let why = refused(flag, file_system);
