@@ -140,8 +140,18 @@ pub(super) fn colocated(colocated: &Colocated) -> Notice {
 
 /// A pod's runtime did not take direct volumes as devices.
 pub(super) fn not_taken(unnotified: &UnnotifiedPod) -> Notice {
-    let UnnotifiedPod { node, pod, volumes } = unnotified;
+    let UnnotifiedPod { node, pod, volumes, withheld } = unnotified;
     let volumes = volumes.join(", ");
+    let about = About::Pod(pod.clone(), node.clone());
+    let type_ = EventType::Warning;
+    if *withheld {
+        let note = format!(
+            "csi-edge at node {node} gives no guest the device of a direct volume, because an \
+             earlier guest may have it still; containers of this pod are made again when nobody \
+             has it open. {volumes}"
+        );
+        return Notice { about, type_, reason: "DirectVolumeNotTaken", note };
+    }
     // Advice first: the end of a long note is cut.
     let note = format!(
         "the container runtime at node {node} did not take a direct volume as a device, so this \
@@ -150,8 +160,7 @@ pub(super) fn not_taken(unnotified: &UnnotifiedPod) -> Notice {
          disable_block_device_use = true), or give the pod a RuntimeClass of a VM runtime and no \
          subPath; then delete the pod. Not taken: {volumes}"
     );
-    let about = About::Pod(pod.clone(), node.clone());
-    Notice { about, type_: EventType::Warning, reason: "DirectVolumeNotTaken", note }
+    Notice { about, type_, reason: "DirectVolumeNotTaken", note }
 }
 
 /// A time in whole units, for people.
@@ -442,7 +451,10 @@ mod tests {
     fn a_pod_is_told_that_its_volume_was_not_taken() {
         let pod = Pod { namespace: "shop".into(), name: "db-0".into(), uid: "u1".into() };
         let volumes = vec!["v1 of d.example".to_owned(), "v2 of d.example".to_owned()];
-        let unnotified = UnnotifiedPod { node: node("n1"), pod, volumes };
+        let unnotified = UnnotifiedPod { node: node("n1"), pod, volumes, withheld: false };
+        let held = UnnotifiedPod { withheld: true, ..unnotified.clone() };
+        let held = not_taken(&held).note;
+        assert!(held.contains("an earlier guest may have it") && held.ends_with("v2 of d.example"));
         let notice = not_taken(&unnotified);
         assert_eq!((notice.type_, notice.reason), (EventType::Warning, "DirectVolumeNotTaken"));
         for word in ["node n1", "direct check", "v1 of d.example, v2 of d.example"] {
@@ -466,7 +478,8 @@ mod tests {
     fn a_note_has_no_control_characters_of_a_volumes_id() {
         let pod = Pod { namespace: "shop".into(), name: "db-0".into(), uid: "u1".into() };
         let volumes = vec!["v1\u{1b}[2J\nforged\u{202e}".to_owned()];
-        let note = cut(&not_taken(&UnnotifiedPod { node: node("n1"), pod, volumes }).note);
+        let unnotified = UnnotifiedPod { node: node("n1"), pod, volumes, withheld: false };
+        let note = cut(&not_taken(&unnotified).note);
         assert!(note.ends_with("v1\\u{1b}[2J\\nforged\\u{202e}"), "{note}");
     }
 }

@@ -34,8 +34,10 @@ pub struct UnnotifiedPod {
     pub node: NodeName,
     /// The pod, by that node's word alone.
     pub pod: Pod,
-    /// Each volume with its driver, for people.
+    /// Each volume with its driver, for people, and the reason if it is withheld.
     pub volumes: Vec<String>,
+    /// True if these are withheld from all runtimes; false if their runtime did not take them.
+    pub withheld: bool,
 }
 
 impl NotTakenReports {
@@ -48,7 +50,7 @@ impl NotTakenReports {
         reported.report = report;
         if reported.notified.len() > MAX_NOTIFIED {
             let current = pods(&reported.report);
-            reported.notified.retain(|pod, _| current.contains_key(pod));
+            reported.notified.retain(|pod, _| current.keys().any(|(there, _)| *there == pod));
         }
         if reported.report.total > 0 || !reported.notified.is_empty() {
             by_node.insert(node.clone(), reported);
@@ -69,12 +71,13 @@ impl NotTakenReports {
         by_node.iter().map(total).filter(|(_, total)| *total > 0).collect()
     }
 
-    /// The volumes of a pod that its node reports, each with its driver, for people.
+    /// The volumes of a pod that its runtime did not take, each with its driver, for people.
     pub fn of_pod(&self, node: &NodeName, namespace: &str, name: &str) -> Vec<String> {
         let by_node = self.by_node();
         let Some(reported) = by_node.get(node) else { return Vec::new() };
         let is_it = |pod: &Pod| pod.namespace == namespace && pod.name == name;
-        let of_it = pods(&reported.report).into_iter().filter(|(pod, _)| is_it(pod));
+        let of_it = pods(&reported.report);
+        let of_it = of_it.into_iter().filter(|((pod, withheld), _)| is_it(pod) && !withheld);
         of_it.flat_map(|(_, volumes)| volumes).collect()
     }
 
@@ -89,7 +92,8 @@ impl NotTakenReports {
         let mut by_node = self.by_node();
         if let Some(reported) = by_node.get_mut(&unnotified.node) {
             // Its node may have taken it back meanwhile.
-            if pods(&reported.report).contains_key(&unnotified.pod) {
+            let key = (&unnotified.pod, unnotified.withheld);
+            if pods(&reported.report).contains_key(&key) {
                 let notified = reported.notified.entry(unnotified.pod.clone()).or_default();
                 notified.extend(unnotified.volumes.iter().cloned());
             }
@@ -103,23 +107,31 @@ impl NotTakenReports {
 
 impl Reported {
     fn unnotified(&self, node: &NodeName) -> Vec<UnnotifiedPod> {
-        let unnotified = pods(&self.report).into_iter().filter_map(|(pod, mut volumes)| {
-            let notified = self.notified.get(pod);
-            volumes.retain(|volume| !notified.is_some_and(|notified| notified.contains(volume)));
-            let is_news = !volumes.is_empty();
-            is_news.then(|| UnnotifiedPod { node: node.clone(), pod: pod.clone(), volumes })
-        });
+        let unnotified =
+            pods(&self.report).into_iter().filter_map(|((pod, withheld), mut volumes)| {
+                let notified = self.notified.get(pod);
+                volumes
+                    .retain(|volume| !notified.is_some_and(|notified| notified.contains(volume)));
+                let is_news = !volumes.is_empty();
+                is_news.then(|| UnnotifiedPod {
+                    node: node.clone(),
+                    pod: pod.clone(),
+                    volumes,
+                    withheld,
+                })
+            });
         unnotified.take(AT_ONCE).collect()
     }
 }
 
-/// The pods of a report, with the volumes of each.
-fn pods(report: &NotTaken) -> BTreeMap<&Pod, Vec<String>> {
+/// The pods of a report, each with the volumes that are withheld, and with the others.
+fn pods(report: &NotTaken) -> BTreeMap<(&Pod, bool), Vec<String>> {
     let mut pods = BTreeMap::<_, Vec<_>>::new();
     for volume in &report.volumes {
         if let Some(pod) = &volume.pod {
-            let text = format!("{} of {}", volume.volume, volume.driver);
-            pods.entry(pod).or_default().push(text);
+            let why = volume.withheld.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
+            let text = format!("{} of {}{why}", volume.volume, volume.driver);
+            pods.entry((pod, volume.withheld.is_some())).or_default().push(text);
         }
     }
     pods
@@ -141,7 +153,12 @@ mod tests {
             name: name.into(),
             uid: format!("uid-{name}"),
         });
-        NotTakenVolume { driver: "d.example".parse().unwrap(), volume: id.into(), pod }
+        NotTakenVolume {
+            driver: "d.example".parse().unwrap(),
+            volume: id.into(),
+            pod,
+            withheld: None,
+        }
     }
 
     fn report(volumes: &[(&str, Option<&str>)]) -> NotTaken {
@@ -197,6 +214,24 @@ mod tests {
         assert!(!reports.totals().contains_key(&n1));
         reports.set(&n1, report(&[("v", Some("a"))]));
         assert_eq!(names(), []);
+    }
+
+    #[test]
+    fn a_pod_is_told_why_its_volume_is_withheld() {
+        let reports = NotTakenReports::default();
+        let withheld = Some("process 7 has it".to_owned());
+        let held = NotTakenVolume { withheld, ..volume("w", Some("a")) };
+        let both = NotTaken::of(vec![volume("v", Some("a")), held]);
+        reports.set(&node("n1"), both);
+        let told: Vec<_> = reports.unnotified();
+        let told: Vec<_> = told.iter().map(|it| (it.withheld, it.volumes.join(", "))).collect();
+        let withheld = (true, "w of d.example: process 7 has it".to_owned());
+        assert_eq!(told, [(false, "v of d.example".to_owned()), withheld]);
+        assert_eq!(reports.of_pod(&node("n1"), "shop", "a"), ["v of d.example"]);
+        for unnotified in reports.unnotified() {
+            reports.set_notified(&unnotified);
+        }
+        assert_eq!(reports.unnotified(), []);
     }
 
     #[test]

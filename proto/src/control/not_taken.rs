@@ -14,7 +14,10 @@ const MAX_ID: usize = 256;
 /// The longest namespace, and the longest uid, in bytes. Kubernetes: a DNS-1123 label; a UUID.
 const MAX_LABEL: usize = 63;
 
-/// The direct volumes of a node that no runtime took as a device.
+/// The longest reason in a report, in bytes.
+const MAX_WHY: usize = 400;
+
+/// The direct volumes of a node that no runtime took as a device, or gets as one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NotTaken {
     /// The number of all.
@@ -33,6 +36,9 @@ pub struct NotTakenVolume {
     /// The pod that it was published for, if the kubelet told.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<Pod>,
+    /// Why csi-edge gives its device to no runtime. `None` if a runtime did not take it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub withheld: Option<String>,
 }
 
 /// A pod, as Kubernetes names it.
@@ -74,6 +80,9 @@ impl NotTaken {
         let fits = |volume: &NotTakenVolume| (1..=MAX_ID).contains(&volume.volume.len());
         let named = |mut volume: NotTakenVolume| {
             volume.pod = volume.pod.filter(Pod::is_valid);
+            if let Some(why) = &mut volume.withheld {
+                why.truncate(why.floor_char_boundary(MAX_WHY));
+            }
             volume
         };
         let volumes = self.volumes.into_iter().filter(fits).map(named).take(MAX_VOLUMES);
@@ -91,17 +100,24 @@ mod tests {
     }
 
     fn volume(id: &str, pod: Option<Pod>) -> NotTakenVolume {
-        NotTakenVolume { driver: "d.example".parse().unwrap(), volume: id.into(), pod }
+        NotTakenVolume {
+            driver: "d.example".parse().unwrap(),
+            volume: id.into(),
+            pod,
+            withheld: None,
+        }
     }
 
     #[test]
     fn a_report_on_the_wire_is_this() {
-        let volumes = vec![volume("v", Some(pod("p"))), volume("w", None)];
+        let withheld = Some("a VM has it".into());
+        let withheld = NotTakenVolume { withheld, ..volume("w", None) };
+        let volumes = vec![volume("v", Some(pod("p"))), withheld];
         let message = Message::NotTaken(NotTaken { total: 3, volumes });
         let text = concat!(
             r#"{"not_taken":{"total":3,"volumes":[{"driver":"d.example","volume":"v","#,
             r#""pod":{"namespace":"shop","name":"p","uid":"u-1"}},"#,
-            r#"{"driver":"d.example","volume":"w"}]}}"#
+            r#"{"driver":"d.example","volume":"w","withheld":"a VM has it"}]}}"#
         );
         assert_eq!(message.encode().unwrap(), text);
         assert_eq!(Message::decode(text.as_bytes()).unwrap(), message);
@@ -128,7 +144,9 @@ mod tests {
         let label = "n".repeat(MAX_LABEL);
         let pod = Pod { namespace: label.clone(), name, uid: label };
         assert!(pod.is_valid());
-        let volumes = (0..MAX_VOLUMES).map(|_| volume(&id, Some(pod.clone()))).collect();
+        let withheld = Some("\u{1}".repeat(MAX_WHY + 1));
+        let largest = NotTakenVolume { withheld, ..volume(&id, Some(pod)) };
+        let volumes = vec![largest; MAX_VOLUMES];
         let report = NotTaken::of(volumes);
         assert_eq!(report.volumes.len(), MAX_VOLUMES);
         assert!(Message::NotTaken(report).encode().unwrap().len() < MAX_BYTES);

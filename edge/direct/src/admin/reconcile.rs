@@ -83,11 +83,20 @@ fn did(before: Standing, after: Standing) -> &'static str {
         (_, Standing::Foreign) => {
             "something of somebody else's is in place of its entry; remove it if nothing uses it"
         }
-        (Standing::Lost, Standing::Published) => "handed over again",
-        (Standing::Damaged, Standing::Published) => "its entry was damaged, and is written again",
-        (Standing::Published | Standing::NotTaken | Standing::Damaged, Standing::Lost) => {
-            "taken back, its device is not there; publish it again"
+        (_, Standing::Withheld) => "withheld, because a guest may have it; the fault says which",
+        (_, Standing::Withdrawing) => "being unpublished; its guest still has it",
+        (Standing::Lost | Standing::Withheld | Standing::Withdrawing, Standing::Published) => {
+            "handed over again"
         }
+        (Standing::Damaged, Standing::Published) => "its entry was damaged, and is written again",
+        (
+            Standing::Published
+            | Standing::NotTaken
+            | Standing::Damaged
+            | Standing::Withheld
+            | Standing::Withdrawing,
+            Standing::Lost,
+        ) => "taken back, its device is not there; publish it again",
         (Standing::Lost | Standing::Foreign, Standing::Lost) => {
             "cannot be handed over; the log says why, publish it again"
         }
@@ -104,6 +113,8 @@ fn did(before: Standing, after: Standing) -> &'static str {
             | Standing::NotTaken
             | Standing::Lost
             | Standing::Damaged
+            | Standing::Withheld
+            | Standing::Withdrawing
             | Standing::Foreign,
             Standing::Begun | Standing::Fenced,
         ) => "as it should be",
@@ -124,6 +135,8 @@ mod tests {
             Standing::Foreign,
             Standing::Fenced,
             Standing::NotTaken,
+            Standing::Withheld,
+            Standing::Withdrawing,
         ];
         for before in standings {
             for after in standings.into_iter().filter(|after| after.is_fault()) {

@@ -80,6 +80,10 @@ pub enum Standing {
     NotTaken,
     /// Its entry is gone, as after a reboot, and should be there.
     Lost,
+    /// Its guest may have it, and no other gets its device: `damage` says why, and what ends that.
+    Withheld,
+    /// It is being unpublished, and its guest still has it. Its entry is gone.
+    Withdrawing,
     /// An operator has taken it from this node; `lease` says why. Unpublishing it ends that.
     Fenced,
     /// Its record cannot be read, its entry is not what the record says, or its device is another;
@@ -97,6 +101,8 @@ impl Standing {
             Self::Published => "published",
             Self::NotTaken => "not taken",
             Self::Lost => "lost",
+            Self::Withheld => "withheld",
+            Self::Withdrawing => "withdrawing",
             Self::Fenced => "fenced",
             Self::Damaged => "damaged",
             Self::Foreign => "foreign",
@@ -107,8 +113,8 @@ impl Standing {
     /// it.
     pub fn is_fault(self) -> bool {
         match self {
-            Self::Lost | Self::Damaged | Self::Foreign | Self::NotTaken => true,
-            Self::Begun | Self::Published | Self::Fenced => false,
+            Self::Lost | Self::Damaged | Self::Foreign | Self::NotTaken | Self::Withheld => true,
+            Self::Begun | Self::Published | Self::Fenced | Self::Withdrawing => false,
         }
     }
 }
@@ -164,10 +170,14 @@ fn standing(
     }
     let device = record.device.display();
     match entry::compare(&runtimes.root(), record) {
+        Ok(EntryState::Missing) if record.custody.withdrawing => (Standing::Withdrawing, None),
         Ok(EntryState::Missing) => (Standing::Lost, None),
         Ok(EntryState::Damaged(why)) => (Standing::Damaged, Some(format!("its entry: {why}"))),
         Ok(EntryState::Foreign(why)) => {
             (Standing::Foreign, Some(format!("what is in place of its entry: {why}")))
+        }
+        Ok(EntryState::Same) if record.custody.withheld.is_some() => {
+            (Standing::Withheld, record.custody.withheld.clone())
         }
         Ok(EntryState::Same) => match entry::device(record) {
             Ok(DevicePath::Same) => (Standing::Published, None),

@@ -4,6 +4,7 @@
 //! of every mount namespace; `/proc` shows processes, such as a VM or an mkfs that outlived
 //! csi-edge. Loop devices upon a device are in neither.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::io::ErrorKind;
@@ -222,22 +223,40 @@ impl Host {
         number: u64,
     ) -> Result<Option<String>, DeviceError> {
         self.sees_all()?;
-        for entry in std::fs::read_dir(&self.proc).map_err(unknown(&self.proc))? {
-            let process = entry.map_err(unknown(&self.proc))?;
-            let Some(id) = process.file_name().to_str().and_then(|name| name.parse::<u32>().ok())
-            else {
-                continue;
-            };
-            // The host's init is neither a VM nor an mkfs, and some hosts hide its files.
-            if id == 1 {
-                continue;
-            }
-            if has_open(&process.path().join("fd"), kind, number)? {
-                let name = std::fs::read_to_string(process.path().join("comm")).unwrap_or_default();
-                return Ok(Some(format!("{id} ({})", name.trim())));
+        for (id, process) in self.processes()? {
+            if open_devices(&process.join("fd"), kind)?.contains(&number) {
+                return Ok(Some(named_process(id, &process)));
             }
         }
         Ok(None)
+    }
+
+    /// The processes that have block devices open, each by its id and name, by the device's number.
+    ///
+    /// # Errors
+    /// A process that cannot be inspected, or [`DeviceError::Blind`].
+    pub fn holders(&self) -> Result<BTreeMap<u64, BTreeMap<u32, String>>, DeviceError> {
+        self.sees_all()?;
+        let mut holders = BTreeMap::<u64, BTreeMap<u32, String>>::new();
+        for (id, process) in self.processes()? {
+            for number in open_devices(&process.join("fd"), FileType::BlockDevice)? {
+                let of_device = holders.entry(number).or_default();
+                of_device.insert(id, named_process(id, &process));
+            }
+        }
+        Ok(holders)
+    }
+
+    /// All processes but the host's init, which is neither a VM nor an mkfs: some hosts hide its
+    /// files.
+    fn processes(&self) -> Result<Vec<(u32, PathBuf)>, DeviceError> {
+        let mut processes = Vec::new();
+        for entry in std::fs::read_dir(&self.proc).map_err(unknown(&self.proc))? {
+            let process = entry.map_err(unknown(&self.proc))?;
+            let id = process.file_name().to_str().and_then(|name| name.parse::<u32>().ok());
+            processes.extend(id.filter(|id| *id != 1).map(|id| (id, process.path())));
+        }
+        Ok(processes)
     }
 
     /// True if a recorded boot is the current one; never if the kernel did not name it.
@@ -283,10 +302,17 @@ fn is_claimed(path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Whether one of a process's open files is this device.
-fn has_open(files: &Path, kind: FileType, number: u64) -> Result<bool, DeviceError> {
+/// A process by its id and name, for people.
+fn named_process(id: u32, process: &Path) -> String {
+    let name = std::fs::read_to_string(process.join("comm")).unwrap_or_default();
+    format!("{id} ({})", name.trim())
+}
+
+/// The numbers of the devices of this kind among a process's open files.
+fn open_devices(files: &Path, kind: FileType) -> Result<BTreeSet<u64>, DeviceError> {
+    let mut devices = BTreeSet::new();
     let Some(open) = unless_ended(std::fs::read_dir(files)).map_err(unknown(files))? else {
-        return Ok(false);
+        return Ok(devices);
     };
     for file in open {
         let Some(file) = unless_ended(file).map_err(unknown(files))? else { continue };
@@ -295,7 +321,7 @@ fn has_open(files: &Path, kind: FileType, number: u64) -> Result<bool, DeviceErr
             Ok(Some(leads)) => leads,
             Ok(None) => continue,
             // Linux denies this for a process that has just ended.
-            Err(_) if files.try_exists().is_ok_and(|is_there| !is_there) => return Ok(false),
+            Err(_) if files.try_exists().is_ok_and(|is_there| !is_there) => return Ok(devices),
             Err(error) => return Err(unknown(&path)(error)),
         };
         // Sockets and pipes have no path.
@@ -307,12 +333,11 @@ fn has_open(files: &Path, kind: FileType, number: u64) -> Result<bool, DeviceErr
         let Ok(meta) = statx(CWD, &path, AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE) else {
             continue;
         };
-        let is_kind = FileType::from_raw_mode(meta.stx_mode.into()) == kind;
-        if is_kind && makedev(meta.stx_rdev_major, meta.stx_rdev_minor) == number {
-            return Ok(true);
+        if FileType::from_raw_mode(meta.stx_mode.into()) == kind {
+            devices.insert(makedev(meta.stx_rdev_major, meta.stx_rdev_minor));
         }
     }
-    Ok(false)
+    Ok(devices)
 }
 
 /// None for a process, or a file of it, that is gone.
@@ -338,10 +363,28 @@ fn unknown(path: &Path) -> impl Fn(io::Error) -> DeviceError {
 pub(crate) mod tests {
     use super::*;
     use proto::host::publish::{Existing, publish};
+    use rustix::fs::{Mode, mknodat};
     use std::io::Write;
     use std::os::unix::fs::symlink;
     use std::sync::LazyLock;
     use std::sync::atomic::{AtomicUsize, Ordering};
+
+    /// A FIFO in place of a file or device: an open hangs, until this goes.
+    pub(crate) struct Hanging(PathBuf);
+
+    impl Hanging {
+        pub(crate) fn at(path: &Path) -> Self {
+            mknodat(CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+            Self(path.to_owned())
+        }
+    }
+
+    impl Drop for Hanging {
+        fn drop(&mut self) {
+            // It stays open, because a thread may open the FIFO only now.
+            std::mem::forget(File::options().read(true).write(true).open(&self.0));
+        }
+    }
 
     /// A `/proc` of a host with one process, 12, that has this file open.
     pub(crate) fn with_open(path: &Path) -> (tempfile::TempDir, Host) {

@@ -3,6 +3,7 @@
 //! Promises: a record appears and goes whole and is durable before it counts; a damaged record
 //! hinders its own volume only. It uses no other room.
 
+pub mod admitted;
 pub mod journal;
 pub mod lock;
 pub mod published;

@@ -15,6 +15,8 @@ use proto::host::files::{make_private, name};
 use proto::host::publish::{Existing, publish};
 use serde::{Deserialize, Serialize};
 
+use super::admitted;
+
 /// The progress of a publication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -23,6 +25,20 @@ pub enum PublicationState {
     Begun,
     /// The runtime may have it.
     Published,
+}
+
+/// Who may have a volume, and who may not get it for now.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Custody {
+    /// NodeUnpublishVolume has begun, so its entry goes or is gone. Its guest may run.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub withdrawing: bool,
+    /// The ids of the sandboxes that its entry named before it was removed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sandboxes: Vec<String>,
+    /// Why no runtime is given its device for now: an earlier guest may have it still.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub withheld: Option<String>,
 }
 
 /// A volume at a target.
@@ -65,6 +81,9 @@ pub struct Published {
     /// The driver was asked to take it back, or is about to be: nobody had the device before that.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unpublishing: bool,
+    /// Who may have it.
+    #[serde(flatten)]
+    pub custody: Custody,
 }
 
 /// The directory of the records below a state directory.
@@ -110,7 +129,8 @@ impl Published {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             Err(error) => Err(error),
             Ok(()) => std::fs::File::open(directory(state))?.sync_all(),
-        }
+        }?;
+        admitted::forget(state, &self.target)
     }
 }
 
@@ -220,6 +240,7 @@ pub(crate) mod tests {
             state: PublicationState::Published,
             pod: None,
             unpublishing: false,
+            custody: Custody::default(),
         }
     }
 
@@ -245,9 +266,16 @@ pub(crate) mod tests {
     fn a_record_of_an_older_version_is_one_whose_driver_was_not_asked() {
         let mut here = record("v");
         let text = serde_json::to_string(&here).unwrap();
-        assert!(!text.contains("unpublishing"), "older versions know the rest: {text}");
+        for newer in ["unpublishing", "with", "sandboxes", "custody"] {
+            assert!(!text.contains(newer), "older versions know the rest: {text}");
+        }
         assert_eq!(serde_json::from_str::<Published>(&text).unwrap(), here);
         here.unpublishing = true;
+        here.custody = Custody {
+            withdrawing: true,
+            sandboxes: vec!["s-1".into()],
+            withheld: Some("why".into()),
+        };
         let text = serde_json::to_string(&here).unwrap();
         assert_eq!(serde_json::from_str::<Published>(&text).unwrap(), here);
     }

@@ -35,6 +35,11 @@ pub const LONGEST: usize = 189;
 pub const VOLUME: &str = "edge-csi.io/volume-id";
 /// The driver of that volume.
 pub const DRIVER: &str = "edge-csi.io/driver";
+/// The metadata with the reason why the volume's device is not named.
+const WITHHELD: &str = "edge-csi.io/withheld";
+/// The device of a volume that is withheld. It does not exist, so a runtime makes no container, and
+/// says this path.
+const NO_DEVICE: &str = "/run/edge-csi/withheld/csi-edge-direct-list-says-why";
 
 /// The reason why an entry was not published or removed.
 #[derive(Debug, thiserror::Error)]
@@ -99,11 +104,19 @@ impl MountInfo {
             DeviceKind::Vfio => vfio::TYPE,
             DeviceKind::Spdk => spdk::TYPE,
         };
+        let mut metadata = record.metadata.clone();
+        let device = match &record.custody.withheld {
+            Some(why) => {
+                metadata.insert(WITHHELD.to_owned(), why.clone());
+                NO_DEVICE.to_owned()
+            }
+            None => record.device.display().to_string(),
+        };
         Self {
             volume_type: volume_type.into(),
-            device: record.device.display().to_string(),
+            device,
             fstype: record.fstype.clone(),
-            metadata: record.metadata.clone(),
+            metadata,
             options: record.options.clone(),
         }
     }

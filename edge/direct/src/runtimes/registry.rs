@@ -135,7 +135,7 @@ impl Runtimes {
         let Some(entry) = self.entry(&volume.target) else {
             return Ok(VolumeSandbox::NotHandedOver);
         };
-        let recorded = match sandbox::recorded(&entry) {
+        let mut recorded = match sandbox::recorded(&entry) {
             // What is there instead of a directory is nobody's sandbox.
             Err(error)
                 if matches!(
@@ -143,11 +143,17 @@ impl Runtimes {
                     io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
                 ) =>
             {
-                return Ok(VolumeSandbox::NotHandedOver);
+                if volume.custody.sandboxes.is_empty() {
+                    return Ok(VolumeSandbox::NotHandedOver);
+                }
+                Vec::new()
             }
             Err(source) => return Err(unread(volume, &entry, source)),
             Ok(recorded) => recorded,
         };
+        // While it is unpublished its entry is gone, and its guest may run.
+        let before = volume.custody.sandboxes.iter().filter_map(|id| Sandbox::parse(id));
+        recorded.extend(before);
         for sandbox in &recorded {
             for runtime in &self.all {
                 if sandbox::listens(&runtime.socket(sandbox)).await {

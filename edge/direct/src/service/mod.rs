@@ -8,6 +8,7 @@
 pub(crate) mod direct;
 mod driver_call;
 mod front;
+mod holders;
 mod locks;
 mod names;
 mod publish;

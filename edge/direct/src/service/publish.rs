@@ -18,7 +18,7 @@ use super::unpublish;
 use crate::error::{Error, HANDED_OVER, TAKEN_BACK, not_yet};
 use crate::lease::exclusive::Leases;
 use crate::records::published;
-use crate::records::published::{PublicationState, Published};
+use crate::records::published::{Custody, PublicationState, Published};
 use crate::runtimes::prerequisites;
 use crate::runtimes::prerequisites::CheckVerdict;
 use crate::volume::attach;
@@ -165,6 +165,7 @@ fn planned(node: &Node, call: &DriverCall<'_>, publish: &Publish) -> Result<Publ
         state: PublicationState::Begun,
         pod: publish.pod.clone(),
         unpublishing: false,
+        custody: Custody::default(),
     })
 }
 
@@ -211,7 +212,14 @@ fn again(node: &Node, there: &Published, wanted: &Published) -> CallResult {
         let target = there.target.display().to_string();
         return Err(Error::DirectDiffers { volume, target });
     }
-    attach::show_again(node, there)?;
+    // Its pod is wanted again, so it is not unpublished any more. What is withheld stays so.
+    let custody = Custody { withdrawing: false, ..there.custody.clone() };
+    let now = Published { custody, ..there.clone() };
+    if now != *there {
+        let kept = now.keep(node.state(&there.volume_id)?);
+        kept.map_err(not_yet::<io::Error>(&there.volume_id, HANDED_OVER))?;
+    }
+    attach::show_again(node, &now)?;
     Ok(unpublish::done())
 }
 
@@ -323,6 +331,17 @@ mod tests {
         volume.keep(&state).unwrap();
         assert!(again().await.unwrap().failure().is_none());
         assert!(entry.exists());
+        // A refused NodeUnpublishVolume is over, and what is withheld stays so.
+        service.node.root.remove(&volume.target, &volume.driver, "v").unwrap();
+        let _ = std::fs::remove_dir_all(&entry);
+        let withheld = Some("a VM has it".to_owned());
+        let custody = Custody { withdrawing: true, withheld, ..Custody::default() };
+        Published { custody, ..volume }.keep(&state).unwrap();
+        assert!(again().await.unwrap().failure().is_none());
+        let kept = published::all(&state).unwrap().pop().unwrap().custody;
+        assert!(!kept.withdrawing && kept.withheld.is_some());
+        let text = std::fs::read_to_string(entry.join("mountInfo.json")).unwrap();
+        assert!(text.contains("a VM has it") && !text.contains("/socket"), "{text}");
     }
 
     #[tokio::test(start_paused = true)]

@@ -15,6 +15,7 @@ use crate::lease::exclusive::Leases;
 use crate::records::published;
 use crate::records::published::{PublicationState, Published};
 use crate::volume::attach;
+use crate::volume::hold;
 use crate::volume::node::Node;
 use crate::volume::verify::{DeviceMatch, verify};
 
@@ -52,9 +53,9 @@ async fn reconcile_volume(node: &Node, leases: &Leases, record: &Published) {
     let driver = &record.driver;
     let volume = &record.volume_id;
     // An unfinished publication belongs to nobody, whatever its runtime was told before. Neither
-    // does one that its driver may be taking back.
+    // does one that is being taken back.
     let device = match record.state {
-        PublicationState::Published if !record.unpublishing => {
+        PublicationState::Published if !record.unpublishing && !record.custody.withdrawing => {
             let late = |_| DeviceMatch::Unknown("its device does not answer".into());
             tokio::time::timeout(LOOK, verify(node, record)).await.unwrap_or_else(late)
         }
@@ -67,12 +68,20 @@ async fn reconcile_volume(node: &Node, leases: &Leases, record: &Published) {
                 volume, "was taken from this node, so its runtime is not told of it again"
             );
         }
-        DeviceMatch::Same => match attach::show_again(node, record) {
-            Ok(()) => info!(driver, volume, "is handed over directly"),
-            Err(error) => {
-                warn!(driver, volume, error = error.chain(), "not shown to its runtime");
+        DeviceMatch::Same => {
+            let reason = tokio::time::timeout(LOOK, hold::reason_at_start(node, record)).await;
+            let late = "it is not known who has its device open: no answer in time";
+            let shown = match reason.unwrap_or_else(|_| Some(late.to_owned())) {
+                Some(why) => hold::withhold(node, record, why),
+                None => attach::show_again(node, record),
+            };
+            match shown {
+                Ok(()) => info!(driver, volume, "is handed over directly"),
+                Err(error) => {
+                    warn!(driver, volume, error = error.chain(), "not shown to its runtime");
+                }
             }
-        },
+        }
         // Its guest may well run. Without the entry it would get the host's directory when it
         // restarts its container.
         DeviceMatch::Unknown(why) => {
@@ -89,6 +98,8 @@ fn remove_entry(node: &Node, record: &Published) {
     let volume = &record.volume_id;
     let why = if record.unpublishing {
         "its driver was asked to take it back"
+    } else if record.custody.withdrawing {
+        "it is being unpublished"
     } else {
         "its device is not there"
     };
@@ -118,8 +129,9 @@ fn tidy(directory: &Path) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::host::tests::with_open;
+    use crate::device::host::tests::{Hanging, with_open};
     use crate::records::journal::{Content, Journal};
+    use crate::records::published::Custody;
     use crate::records::published::tests::record;
     use crate::runtimes::Roots;
     use crate::runtimes::mount_info::MountInfo;
@@ -128,26 +140,13 @@ mod tests {
     use futures_util::FutureExt;
     use proto::csi::direct::DeviceKind;
     use proto::host::publish::{Existing, publish};
-    use rustix::fs::{CWD, FileType, Mode, mknodat};
     use std::fs::File;
-    use std::path::PathBuf;
-
-    /// A FIFO in place of a device: an open hangs, until this goes.
-    struct Hanging(PathBuf);
-
-    impl Drop for Hanging {
-        fn drop(&mut self) {
-            // It stays open, because a thread may open the FIFO only now.
-            std::mem::forget(File::options().read(true).write(true).open(&self.0));
-        }
-    }
 
     #[tokio::test(start_paused = true)]
     async fn devices_that_hang_are_left_as_they_are_and_keep_nobody_waiting() {
         let dir = tempfile::tempdir().unwrap();
         let device = dir.path().join("device");
-        mknodat(CWD, &device, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
-        let _hanging = Hanging(device.clone());
+        let _hanging = Hanging::at(&device);
         let settings = Settings { state: Some(dir.path().join("state")), ..Settings::default() };
         let roots = Roots { entries: dir.path().join("entries"), ..Roots::default() };
         let service = service_of(Settings { roots, ..settings }, Cloud::default());
@@ -182,11 +181,12 @@ mod tests {
         File::create(&device).unwrap();
         let kind = DeviceKind::Spdk;
         let volume = Published { target, device, kind, ..record("v") };
-        for unpublishing in [true, false] {
-            let volume = Published { unpublishing, ..volume.clone() };
+        for (unpublishing, withdrawing) in [(true, false), (false, true), (false, false)] {
+            let custody = Custody { withdrawing, ..Custody::default() };
+            let volume = Published { unpublishing, custody, ..volume.clone() };
             volume.keep(node.state.as_deref().unwrap()).unwrap();
             reconcile(node, &service.leases).await;
-            assert_eq!(entry.exists(), !unpublishing);
+            assert_eq!(entry.exists(), !unpublishing && !withdrawing);
             let kept = published::all(node.state.as_deref().unwrap()).unwrap();
             assert_eq!(kept, [volume]);
         }

@@ -1,5 +1,6 @@
 //! Looks after all direct volumes at intervals, without a call. It reports leases and volumes that
-//! were not taken to the cloud, hides fenced ones, and takes back those of pods that are gone.
+//! were not taken to the cloud, hides fenced ones, has devices withheld, and takes back the volumes
+//! of pods that are gone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -18,6 +19,8 @@ use tokio::time::Instant;
 use tracing::{debug, error, warn};
 
 use super::driver_call::DriverCall;
+use super::holders;
+use super::holders::LastLook;
 use super::locks::VolumeLock;
 use super::publish;
 use super::state::Service;
@@ -57,8 +60,10 @@ pub(super) async fn keep(service: Arc<Service>) {
     let mut retries = Backoff::new(RETRY_FIRST, RETRY_LAST);
     let mut orphans = Orphans::new();
     let mut not_taken = BTreeSet::new();
+    let mut holders = LastLook::default();
     loop {
         restatements.borrow_and_update();
+        holders::look(&service, &mut holders).await;
         report_not_taken(&service, &mut not_taken);
         let all = report_all(&service).await;
         // Later, so that a node that has just linked reports first.
@@ -128,14 +133,18 @@ fn leased(service: &Service) -> (BTreeSet<(DriverName, String)>, bool) {
     (parsed.collect(), all)
 }
 
-/// Logs each volume that a runtime shares as a directory instead of taking it, once, and has the
-/// cloud told when these volumes change.
+/// Logs each volume that a runtime shares as a directory instead of taking it, once. Has the cloud
+/// told when these volumes, or those that are withheld, change.
 fn report_not_taken(service: &Service, logged: &mut BTreeSet<PathBuf>) {
     let state = service.node.state.as_ref();
     let records = state.and_then(|state| published::each(state).ok()).unwrap_or_default();
     let mut seen = BTreeSet::new();
     let mut volumes = Vec::new();
     for record in records.into_iter().flatten() {
+        if record.custody.withheld.is_some() {
+            volumes.extend(reported(&record));
+            continue;
+        }
         let shared = cover::shared_at(&service.node.host.proc, &record.target);
         let Ok(Some(at)) = shared else { continue };
         if !logged.contains(&record.target) {
@@ -163,7 +172,8 @@ fn report_not_taken(service: &Service, logged: &mut BTreeSet<PathBuf>) {
 /// A volume as the cloud is told of it.
 fn reported(record: &Published) -> Option<NotTakenVolume> {
     let driver = record.driver.parse().ok()?;
-    Some(NotTakenVolume { driver, volume: record.volume_id.clone(), pod: record.pod.clone() })
+    let Published { volume_id: volume, pod, custody, .. } = record.clone();
+    Some(NotTakenVolume { driver, volume, pod, withheld: custody.withheld })
 }
 
 /// Takes back the volumes of pods that are gone. Each has a task of its own, because a driver may

@@ -11,6 +11,7 @@ use tracing::{error, warn};
 use super::driver_call::{CallResult, DriverCall};
 use crate::error::{TAKEN_BACK, not_yet};
 use crate::records::published::Published;
+use crate::volume::hold;
 use crate::volume::node::Node;
 use crate::volume::release;
 use crate::volume::release::Absent;
@@ -24,9 +25,16 @@ pub(super) async fn unpublish(
     let volume = &record.volume_id;
     let state = node.state(volume)?;
     let not_yet = not_yet::<std::io::Error>(volume, TAKEN_BACK);
+    let begun = Published { custody: hold::withdrawing(node, record), ..record.clone() };
+    if begun != *record
+        && let Err(error) = begun.keep(state)
+    {
+        // On a full disk, too, a pod can end. A restart hands the volume over again then.
+        warn!(volume, %error, "not noted that it is taken back");
+    }
     // A volume in use is refused, as the unmount of a busy mount fails.
     release::withdraw(node, record, Absent::of(record)).await?;
-    let asked = Published { unpublishing: true, ..record.clone() };
+    let asked = Published { unpublishing: true, ..begun };
     if let Err(error) = asked.keep(state) {
         // On a full disk, too, a pod can end. The next attempt looks for the device's users again.
         warn!(volume, %error, "not noted that the driver is asked to take it back");
@@ -99,7 +107,7 @@ mod tests {
         };
         let held = "is open in process 12";
         assert!(refused().await.contains(held));
-        assert!(!kept().unpublishing);
+        assert!(!kept().unpublishing && kept().custody.withdrawing);
         let open = proc.path().join("12/fd/3");
         let closed = proc.path().join("closed");
         std::fs::rename(&open, &closed).unwrap();

@@ -19,7 +19,7 @@ use crate::format::mmp;
 use crate::format::prepare;
 use crate::format::prepare::{FormatError, FormatSettings, Ready};
 use crate::records::journal::Journal;
-use crate::records::published::{PublicationState, Published};
+use crate::records::published::{Custody, PublicationState, Published};
 use crate::runtimes::entry;
 use crate::runtimes::mount_info::MountInfo;
 use crate::runtimes::prerequisites;
@@ -40,6 +40,7 @@ pub(crate) async fn attach(
     let state = node.state(&volume)?;
     // The driver has published it since. That is durable before anybody can have the device.
     record.unpublishing = false;
+    record.custody = Custody::default();
     match record.kind {
         DeviceKind::Block | DeviceKind::Vfio => {
             prepare_device(node, &mut record, direct, mount).await?

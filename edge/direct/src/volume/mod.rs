@@ -6,6 +6,7 @@
 
 pub(crate) mod attach;
 pub(crate) mod cover;
+pub(crate) mod hold;
 pub(crate) mod node;
 pub(crate) mod orphan;
 pub(crate) mod release;

@@ -110,6 +110,7 @@ fn volume(device: PathBuf) -> Published {
         state: PublicationState::Published,
         pod: None,
         unpublishing: false,
+        custody: Default::default(),
     }
 }
 

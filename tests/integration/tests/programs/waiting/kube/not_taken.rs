@@ -47,7 +47,12 @@ async fn reported(site: &Site, volumes: &[NotTakenVolume]) -> anyhow::Result<Lin
 
 fn volume(id: &str, pod: &str, uid: &str) -> anyhow::Result<NotTakenVolume> {
     let pod = Named { namespace: "default".into(), name: pod.into(), uid: uid.into() };
-    Ok(NotTakenVolume { driver: DRIVER.parse()?, volume: id.into(), pod: Some(pod) })
+    Ok(NotTakenVolume {
+        driver: DRIVER.parse()?,
+        volume: id.into(),
+        pod: Some(pod),
+        withheld: None,
+    })
 }
 
 /// The pods that were told, each as often as it was.
