@@ -15,7 +15,6 @@ use edge_direct::cdi;
 use edge_direct::nri;
 use edge_direct::nri::guard::Handlers;
 use edge_direct::nri::plugin::Plugin;
-use edge_direct::nri::uses::Uses;
 use edge_direct::records::published;
 use edge_direct::runtimes::prerequisites;
 use edge_direct::runtimes::prerequisites::{CheckReport, CheckVerdict, Finding};
@@ -253,7 +252,7 @@ async fn serve_nri(command: Nri, places: &Places) -> anyhow::Result<()> {
     // A handler that takes typed mounts runs VMs.
     handlers.vm.extend(handlers.typed.iter().cloned());
     let runtimes = Arc::new(at.runtimes());
-    let plugin = Plugin { state: at.state, index, handlers, runtimes, uses: Uses::default() };
+    let plugin = Plugin::new(at.state, index, handlers, runtimes);
     tokio::select! {
         biased;
         end = tasks::signal() => Ok(end?),

@@ -17,9 +17,10 @@ import (
 	rgen "github.com/opencontainers/runtime-tools/generate"
 )
 
+// A container that is to be made, or with End one that ends.
 type ask struct {
-	Handler, Sandbox string
-	Mounts           []rspec.Mount
+	Handler, Sandbox, Container, End string
+	Mounts                           []rspec.Mount
 }
 
 type answer struct {
@@ -63,11 +64,32 @@ func run(socket string) error {
 		if err := json.Unmarshal(lines.Bytes(), &asked); err != nil {
 			return err
 		}
-		if err := out.Encode(create(runtime, asked)); err != nil {
+		answered := create
+		if asked.End != "" {
+			answered = end
+		}
+		if err := out.Encode(answered(runtime, asked)); err != nil {
 			return err
 		}
 	}
 	return lines.Err()
+}
+
+// A container has ended, or is removed: so ends one that was not made in the end.
+func end(runtime *adaptation.Adaptation, asked ask) answer {
+	defer runtime.BlockPluginSync().Unblock()
+	pod := &api.PodSandbox{Id: asked.Sandbox}
+	container := &api.Container{Id: asked.Container + "-id", PodSandboxId: asked.Sandbox}
+	var err error
+	if asked.End == "removed" {
+		err = runtime.RemoveContainer(context.Background(), &api.RemoveContainerRequest{Pod: pod, Container: container})
+	} else {
+		_, err = runtime.StopContainer(context.Background(), &api.StopContainerRequest{Pod: pod, Container: container})
+	}
+	if err != nil {
+		return answer{Error: err.Error()}
+	}
+	return answer{}
 }
 
 func create(runtime *adaptation.Adaptation, asked ask) answer {
@@ -80,7 +102,7 @@ func create(runtime *adaptation.Adaptation, asked ask) answer {
 			Annotations: map[string]string{"a": "b"},
 		},
 		Container: &api.Container{
-			Id: "container", PodSandboxId: asked.Sandbox, Name: "c", Args: []string{"sh"},
+			Id: asked.Container + "-id", PodSandboxId: asked.Sandbox, Name: asked.Container, Args: []string{"sh"},
 			Mounts: api.FromOCIMounts(spec.Mounts),
 		},
 	})

@@ -15,6 +15,11 @@ pub const CREATE_CONTAINER: i32 = 1 << 3;
 /// The event of a container's end: NRI's event 10.
 pub const STOP_CONTAINER: i32 = 1 << 9;
 
+/// The event of a container's removal, also of one that was not made in the end: NRI's event 11.
+pub const REMOVE_CONTAINER: i32 = 1 << 10;
+/// The number of that event in [`StateChangeEvent`].
+pub const CONTAINER_REMOVED: i32 = 11;
+
 /// A container's state after its end.
 pub const CONTAINER_STOPPED: i32 = 4;
 
@@ -138,7 +143,18 @@ pub struct CreateContainerRequest {
     pub container: Option<Container>,
 }
 
-/// A container that has ended.
+/// An event that needs no answer. NRI sends the removal of a container so before v0.12.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct StateChangeEvent {
+    /// Its number.
+    #[prost(int32, tag = "1")]
+    pub event: i32,
+    /// The container.
+    #[prost(message, optional, tag = "3")]
+    pub container: Option<Container>,
+}
+
+/// A container that has ended, or is removed.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct StopContainerRequest {
     /// Its pod.

@@ -69,17 +69,26 @@ pub enum NotAdmitted {
         /// The handler.
         handler: String,
     },
-    /// runtime-rs cannot mount it twice.
+    /// runtime-rs forgets the device of a container that ends, while another one has it.
     #[error(
-        "volume {volume} is used with readOnly by one container and without by another (here and \
-         by container {other:?}), which Kata's runtime-rs cannot do: its agent answers EBUSY. Give \
-         all containers of the pod the same readOnly for it, or use Kata's Go runtime"
+        "volume {volume} is used by container {other:?} of the pod, and Kata's runtime-rs attaches \
+         its device a second time when one of the two is started again, which destroys the file \
+         system. Give it to one container at a time, or use Kata's Go runtime"
     )]
-    Mixed {
+    Shared {
         /// The volume's id.
         volume: String,
         /// The other container.
         other: String,
+    },
+    /// The same with two mounts in one container.
+    #[error(
+        "volume {volume} is mounted twice in this container, and Kata's runtime-rs would attach \
+         its device twice, which destroys the file system. Mount it once, or use Kata's Go runtime"
+    )]
+    Twice {
+        /// The volume's id.
+        volume: String,
     },
 }
 

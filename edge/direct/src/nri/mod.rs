@@ -2,14 +2,15 @@
 //! mounts.
 //!
 //! Promises: VFIO and SPDK volumes get their typed mount; no container gets the host's directory
-//! instead of its volume. It runs only as a program of its own (`csi-edge direct nri`), because it
-//! may change any container of the node. It may use `records` and `runtimes`.
+//! instead of its volume; runtime-rs gets no device that another may have. It is a program of its
+//! own (`csi-edge direct nri`). It may use `records`, `device` and `runtimes`.
 
 pub mod api;
 pub mod connection;
 pub mod guard;
 pub mod mux;
 pub mod plugin;
+mod sandboxes;
 pub mod session;
 pub mod ttrpc;
 pub mod uses;

@@ -7,10 +7,12 @@ use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use prost::Message as _;
 use proto::host::chain;
+use tokio::sync::Semaphore;
 use tonic::Code;
 use tracing::{info, warn};
 
@@ -18,8 +20,10 @@ use super::api;
 use super::api::{CreateContainerRequest, CreateContainerResponse, PodSandbox};
 use super::guard;
 use super::guard::{Admitted, Handlers};
+use super::sandboxes;
 use super::ttrpc::{Request, Response, Status};
 use super::uses::Uses;
+use crate::device::host::Host;
 use crate::records::published;
 use crate::records::published::Published;
 use crate::runtimes::Runtimes;
@@ -29,6 +33,12 @@ use crate::runtimes::sandbox::Sandbox;
 
 /// The plugin's name at the runtime.
 pub const NAME: &str = "edge-csi-direct";
+
+/// The time limit for an answer. A container runtime that has none after 2 s goes on without the
+/// plugin, and makes the container.
+const ANSWER: Duration = Duration::from_secs(1);
+/// The most looks at the host that may hang at once; after that nothing is admitted.
+const LOOKS: usize = 8;
 
 /// The inputs of the plugin's decisions.
 #[derive(Clone)]
@@ -41,8 +51,11 @@ pub struct Plugin {
     pub handlers: Handlers,
     /// The runtimes, which have the entries.
     pub runtimes: Arc<Runtimes>,
-    /// The uses of volumes by running containers.
-    pub uses: Uses,
+    /// The kernel's files, which tell who has a device.
+    pub host: Host,
+    uses: Uses,
+    /// One for each look that has not ended.
+    looks: Arc<Semaphore>,
 }
 
 /// A refusal with its gRPC code.
@@ -50,6 +63,13 @@ pub struct Plugin {
 pub struct NriError(Code, String);
 
 impl Plugin {
+    /// A plugin that knows of no container yet.
+    pub fn new(state: PathBuf, index: String, handlers: Handlers, runtimes: Arc<Runtimes>) -> Self {
+        let host = Host::default();
+        let looks = Arc::new(Semaphore::new(LOOKS));
+        Self { state, index, handlers, runtimes, host, uses: Uses::default(), looks }
+    }
+
     pub(super) async fn answer(&self, request: Request) -> Response {
         let done = if request.service == api::PLUGIN_SERVICE {
             self.call(&request.method, request.payload).await
@@ -81,9 +101,10 @@ impl Plugin {
                     runtime = name,
                     version, "the container runtime asks before it makes a container"
                 );
-                Ok(bytes(&api::ConfigureResponse {
-                    events: api::CREATE_CONTAINER | api::STOP_CONTAINER,
-                }))
+                // What runs is told next.
+                self.uses.clear();
+                let events = api::CREATE_CONTAINER | api::STOP_CONTAINER | api::REMOVE_CONTAINER;
+                Ok(bytes(&api::ConfigureResponse { events }))
             }
             // What runs already cannot be taken back.
             "Synchronize" => {
@@ -92,7 +113,8 @@ impl Plugin {
                 self.note(there);
                 Ok(bytes(&api::SynchronizeResponse { more }))
             }
-            "StopContainer" => {
+            // Their requests and answers have the same fields.
+            "StopContainer" | "RemoveContainer" => {
                 let ended = api::StopContainerRequest::decode(payload).map_err(bad)?;
                 self.uses.ended(&ended.container.unwrap_or_default().id);
                 Ok(bytes(&api::StopContainerResponse {}))
@@ -101,7 +123,14 @@ impl Plugin {
                 let request = CreateContainerRequest::decode(payload).map_err(bad)?;
                 self.create(request).await.map(|answer| bytes(&answer))
             }
-            "Shutdown" | "StateChange" => Ok(Bytes::new()),
+            "StateChange" => {
+                let change = api::StateChangeEvent::decode(payload).map_err(bad)?;
+                if change.event == api::CONTAINER_REMOVED {
+                    self.uses.ended(&change.container.unwrap_or_default().id);
+                }
+                Ok(Bytes::new())
+            }
+            "Shutdown" => Ok(Bytes::new()),
             other => Err(NriError(Code::Unimplemented, format!("{NAME} has no {other}"))),
         }
     }
@@ -115,30 +144,49 @@ impl Plugin {
         if !container.mounts.iter().any(guard::may_be_direct) {
             return Ok(CreateContainerResponse { adjust: None });
         }
-        let plugin = self.clone();
-        let sandbox = pod.clone();
-        let decided = tokio::task::spawn_blocking(move || {
-            let (verdict, volumes) = plugin.decide(&sandbox, &container)?;
-            plugin.record(&sandbox, &volumes)?;
-            plugin.admit(&sandbox, &container, &volumes).map(|()| verdict)
-        });
-        let unknown = |error: tokio::task::JoinError| NriError(Code::Internal, error.to_string());
-        let verdict =
-            decided.await.map_err(unknown).flatten().inspect_err(|NriError(_, why)| {
-                warn!(pod = pod.name, namespace = pod.namespace, why, "a container is not made");
-            })?;
+        let decided = self.decide_in_time(pod.clone(), container).await;
+        let verdict = decided.inspect_err(|NriError(_, why)| {
+            warn!(pod = pod.name, namespace = pod.namespace, why, "a container is not made");
+        })?;
         let mounts = verdict.mounts;
         let changed =
             (!mounts.is_empty()).then(|| api::ContainerAdjustment { mounts, ..Default::default() });
         Ok(CreateContainerResponse { adjust: changed })
     }
 
-    /// The verdict, and the container's volumes.
+    /// Decides on a container, or refuses it when that takes too long.
+    async fn decide_in_time(
+        &self,
+        pod: PodSandbox,
+        container: api::Container,
+    ) -> Result<Admitted, NriError> {
+        let permit = self.looks.clone().try_acquire_owned().map_err(|_| late())?;
+        let plugin = self.clone();
+        let asked = container.clone();
+        let is_typed = self.handlers.typed.contains(&pod.runtime_handler);
+        let decided = tokio::task::spawn_blocking(move || {
+            // A look that hangs keeps it.
+            let _permit = permit;
+            let (verdict, volumes, all) = plugin.decide(&pod, &asked)?;
+            plugin.record(&pod, &volumes)?;
+            Ok((verdict, all))
+        });
+        let decided = tokio::time::timeout(ANSWER, decided).await.map_err(|_| late())?;
+        let unknown = |error: tokio::task::JoinError| NriError(Code::Internal, error.to_string());
+        let (verdict, all) = decided.map_err(unknown).flatten()?;
+        if is_typed {
+            let admitted = self.uses.admit(&container, &all);
+            admitted.map_err(|refused| NriError(Code::FailedPrecondition, refused.to_string()))?;
+        }
+        Ok(verdict)
+    }
+
+    /// The verdict, the container's volumes, and all of the node.
     fn decide(
         &self,
         pod: &PodSandbox,
         container: &api::Container,
-    ) -> Result<(Admitted, Vec<Published>), NriError> {
+    ) -> Result<(Admitted, Vec<Published>, Vec<Published>), NriError> {
         let state = self.state.display();
         // Without the records, a pod might write where its data is lost.
         let unread =
@@ -161,8 +209,9 @@ impl Plugin {
         let handlers: &Handlers = &self.handlers;
         let verdict = guard::decide(pod, container, &published, handlers)
             .map_err(|refused| NriError(Code::FailedPrecondition, refused.to_string()))?;
-        published.retain(|volume| verdict.targets.contains(&volume.target));
-        Ok((verdict, published))
+        let mut volumes = published.clone();
+        volumes.retain(|volume| verdict.targets.contains(&volume.target));
+        Ok((verdict, volumes, published))
     }
 
     /// Leaves the sandbox's id where Kata's Go runtime leaves it, for runtimes that do not. The
@@ -177,6 +226,9 @@ impl Plugin {
             let Some(sandbox) = Sandbox::parse(&pod.id) else {
                 return Err(failed(format!("cannot go to a sandbox with the id {:?}", pod.id)));
             };
+            if self.handlers.typed.contains(&pod.runtime_handler) {
+                sandboxes::admit(&self.host, &self.state, volume, &sandbox).map_err(failed)?;
+            }
             let entry = self.runtimes.entry(&volume.target);
             let entry = entry.ok_or_else(|| failed("has too long a path".into()))?;
             leave(&entry.join(sandbox.as_str()))
@@ -187,6 +239,9 @@ impl Plugin {
 
     /// The reason why the runtime would not find the recorded volume, if it would not.
     fn is_whole(&self, volume: &Published) -> Result<(), String> {
+        if let Some(why) = &volume.custody.withheld {
+            return Err(format!("is withheld: {why}"));
+        }
         let again = "`csi-edge direct reconcile`, or a restart of csi-edge, does it again";
         let state = entry::compare(&self.runtimes.root(), volume);
         match state.map_err(|error| format!("is not known to be handed over: {}", chain(&error)))? {
@@ -207,22 +262,6 @@ impl Plugin {
         }
     }
 
-    /// Refuses a container that runtime-rs cannot run beside the pod's others.
-    fn admit(
-        &self,
-        pod: &PodSandbox,
-        container: &api::Container,
-        volumes: &[Published],
-    ) -> Result<(), NriError> {
-        if !self.handlers.typed.contains(&pod.runtime_handler) || volumes.is_empty() {
-            return Ok(());
-        }
-        let all = published::each(&self.state).unwrap_or_default();
-        let all: Vec<_> = all.into_iter().flatten().collect();
-        let admitted = self.uses.admit(container, &all);
-        admitted.map_err(|refused| NriError(Code::FailedPrecondition, refused.to_string()))
-    }
-
     /// Notes running containers, as after a restart of the plugin; it is too late to refuse them.
     fn note(&self, there: api::SynchronizeRequest) {
         let all = published::each(&self.state).unwrap_or_default();
@@ -239,8 +278,29 @@ impl Plugin {
                 let container = &container.name;
                 warn!(container, %refused, "a container runs that would not be made");
             }
+            for volume in all.iter().filter(|volume| is_used(container, volume)) {
+                let noted = sandboxes::note(&self.state, volume, &container.pod_sandbox_id);
+                if let Err(error) = noted {
+                    let volume = &volume.volume_id;
+                    warn!(volume, %error, "not noted which sandbox has it");
+                }
+            }
         }
     }
+}
+
+/// The refusal of a container whose volumes were not looked at in time.
+fn late() -> NriError {
+    let why = "it is not known in time who has the direct volumes of this container; is the node \
+               overloaded, or a device or file server dead?";
+    NriError(Code::Unavailable, why.into())
+}
+
+/// True if a container has a mount of a volume.
+fn is_used(container: &api::Container, volume: &Published) -> bool {
+    let is_at = [&volume.target, &volume.target_as_given];
+    let mut sources = container.mounts.iter().map(|mount| Path::new(&mount.source));
+    sources.any(|source| is_at.iter().any(|target| *target == source))
 }
 
 /// Creates an empty file unless it is there. It is whole as soon as it has its name.

@@ -1,7 +1,7 @@
 //! One connection to a container runtime's NRI socket: the plugin registers, and then answers.
 //!
-//! A runtime waits for each answer before it creates a container, two seconds by default. So
-//! nothing here waits for anything but the disk.
+//! A runtime waits for each answer before it creates a container, two seconds by default. Then it
+//! goes on without the plugin, so each answer comes sooner, and may be a refusal.
 
 use std::convert::Infallible;
 

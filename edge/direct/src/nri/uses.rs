@@ -1,7 +1,8 @@
-//! Tracks the containers that use a direct volume, read-only or not, and refuses to mix the two.
+//! Tracks the live container that has a direct volume, and refuses a second one.
 //!
-//! Kata's runtime-rs adds `ro` to the device's mount for a container with `readOnly`. The agent of
-//! a guest that has the device mounted otherwise answers EBUSY, and that container never starts.
+//! Kata's runtime-rs attaches a device once, and forgets it when one of the containers that have it
+//! ends. The next start of that container attaches the device again, and one file system is mounted
+//! twice, writable.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,127 +10,107 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::api::{Container, Mount};
+use super::api::Container;
 use super::guard::NotAdmitted;
 use crate::records::published::Published;
 
-/// The use of a volume by one container.
+/// The container that has a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Use {
-    container: String,
-    read_only: bool,
+    id: String,
+    name: String,
 }
 
-/// The containers that use volumes, by the volume's target and the container's name. A target is
-/// one pod's.
+/// The containers that have volumes, by the volume's target, which is one pod's.
 #[derive(Clone, Debug, Default)]
-pub struct Uses(Arc<Mutex<BTreeMap<PathBuf, BTreeMap<String, Use>>>>);
+pub struct Uses(Arc<Mutex<BTreeMap<PathBuf, Use>>>);
 
 impl Uses {
-    /// Notes a container that is about to be created in a sandbox of runtime-rs, with the volumes
-    /// of its pod. Volumes that are published no more are forgotten.
+    /// Notes a container that is about to be created in a sandbox of runtime-rs, with all volumes
+    /// of the node. An earlier run of the same container does not count. Volumes that are published
+    /// no more are forgotten.
     ///
     /// # Errors
-    /// Another of its mounts, or a running container, uses a volume in the other way.
+    /// It mounts a volume twice, or another live container has one.
     pub fn admit(&self, container: &Container, published: &[Published]) -> Result<(), NotAdmitted> {
         let mut uses = self.0.lock();
         uses.retain(|target, _| published.iter().any(|volume| volume.target == *target));
-        let wanted = wanted(container, published)?;
-        for (volume, read_only) in &wanted {
-            let others = uses.get(&volume.target).into_iter().flatten();
-            let mut others = others.filter(|(name, _)| **name != container.name);
-            if let Some((other, _)) = others.find(|(_, other)| other.read_only != *read_only) {
-                return Err(mixed(volume, other));
+        let mut wanted: Vec<&Published> = Vec::new();
+        for mount in &container.mounts {
+            let source = Path::new(&mount.source);
+            let is_at =
+                |volume: &&Published| volume.target == source || volume.target_as_given == source;
+            let Some(volume) = published.iter().find(is_at) else { continue };
+            let id = volume.volume_id.clone();
+            if wanted.iter().any(|there| there.target == volume.target) {
+                return Err(NotAdmitted::Twice { volume: id });
+            }
+            match uses.get(&volume.target) {
+                Some(other) if other.name != container.name => {
+                    return Err(NotAdmitted::Shared { volume: id, other: other.name.clone() });
+                }
+                _ => wanted.push(volume),
             }
         }
-        for (volume, read_only) in wanted {
-            let this = Use { container: container.id.clone(), read_only };
-            uses.entry(volume.target.clone()).or_default().insert(container.name.clone(), this);
+        for volume in wanted {
+            let this = Use { id: container.id.clone(), name: container.name.clone() };
+            uses.insert(volume.target.clone(), this);
         }
         Ok(())
     }
 
-    /// Forgets a container that has ended: the guest has unmounted what it alone used.
+    /// Forgets a container that has ended, or was not made: the guest has unmounted its volumes.
     pub fn ended(&self, container: &str) {
-        let mut uses = self.0.lock();
-        for of_volume in uses.values_mut() {
-            of_volume.retain(|_, there| there.container != container);
-        }
+        self.0.lock().retain(|_, there| there.id != container);
     }
-}
 
-/// The volumes of a container; true if it only reads one.
-fn wanted<'a>(
-    container: &Container,
-    published: &'a [Published],
-) -> Result<Vec<(&'a Published, bool)>, NotAdmitted> {
-    let mut wanted: Vec<(&Published, bool)> = Vec::new();
-    for mount in &container.mounts {
-        let source = Path::new(&mount.source);
-        let is_at =
-            |volume: &&Published| volume.target == source || volume.target_as_given == source;
-        let Some(volume) = published.iter().find(is_at) else { continue };
-        let read_only = is_read_only(mount) || volume.options.iter().any(|option| option == "ro");
-        match wanted.iter().find(|(there, _)| there.target == volume.target) {
-            Some((_, other)) if *other != read_only => return Err(mixed(volume, &container.name)),
-            Some(_) => {}
-            None => wanted.push((volume, read_only)),
-        }
+    /// Forgets all containers, because a runtime is about to say which ones run.
+    pub fn clear(&self) {
+        self.0.lock().clear();
     }
-    Ok(wanted)
-}
-
-fn is_read_only(mount: &Mount) -> bool {
-    mount.options.iter().any(|option| option == "ro")
-}
-
-fn mixed(volume: &Published, other: &str) -> NotAdmitted {
-    NotAdmitted::Mixed { volume: volume.volume_id.clone(), other: other.to_owned() }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::nri::api::Mount;
     use crate::records::published::tests::record;
 
-    fn container(name: &str, id: &str, modes: &[&str]) -> Container {
-        let mount = |mode: &&str| Mount {
-            source: "/pods/p/mount".into(),
-            options: vec!["rbind".into(), (*mode).into()],
-            ..Mount::default()
-        };
-        let mounts = modes.iter().map(mount).collect();
+    fn container(name: &str, id: &str, mounts: usize) -> Container {
+        let mount = Mount { source: "/pods/p/mount".into(), ..Mount::default() };
+        let mounts = vec![mount; mounts];
         Container { id: id.into(), name: name.into(), mounts, ..Container::default() }
     }
 
     #[test]
-    fn containers_of_a_pod_use_a_volume_in_one_way() {
+    fn one_live_container_has_a_volume() {
         let published = [record("v")];
         let uses = Uses::default();
-        uses.admit(&container("init", "1", &["ro"]), &published).unwrap();
-        let with = |other: &str| Err(mixed(&published[0], other));
-        assert_eq!(uses.admit(&container("app", "2", &["rw"]), &published), with("init"));
+        let admit = |name: &str, id: &str| uses.admit(&container(name, id, 1), &published);
+        let by =
+            |other: &str| Err(NotAdmitted::Shared { volume: "v".into(), other: other.to_owned() });
+        admit("init", "1").unwrap();
+        assert_eq!(admit("app", "2"), by("init"));
         uses.ended("1");
-        uses.admit(&container("app", "2", &["rw"]), &published).unwrap();
-        uses.admit(&container("app", "3", &["rw"]), &published).unwrap();
-        uses.admit(&container("beside", "4", &["rw"]), &published).unwrap();
-        assert_eq!(uses.admit(&container("reads", "5", &["ro"]), &published), with("app"));
-        // What ended was an earlier container of that name.
+        admit("app", "2").unwrap();
+        // Its own earlier run.
+        admit("app", "3").unwrap();
+        assert_eq!(admit("sidecar", "4"), by("app"));
+        // What ended was the earlier one.
         uses.ended("2");
-        assert_eq!(uses.admit(&container("reads", "5", &["ro"]), &published), with("app"));
-        uses.admit(&container("other", "6", &["ro"]), &[]).unwrap();
-        uses.admit(&container("reads", "5", &["ro"]), &published).unwrap();
+        assert_eq!(admit("debugger", "5"), by("app"));
+        uses.admit(&container("beside", "6", 0), &published).unwrap();
+        uses.ended("3");
+        admit("sidecar", "7").unwrap();
+        uses.clear();
+        admit("app", "8").unwrap();
+        uses.admit(&container("other", "9", 1), &[]).unwrap();
+        admit("sidecar", "10").unwrap();
     }
 
     #[test]
-    fn one_container_uses_it_in_one_way_and_a_read_only_volume_has_one_way() {
-        let mut volume = record("v");
-        let both = container("app", "1", &["ro", "rw"]);
-        let refused = Uses::default().admit(&both, std::slice::from_ref(&volume));
-        assert_eq!(refused, Err(mixed(&volume, "app")));
-        let twice = container("app", "1", &["ro", "ro"]);
-        Uses::default().admit(&twice, std::slice::from_ref(&volume)).unwrap();
-        volume.options.push("ro".into());
-        Uses::default().admit(&both, &[volume]).unwrap();
+    fn a_container_mounts_a_volume_once() {
+        let twice = Uses::default().admit(&container("app", "1", 2), &[record("v")]);
+        assert_eq!(twice, Err(NotAdmitted::Twice { volume: "v".into() }));
     }
 }

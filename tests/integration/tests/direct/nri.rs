@@ -13,8 +13,7 @@ use std::sync::Arc;
 
 use edge_direct::nri::guard::Handlers;
 use edge_direct::nri::plugin::Plugin;
-use edge_direct::nri::uses::Uses;
-use edge_direct::records::published::{PublicationState, Published};
+use edge_direct::records::published::{Custody, PublicationState, Published};
 use edge_direct::runtimes::entry;
 use edge_direct::runtimes::{PATIENCE, Roots, Runtimes};
 use proto::csi::direct::DeviceKind;
@@ -64,6 +63,15 @@ impl Runtime {
     }
 
     async fn create(&mut self, handler: &str, sandbox: &str, source: &str) -> Value {
+        self.create_named("c", (handler, sandbox), source).await
+    }
+
+    async fn create_named(
+        &mut self,
+        container: &str,
+        (handler, sandbox): (&str, &str),
+        source: &str,
+    ) -> Value {
         let mounts = [
             json!({ "destination": "/proc", "type": "proc", "source": "proc" }),
             json!({
@@ -71,7 +79,19 @@ impl Runtime {
                 "options": ["rbind", "rprivate", "rw"],
             }),
         ];
-        let line = json!({ "handler": handler, "sandbox": sandbox, "mounts": mounts });
+        self.say(&json!({
+            "handler": handler, "sandbox": sandbox, "container": container, "mounts": mounts,
+        }))
+        .await
+    }
+
+    /// A container has ended, or is removed.
+    async fn end(&mut self, container: &str, how: &str) {
+        let said = self.say(&json!({ "sandbox": "s-1", "container": container, "end": how })).await;
+        assert_eq!(said, json!({}));
+    }
+
+    async fn say(&mut self, line: &Value) -> Value {
         self.stdin.write_all(format!("{line}\n").as_bytes()).await.unwrap();
         self.next().await
     }
@@ -94,13 +114,7 @@ impl Node {
         let set = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
         let handlers = Handlers { vm: set(&["kata", "kata-rs"]), typed: set(&["kata-rs"]) };
         let runtimes = Arc::new(Runtimes::new(roots, PATIENCE));
-        let plugin = Plugin {
-            state: dir.path().to_owned(),
-            index: "10".into(),
-            handlers,
-            runtimes,
-            uses: Uses::default(),
-        };
+        let plugin = Plugin::new(dir.path().to_owned(), "10".into(), handlers, runtimes);
         let node = Self { dir, plugin };
         for (name, kind) in
             [("block", DeviceKind::Block), ("vfio", DeviceKind::Vfio), ("spdk", DeviceKind::Spdk)]
@@ -138,6 +152,7 @@ impl Node {
             state: PublicationState::Published,
             pod: None,
             unpublishing: false,
+            custody: Custody::default(),
         }
     }
 
@@ -163,6 +178,23 @@ fn refused<'a>(answer: &'a Value, why: &str) -> &'a str {
     let error = answer["error"].as_str().unwrap_or_else(|| panic!("it was made: {answer}"));
     assert!(error.contains(why), "{error}");
     error
+}
+
+/// A typed handler's volume has one container, until that has ended or was not made.
+async fn one_live_container(runtime: &mut Runtime) {
+    let source = target("block");
+    let typed = ("kata-rs", "sandbox-block-kata-rs");
+    runtime.end("c", "stopped").await;
+    assert_eq!(kind(&runtime.create_named("app", typed, &source).await), "bind");
+    for how in ["removed", "stopped"] {
+        let sidecar = runtime.create_named("sidecar", typed, &source).await;
+        refused(&sidecar, "is used by container");
+        runtime.end("app", how).await;
+        assert_eq!(kind(&runtime.create_named("sidecar", typed, &source).await), "bind");
+        runtime.end("sidecar", how).await;
+        assert_eq!(kind(&runtime.create_named("app", typed, &source).await), "bind");
+    }
+    assert_eq!(kind(&runtime.create("kata", "sandbox-2", &source).await), "bind");
 }
 
 #[tokio::test]
@@ -215,6 +247,8 @@ async fn containers_get_their_typed_mounts_or_are_not_made() {
     let records = node.dir.path().join("direct/published");
     std::fs::create_dir(records.join(format!("{0}-{0}.json", "0".repeat(32)))).unwrap();
     assert_eq!(kind(&runtime.create("kata", "sandbox-4", &target("block")).await), "bind");
+
+    one_live_container(&mut runtime).await;
 
     // The container runtime is started again.
     drop(runtime);

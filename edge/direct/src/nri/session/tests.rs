@@ -7,25 +7,26 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 use tokio::io::{AsyncWriteExt, DuplexStream};
 use tonic::Code;
 
 use super::*;
+use crate::device::host::Host;
 use crate::nri::api::{CreateContainerRequest, PodSandbox};
 use crate::nri::guard::Handlers;
 use crate::nri::ttrpc::Status;
+use crate::records::admitted;
+use crate::records::published::Published;
+use crate::records::published::tests::record;
+use crate::runtimes::entry;
+use crate::runtimes::mount_info::{DRIVER, VOLUME};
 use crate::runtimes::{Roots, Runtimes};
 
 fn plugin(state: PathBuf) -> Plugin {
     let runtimes =
         Runtimes::new(Roots { entries: state.join("entries"), ..Roots::default() }, Duration::ZERO);
-    Plugin {
-        state,
-        index: "10".into(),
-        handlers: Handlers::default(),
-        runtimes: Arc::new(runtimes),
-        uses: Default::default(),
-    }
+    Plugin::new(state, "10".into(), Handlers::default(), Arc::new(runtimes))
 }
 
 /// A runtime that the plugin has registered with.
@@ -83,12 +84,12 @@ async fn ask(stream: &mut DuplexStream, id: u32, message: &Message) -> Response 
 }
 
 #[tokio::test]
-async fn it_asks_for_one_event_and_changes_nothing_that_runs() {
+async fn it_asks_for_the_beginning_and_the_end_of_containers_and_changes_nothing_that_runs() {
     let (_state, mut runtime, _running) = registered().await;
     let configure = api::ConfigureRequest { runtime_name: "c".into(), runtime_version: "1".into() };
     let answer =
         ask(&mut runtime, 1, &request(1, api::PLUGIN_SERVICE, "Configure", &configure)).await;
-    assert_eq!(api::ConfigureResponse::decode(answer.payload).unwrap().events, 8 | 512);
+    assert_eq!(api::ConfigureResponse::decode(answer.payload).unwrap().events, 8 | 512 | 1024);
     for (more, id) in [(true, 3), (false, 5)] {
         let pods = vec![PodSandbox::default()];
         let sync = api::SynchronizeRequest { pods, containers: vec![], more };
@@ -165,4 +166,48 @@ async fn a_connection_ends_with_a_reason() {
     let (_state, runtime, running) = registered().await;
     drop(runtime);
     assert!(matches!(running.await.unwrap(), Ended::Closed));
+}
+
+/// The container runtime goes on without a plugin that does not answer within 2 s.
+#[tokio::test]
+async fn a_look_that_hangs_is_a_refusal() {
+    let dir = tempfile::tempdir().unwrap();
+    let target = "/pods/u/volumes/kubernetes.io~csi/pv/mount";
+    let metadata = [(DRIVER, "d.example"), (VOLUME, "v")];
+    let metadata = metadata.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
+    let volume = Published { target: target.into(), metadata, ..record("v") };
+    volume.keep(dir.path()).unwrap();
+    let mut plugin = plugin(dir.path().to_owned());
+    entry::restore(&plugin.runtimes.root(), &volume).unwrap();
+    plugin.handlers.vm = ["kata".to_owned(), "kata-rs".to_owned()].into();
+    plugin.handlers.typed = ["kata-rs".to_owned()].into();
+    plugin.host = Host { proc: dir.path().join("proc"), ..Host::default() };
+    std::fs::create_dir_all(plugin.host.proc.join("self")).unwrap();
+    // A FIFO without a writer.
+    let hanging = plugin.host.proc.join("self/mountinfo");
+    mknodat(CWD, &hanging, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+    let create = async |handler: &str| {
+        let mount = api::Mount { source: target.into(), ..Default::default() };
+        let container = api::Container { mounts: vec![mount], ..Default::default() };
+        let (id, runtime_handler) = ("s-1".into(), handler.into());
+        let pod = Some(PodSandbox { id, runtime_handler, ..Default::default() });
+        let asked = CreateContainerRequest { pod, container: Some(container) };
+        let payload = asked.encode_to_vec().into();
+        let (service, method) = (api::PLUGIN_SERVICE.into(), "CreateContainer".into());
+        let begun = tokio::time::Instant::now();
+        let response = plugin.answer(Request { service, method, payload, timeout_nano: 0 });
+        let response = response.await;
+        assert!(begun.elapsed() < Duration::from_millis(1500), "{:?}", begun.elapsed());
+        response.status.map(|status| status.message)
+    };
+    // More than may hang at once.
+    for _ in 0..10 {
+        let why = create("kata-rs").await.unwrap();
+        assert!(why.contains("not known in time"), "{why}");
+    }
+    assert_eq!(admitted::last(dir.path(), &volume.target).unwrap(), None);
+    // The looks that hang end with it.
+    let writer = std::fs::File::options().write(true).open(&hanging).unwrap();
+    std::fs::remove_file(&hanging).unwrap();
+    drop(writer);
 }
