@@ -266,8 +266,11 @@ impl Machine {
         if self.qmp.execute("blockdev-add", node("io_uring")).await.is_err() {
             self.qmp.execute("blockdev-add", node("threads")).await?;
         }
-        let disk =
-            json!({ "driver": "virtio-blk-pci", "id": serial, "drive": serial, "serial": serial });
+        // Kata has QEMU's own locks let others write, so they keep no second machine away.
+        let disk = json!({
+            "driver": "virtio-blk-pci", "id": serial, "drive": serial, "serial": serial,
+            "share-rw": true,
+        });
         self.qmp.execute("device_add", disk).await?;
         self.until("the guest sees the disk", serial, |disk| disk.is_some())
             .await?

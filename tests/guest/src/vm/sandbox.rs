@@ -32,6 +32,8 @@ use harness::wait::STOP;
 pub const AT: &str = "/run/volume";
 /// The volume's disk in its guest.
 const SERIAL: &str = "volume";
+/// The same device, attached a second time.
+const AGAIN: &str = "again";
 
 #[derive(Deserialize)]
 struct Resize {
@@ -173,6 +175,22 @@ impl Sandbox {
     pub async fn disk(&self) -> anyhow::Result<Disk> {
         let disk: Option<Disk> = self.ask(&GuestRequest::Disk { serial: SERIAL.into() }).await?;
         disk.context("the guest has no such disk")
+    }
+
+    /// Attaches the volume's device a second time and mounts that, as runtime-rs does for a
+    /// container that is started again while another one has the volume.
+    ///
+    /// # Errors
+    /// The guest's kernel refuses it, or QEMU does.
+    pub async fn attach_again(&self) -> anyhow::Result<()> {
+        let mut inner = self.inner.lock().await;
+        let device = inner.info.device.clone().context("no device")?;
+        let disk = inner.machine.plug(Path::new(&device), AGAIN).await?;
+        let kind = inner.info.fstype.clone().context("no file system")?;
+        let options = inner.info.options.clone();
+        let (source, at) = (disk.path.display().to_string(), "/run/again".into());
+        let mounting = GuestRequest::Mount { source, kind, options, group: None, at };
+        inner.machine.ask::<Value>(&mounting).await.map(drop)
     }
 
     /// The container ends: the volume is unmounted in the guest and taken out of the machine, which

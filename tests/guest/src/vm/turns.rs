@@ -1,5 +1,5 @@
-//! Tests with real guests: a volume's life with two guests, growth under the first one, and guests
-//! that are killed while they write.
+//! Tests with real guests: a volume's life with two guests, growth under the first one, guests that
+//! are killed while they write, and second mounts of what a guest has.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -32,11 +32,12 @@ pub struct Turn {
 }
 
 /// All of them.
-pub const TURNS: [Turn; 5] = [
+pub const TURNS: [Turn; 6] = [
     Turn { name: "life-ext4", run: |ground| Box::pin(life(ground, "node", "ext4")) },
     Turn { name: "life-xfs", run: |ground| Box::pin(life(ground, "shared", "xfs")) },
     Turn { name: "killed-ext4", run: |ground| Box::pin(killed(ground, "ext4")) },
     Turn { name: "killed-xfs", run: |ground| Box::pin(killed(ground, "xfs")) },
+    Turn { name: "twice-ext4", run: |ground| Box::pin(twice(ground)) },
     Turn { name: "conditions", run: |ground| Box::pin(agents(ground)) },
 ];
 
@@ -179,6 +180,51 @@ async fn killed(ground: &Ground, fs_type: &str) -> anyhow::Result<()> {
     whole(fs_type, &device)?;
     scene.unpublish(&volume, &second).await?;
     ended(scene, &volume).await
+}
+
+/// A second disk in one guest, and a second guest, as Kata's runtime-rs makes them without a word
+/// to csi-edge. The guests' kernels refuse both.
+async fn twice(ground: &Ground) -> anyhow::Result<()> {
+    let (scene, volume) = published("node", "ext4", "pod-1").await?;
+    let first = scene.target("pod-1")?;
+    let guest = Sandbox::start(&scene, ground, Runtime::Rs, &first).await?;
+    guest.write("kept", TEXT, 1).await?;
+    guest.churn().await?;
+    refused(guest.attach_again().await)?;
+    let second = Sandbox::start(&scene, ground, Runtime::Rs, &first).await;
+    refused(second.map(drop))?;
+    ensure!(guest.read("kept").await? == TEXT, "what the guest wrote");
+    guest.write("more", TEXT, 1).await?;
+    // Both machines had the device open for longer than a moment.
+    let is_withheld = || async {
+        let entries: Vec<_> = std::fs::read_dir(scene.root())?.collect::<std::io::Result<_>>()?;
+        let text = std::fs::read_to_string(entries[0].path().join("mountInfo.json"))?;
+        ensure!(text.contains("have its device open at once"), "not withheld: {text}");
+        Ok(())
+    };
+    until("the volume is withheld", is_withheld).await?;
+    guest.kill().await?;
+    scene.unpublish(&volume, &first).await?;
+
+    let next = scene.target("pod-2")?;
+    scene.publish(&volume, &next).await?;
+    let device = scene.devices()?.pop().context("no device")?.0;
+    whole("ext4", &device)?;
+    let guest = Sandbox::start(&scene, ground, Runtime::Rs, &next).await?;
+    for name in ["kept", "more"] {
+        ensure!(guest.read(name).await? == TEXT, "{name}: what the first guest wrote");
+    }
+    guest.stop().await?;
+    scene.unpublish(&volume, &next).await?;
+    ended(scene, &volume).await
+}
+
+/// Fails unless a guest's kernel has refused a mount because the file system is mounted already.
+fn refused(mounted: anyhow::Result<()>) -> anyhow::Result<()> {
+    let why = mounted.err().context("one file system was mounted twice")?;
+    let why = format!("{why:#}");
+    ensure!(why.contains("busy"), "it failed otherwise: {why}");
+    Ok(())
 }
 
 /// The kubelet's numbers for the volume's bytes, total and used. They must be the guest's.
