@@ -1,13 +1,16 @@
 //! The users: they make claims, use the volumes, enlarge and snapshot them, and delete them, at any
 //! time.
 
-use proto::host::tasks::Tasks;
 use std::time::Duration;
 
+use cloud::state::policy::Scope;
+use proto::host::tasks::Tasks;
+
 use super::dice::Dice;
-use super::keys::name;
+use super::keys::{NODES, name};
 use super::model::World;
 use super::model::api::{ApiVolume, Attachment, Claim, Snapshot};
+use super::operator;
 
 const GIB: i64 = 1 << 30;
 /// How the names begin of volumes that were there before csi-cloud was.
@@ -46,6 +49,7 @@ pub fn inherit(world: &World, dice: &mut Dice, tasks: &Tasks) {
         let Some(driver) = world.fleet.drivers.get(node) else { continue };
         let made = driver.hold(name.clone(), GIB);
         world.trace.say(format_args!("{name} was at n{} before, as {}", node + 1, made.volume_id));
+        let id = made.volume_id.clone();
         let volume = ApiVolume { id: made.volume_id, node, size: GIB, ..ApiVolume::default() };
         let claim =
             Claim { name, node: Some(node), size: GIB, volume: Some(volume), ..Claim::default() };
@@ -65,6 +69,13 @@ pub fn inherit(world: &World, dice: &mut Dice, tasks: &Tasks) {
                 tokio::time::sleep(dice.time(0, 60_000)).await;
                 return delete(&world, at);
             }
+            // Sidecars send secrets with all that they do with it.
+            let name = NODES.get(node).copied().unwrap_or_default();
+            let is_shared = world.fleet.shape().scope == Scope::Shared;
+            while !is_shared && !operator::adopt(&world.fleet, &id, name).await {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+            world.trace.say(format_args!("the operator says that {id} is at {name}"));
             live_on(&world, at, &mut dice).await;
         });
     }

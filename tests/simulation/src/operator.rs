@@ -1,9 +1,11 @@
-//! What an operator does about a node that lies.
+//! What an operator does about a node that lies, and about what only its node says that it has.
 
 use cloud::state::clock::now;
+use cloud::state::ingest;
 use cloud::state::profile;
 use cloud::state::record::{Home, Node, Profile};
 use cloud::state::txn::Txn;
+use proto::csi::Id;
 use proto::names::{DriverName, NodeName};
 
 use super::fleet::Fleet;
@@ -46,6 +48,27 @@ pub(super) async fn set_profile(fleet: &Fleet, from: &str) -> bool {
     let is_set = is_set.await.is_ok();
     profile::check(&store, &driver);
     is_set
+}
+
+/// Says where a volume is that was there before csi-cloud, as `csi-cloud volume adopt` does.
+/// Returns false if no cloud can do it yet.
+pub(super) async fn adopt(fleet: &Fleet, volume: &str, node: &str) -> bool {
+    let (Some((store, _)), Ok(node)) = (fleet.cloud(), node.parse::<NodeName>()) else {
+        return false;
+    };
+    let Ok(driver) = driver_name() else { return false };
+    let id = Id::Volume(volume.into());
+    let is_there =
+        store.read(|state| state.driver(&driver).is_some_and(|of| of.at(&node).is_some()));
+    if !is_there {
+        return false;
+    }
+    let home = ingest::adopted(&store, &driver, &id, &node).await;
+    if home.as_ref().is_ok_and(|home| *home != node) {
+        // Another node's claim was kept: `csi-cloud volume forget --force`.
+        let _ = store.write(move |txn| txn.set_home(&driver, &id, None)).await;
+    }
+    home.is_ok_and(|home| home == node)
 }
 
 /// Forgets what a removed node said: its homes, creates, claims and record, and the leases that it
