@@ -15,7 +15,7 @@ const MAX_ID: usize = 256;
 const MAX_LABEL: usize = 63;
 
 /// The longest reason in a report, in bytes.
-const MAX_WHY: usize = 400;
+const MAX_WHY: usize = 340;
 
 /// The direct volumes of a node that no runtime took as a device, or gets as one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
