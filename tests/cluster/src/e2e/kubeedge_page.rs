@@ -23,7 +23,7 @@ use super::traces::Traces;
 use crate::stand::cloud::NAMESPACE;
 use crate::stand::node::Node;
 use crate::stand::objects::{apply, delete, list, only, parse, within};
-use crate::stand::{DRIVER, METADATA, RIGHTS, SECOND};
+use crate::stand::{DRIVER, METADATA, RIGHTS, SECOND, SHARED};
 
 /// The longest time for an action of our programs or of Kubernetes.
 const SOON: Duration = Duration::from_secs(90);
@@ -132,11 +132,16 @@ impl Setting {
         Ok(Self { file, before, with })
     }
 
-    /// Where nodes join, as the chart has it of `address`.
+    /// Where nodes join, as the chart has it of `address`. The stand's shared driver, if it is there,
+    /// attaches its volumes, as the doctor asks for.
     fn of_cloud(walk: &Walk<'_>) -> anyhow::Result<Self> {
         let cluster = walk.scene.cluster;
         let [wss, _] = &cluster.cloud.urls;
-        Self::new(cluster.ground.dir().join("cloud.toml"), &format!("advertise = \"{wss}\"\n"))
+        let file = cluster.ground.dir().join("cloud.toml");
+        let setting = Self::new(file, &format!("advertise = \"{wss}\"\n"))?;
+        let section = format!("[driver.\"{SHARED}\"]\n");
+        let with = setting.with.replace(&section, &format!("{section}attach_required = true\n"));
+        Ok(Self { with, ..setting })
     }
 
     fn of_edge(walk: &Walk<'_>) -> anyhow::Result<Self> {
@@ -181,6 +186,7 @@ impl Walk<'_> {
             setting.set(&setting.with)?;
         }
         self.scene.cluster.cloud.program.restart().await?;
+        self.forget_shared().await?;
         says(self.scene, "publish-csinode", "ok").await?;
         self.step(join).await?;
         // As where edged is: no kubelet makes a CSINode.
@@ -194,6 +200,16 @@ impl Walk<'_> {
         self.clean(doctor).await?;
         self.power(known).await?;
         self.clean(doctor).await
+    }
+
+    /// Deletes the shared driver's CSIDriver, whose `attachRequired` nobody can change. csi-cloud
+    /// makes it anew by its present settings.
+    async fn forget_shared(&self) -> anyhow::Result<()> {
+        let drivers = Api::<CSIDriver>::all(self.scene.cluster.client.clone());
+        match drivers.delete(SHARED, &DeleteParams::default()).await {
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+            deleted => deleted.map(drop).context("the CSIDriver of the shared driver stays"),
+        }
     }
 
     /// Runs the commands of a step, as far as they are possible here.
@@ -490,6 +506,7 @@ impl Walk<'_> {
         let example = self.example("deploy/examples/kubeedge.yaml")?;
         delete(&cluster.client, self.scene.namespace(), &example).await?;
         cluster.cloud.program.restart().await?;
+        self.forget_shared().await?;
         self.node.edge.restart().await?;
         published_by_kubelet(self.scene, self.node).await
     }

@@ -47,6 +47,7 @@ pub(super) async fn output(
     let output = command.args(args).stdin(Stdio::null()).kill_on_drop(true).output();
     let output = tokio::time::timeout(START, output).await.context("csi-cloud does not end")??;
     let error = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "csi-cloud {} failed: {error}", args.join(" "));
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    ensure!(output.status.success(), "csi-cloud {} failed: {error}{said}", args.join(" "));
+    Ok(said)
 }
