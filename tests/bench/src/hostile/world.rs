@@ -180,7 +180,11 @@ pub(super) fn driver(name: &str, is_local: bool) -> anyhow::Result<Driver> {
         )),
     };
     let controller = csi::ControllerGetCapabilitiesResponse { capabilities: vec![capability] };
-    let node = csi::NodeGetInfoResponse { node_id: "hostile".into(), ..Default::default() };
+    let mut node = csi::NodeGetInfoResponse { node_id: "hostile".into(), ..Default::default() };
+    if is_local {
+        let segments = [("hostile.example/site".to_owned(), "one".to_owned())].into();
+        node.accessible_topology = Some(csi::Topology { segments });
+    }
     let answers = [
         ("GetPluginInfo", info.encode_to_vec().into()),
         ("GetPluginCapabilities", plugin),
