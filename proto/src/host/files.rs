@@ -90,6 +90,18 @@ pub fn make_private(directory: &Path) -> io::Result<()> {
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)
 }
 
+/// Removes a file, if it is there. It is gone after a power cut, too.
+///
+/// # Errors
+/// The file system's.
+pub fn remove(path: &Path) -> io::Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if is_missing(&error) => Ok(()),
+        Err(error) => Err(error),
+        Ok(()) => File::open(path.parent().unwrap_or_else(|| Path::new("/")))?.sync_all(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -9,6 +9,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use proto::host::files;
 use proto::host::publish::{Existing, publish};
 use tracing::info;
 
@@ -81,11 +82,7 @@ impl Growing {
     }
 
     fn end(&self, uuid: &str) -> io::Result<()> {
-        match std::fs::remove_file(self.0.join(uuid)) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            Err(error) => Err(error),
-            Ok(()) => File::open(&self.0)?.sync_all(),
-        }
+        files::remove(&self.0.join(uuid))
     }
 }
 
@@ -106,7 +103,7 @@ pub async fn mend(host: &Host, growing: &Growing, device: &Path) -> Result<(), G
     }
     // The UUID was made of 16 bytes, so it is safe as a file name.
     if growing.was_begun(&found).map_err(GrowError::Note)? {
-        info!(device = %shown, uuid = found.uuid, "its growth was interrupted, and is mended");
+        info!(device = %shown, uuid = found.uuid, "its growth was interrupted; it is repaired now");
         check(device, "-y").await
     } else if marked {
         check(device, "-p").await

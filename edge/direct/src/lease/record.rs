@@ -167,11 +167,7 @@ pub fn of(state: &Path, driver: &str, volume_id: &str) -> io::Result<Option<Leas
 /// # Errors
 /// The file system's.
 pub fn forget(state: &Path, driver: &str, volume_id: &str) -> io::Result<()> {
-    match std::fs::remove_file(path(state, driver, volume_id)) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(error),
-        Ok(()) => std::fs::File::open(directory(state))?.sync_all(),
-    }
+    files::remove(&path(state, driver, volume_id))
 }
 
 /// All records, with the error in place of each that cannot be read.

@@ -3,7 +3,6 @@
 //! The plugin is a process of its own, so this is no part of the volume's record. The file is
 //! durable before the container is made, and goes with the record.
 
-use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -42,12 +41,7 @@ pub fn last(state: &Path, target: &Path) -> io::Result<Option<String>> {
 /// # Errors
 /// The file system's.
 pub fn forget(state: &Path, target: &Path) -> io::Result<()> {
-    let path = path(state, target);
-    match std::fs::remove_file(&path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(error),
-        Ok(()) => File::open(path.parent().unwrap_or(state))?.sync_all(),
-    }
+    files::remove(&path(state, target))
 }
 
 #[cfg(test)]

@@ -89,15 +89,12 @@ impl Journal {
         publish(&self.path, &serde_json::to_vec_pretty(&entry)?, 0o600, Existing::Replace)
     }
 
-    /// Removes the journal of a volume that is no more, if it has one.
+    /// Removes the journal, if there is one. The volume must be deleted.
     ///
     /// # Errors
     /// The file system's.
     pub fn forget(&self) -> io::Result<()> {
-        match std::fs::remove_file(&self.path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            removed => removed,
-        }
+        files::remove(&self.path)
     }
 
     /// Notes durably that two guests may have had the volume at once.

@@ -124,12 +124,7 @@ impl Published {
     /// # Errors
     /// The file system's.
     pub fn forget(&self, state: &Path) -> io::Result<()> {
-        let path = path(state, &self.driver, &self.volume_id, &self.target);
-        match std::fs::remove_file(path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            Err(error) => Err(error),
-            Ok(()) => std::fs::File::open(directory(state))?.sync_all(),
-        }?;
+        files::remove(&path(state, &self.driver, &self.volume_id, &self.target))?;
         admitted::forget(state, &self.target)
     }
 }
