@@ -27,6 +27,7 @@ use crate::state::clock;
 use crate::state::colocated::Colocated;
 use crate::state::election::HOLD;
 use crate::state::list_entry;
+use crate::state::node_names::first_few;
 use crate::state::policy::Scope;
 use crate::state::record::NodeDriver;
 use crate::state::store::writer::Store;
@@ -208,8 +209,10 @@ impl Creates<'_> {
         };
         let is_at_node = policy.is_some_and(|policy| policy.scope == Some(Scope::Node));
         let is_corrected = is_at_node && others.is_some();
-        let named = others.map(|others| others.iter().map(ToString::to_string).collect::<Vec<_>>());
-        let named = named.map_or_else(|| "an unknown place".to_owned(), |names| names.join(", "));
+        let named = match &others {
+            Some(others) => first_few(others.iter().map(ToString::to_string)),
+            None => "an unknown place".to_owned(),
+        };
         warn!(
             call = %call.running.id, %driver, %node, named, is_corrected,
             "the driver says that its new volume is not at the node that made it"

@@ -8,7 +8,7 @@ use proto::names::NodeName;
 
 use crate::csi::facts::{Plan, RoutingFacts};
 use crate::csi::unclear::Unclear;
-use crate::state::affinity::{NodesOf, VolumeAnswer, used_at};
+use crate::state::affinity::{NodesOf, VolumeAnswer};
 use crate::state::policy::Scope;
 
 /// What a call takes to the home of an id.
@@ -16,7 +16,7 @@ use crate::state::policy::Scope;
 pub(super) enum HomeUse {
     /// The request as it is.
     Request,
-    /// An order to copy what the home has.
+    /// A snapshot of what the home has.
     Copy,
 }
 
@@ -46,11 +46,7 @@ impl RoutingFacts<'_> {
         let nodes = NodesOf { driver, policy: Some(self.policy) };
         let why = match self.kubernetes.get(volume) {
             None => return Ok(Some(Plan::AskKubernetes(volume.clone()))),
-            Some(VolumeAnswer::Known(volumes))
-                if used_at(volumes, nodes).as_ref() == Some(&home.node) =>
-            {
-                return Ok(None);
-            }
+            Some(answer) if answer.confirms(&home.node, nodes) => return Ok(None),
             Some(VolumeAnswer::Known(_)) => ", and its PersistentVolume does not say the same",
             Some(VolumeAnswer::Unknown) => ", and no PersistentVolume has it",
             Some(VolumeAnswer::Silent) => ", and Kubernetes cannot be asked",

@@ -164,6 +164,16 @@ impl NodesOf<'_> {
     }
 }
 
+impl VolumeAnswer {
+    /// True if all PersistentVolumes of the id name this node.
+    pub fn confirms(&self, node: &NodeName, nodes: NodesOf<'_>) -> bool {
+        match self {
+            Self::Known(volumes) => used_at(volumes, nodes).as_ref() == Some(node),
+            Self::Unknown | Self::Silent => false,
+        }
+    }
+}
+
 /// The node that all PersistentVolumes of one id name.
 pub fn used_at(volumes: &[VolumeFacts], nodes: NodesOf<'_>) -> Option<NodeName> {
     common(volumes, |affinity| affinity.node(nodes))

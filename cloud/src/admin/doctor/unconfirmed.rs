@@ -8,7 +8,7 @@ use proto::csi::Id;
 use proto::names::{DriverName, NodeName};
 
 use crate::admin::admin_state::AdminState;
-use crate::state::affinity::{Age, NodesOf, VolumeAnswer, used_at};
+use crate::state::affinity::{Age, NodesOf, VolumeAnswer};
 use crate::state::policy::{Policy, Scope};
 
 const CHECK: &str = "unconfirmed";
@@ -48,11 +48,16 @@ impl AdminState {
         for (id, node) in &ids {
             let Id::Volume(volume) = id else { continue };
             let answer = self.links.ask_of_volume(driver, volume, Age::Minute, None).await;
-            let VolumeAnswer::Known(volumes) = answer else { continue };
-            let named = self.store.read(|state| {
-                used_at(&volumes, NodesOf { driver: state.driver(driver)?, policy: Some(policy) })
+            // Each further question would wait as long.
+            if answer == VolumeAnswer::Silent {
+                break;
+            }
+            let is_confirmed = self.store.read(|state| {
+                let of = state.driver(driver);
+                let nodes = of.map(|driver| NodesOf { driver, policy: Some(policy) });
+                nodes.is_some_and(|nodes| answer.confirms(node, nodes))
             });
-            if named.as_ref() == Some(node) {
+            if is_confirmed {
                 confirmed.insert(id.clone());
             }
         }
