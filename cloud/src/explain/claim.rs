@@ -84,13 +84,13 @@ impl Explainer<'_> {
             let volume = self.follow_persistent_volume(chain, volume).await;
             let home = volume.as_ref().and_then(|volume| volume.node.as_ref());
             self.follow_warning(chain, objects, BOUND, claim, home).await;
-            chain.judge_weakly(facts.ending.and_then(|finalizers| kept(&object, &finalizers)));
+            chain.judge_weakly(kept(&object, facts.ending.as_ref()));
             return volume;
         }
         let class = self.class(chain, objects, &facts).await;
         let node = self.follow_create(chain, claim, &facts, &class).await;
         self.follow_warning(chain, objects, PENDING, claim, node.as_ref()).await;
-        chain.judge_weakly(facts.ending.as_deref().and_then(|of| kept(&object, of)));
+        chain.judge_weakly(kept(&object, facts.ending.as_ref()));
         chain.judge_weakly(idle(claim, &facts, &class));
         None
     }
@@ -174,7 +174,7 @@ impl Explainer<'_> {
             let attachment = follow_attachment(chain, objects, &volume, node).await;
             chain.judge(not_unstaged(name, node, &attachment));
         }
-        chain.judge_weakly(ending.and_then(|finalizers| kept(&object, &finalizers)));
+        chain.judge_weakly(kept(&object, ending.as_ref()));
         Some(volume)
     }
 

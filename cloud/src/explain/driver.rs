@@ -18,8 +18,8 @@ use crate::state::known::State;
 const SHOWN: usize = 10;
 
 impl Explainer<'_> {
-    /// A driver by itself: what it reports, the nodes that are in trouble, and whether Kubernetes'
-    /// objects agree with it.
+    /// A driver: what it reports, which nodes are in trouble, and whether Kubernetes' objects agree
+    /// with it.
     pub(super) async fn driver(&self, driver: &DriverName) -> Explanation {
         let mut chain = Chain::default();
         if self.has_front(&mut chain, driver) {

@@ -70,8 +70,9 @@ pub(super) fn kept_by(finalizers: &[String]) -> String {
     }
 }
 
-/// What keeps this object. `None` if no finalizer does.
-pub(super) fn kept(object: &str, finalizers: &[String]) -> Option<Verdict> {
+/// What keeps this object, which has these finalizers if it is being deleted.
+pub(super) fn kept(object: &str, finalizers: Option<&Vec<String>>) -> Option<Verdict> {
+    let finalizers = finalizers?;
     let first = finalizers.first()?;
     let known = finalizers.iter().find_map(|finalizer| {
         KNOWN.iter().find(|known| {
@@ -99,14 +100,15 @@ mod tests {
     fn each_finalizer_has_an_owner_and_a_next_step() {
         for known in &KNOWN {
             let name = known.name.to_owned();
-            let kept = kept("claim shop/data", &["unknown/one".to_owned(), name]).unwrap();
+            let kept =
+                kept("claim shop/data", Some(&vec!["unknown/one".to_owned(), name])).unwrap();
             check_commands(&kept);
             assert!(kept.text.contains(known.removed) && kept.text.contains(known.name));
         }
         let driver = "external-attacher/d-example".to_owned();
-        assert!(kept("pv", &[driver]).unwrap().text.contains("detached"));
-        let other = kept("pv", &["velero.io/x".to_owned()]).unwrap();
+        assert!(kept("pv", Some(&vec![driver])).unwrap().text.contains("detached"));
+        let other = kept("pv", Some(&vec!["velero.io/x".to_owned()])).unwrap();
         assert!(other.text.contains("whoever added velero.io/x"), "{}", other.text);
-        assert_eq!(kept("pv", &[]), None);
+        assert_eq!(kept("pv", Some(&Vec::new())), None);
     }
 }

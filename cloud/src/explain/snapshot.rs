@@ -74,14 +74,12 @@ impl Explainer<'_> {
             let of_content = content.as_ref().and_then(|content| content.error.as_ref());
             let error = facts.error.as_ref().or(of_content);
             chain.judge_weakly(error.map(|why| failed(snapshot, why)));
-            let content = content.as_ref().zip(facts.content.as_ref());
-            chain.judge_weakly(content.and_then(|(of, name)| {
-                kept(&format!("VolumeSnapshotContent {name}"), of.ending.as_deref()?)
-            }));
-            let kept_here = facts.ending.as_deref();
-            chain.judge_weakly(kept_here.and_then(|of| kept(&format!("snapshot {snapshot}"), of)));
-            let content = content.map(|(of, _)| of);
-            chain.judge_weakly(idle(snapshot, facts, content));
+            if let (Some(content), Some(name)) = (&content, &facts.content) {
+                let object = format!("VolumeSnapshotContent {name}");
+                chain.judge_weakly(kept(&object, content.ending.as_ref()));
+            }
+            chain.judge_weakly(kept(&format!("snapshot {snapshot}"), facts.ending.as_ref()));
+            chain.judge_weakly(idle(snapshot, facts, content.as_ref()));
         }
     }
 

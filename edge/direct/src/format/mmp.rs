@@ -105,7 +105,7 @@ mod tests {
         image.as_file().write_all_at(&mark, superblock(&image).mmp.unwrap() + 4).unwrap();
         assert!(is_marked());
         let refused = Command::new("e2fsck").arg("-p").arg(image.path()).status().unwrap();
-        assert!(!refused.success(), "e2fsck goes on by itself");
+        assert!(!refused.success(), "e2fsck ran on a marked file system");
         remove_mark(image.path()).await.unwrap();
         assert!(!is_marked());
     }

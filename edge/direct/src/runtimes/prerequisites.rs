@@ -164,7 +164,7 @@ fn fault(runtime: &str, table: &Table) -> Option<String> {
                 };
                 return Some(format!(
                     "[hypervisor.{name}] has disable_block_device_use = true, so {instead}; set it \
-                     to false, here or in a file in config.d beside it"
+                     to false, in this file or in one of its config.d"
                 ));
             }
             Some((value, None)) => {

@@ -109,7 +109,7 @@ fn is_admitted(node: &Node, target: &Path) -> bool {
     state.is_some_and(|state| admitted::last(state, target).is_ok_and(|last| last.is_some()))
 }
 
-/// What an operator does about a process that has a device open.
+/// The next step about a process that keeps a device open, for an operator.
 pub(crate) fn remedy(process: &str) -> String {
     let id = process.split(' ').next().unwrap_or_default();
     format!("if no pod's container runs in it, end it with `kill {id}`")
