@@ -132,8 +132,8 @@ impl Setting {
         Ok(Self { file, before, with })
     }
 
-    /// Where nodes join, as the chart has it of `address`. The stand's shared driver, if it is there,
-    /// attaches its volumes, as the doctor asks for.
+    /// Where nodes join, as the chart has it of `address`. The stand's shared driver, if it is
+    /// there, attaches its volumes, as the doctor asks for.
     fn of_cloud(walk: &Walk<'_>) -> anyhow::Result<Self> {
         let cluster = walk.scene.cluster;
         let [wss, _] = &cluster.cloud.urls;
