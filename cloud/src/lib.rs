@@ -183,8 +183,12 @@ fn identity(config: &mut Config) -> anyhow::Result<(Credentials, Option<Issuers>
     if let Some((first_start, ca)) = config.first_start.as_ref().zip(config.ca.as_ref()) {
         first_start.prepare(ca, &config.tls)?;
     }
+    let issuers = config.ca.take().map(|ca| Issuers::open(ca, &config.tls)).transpose();
+    if let Ok(Some(issuers)) = &issuers {
+        own::begin_earlier(issuers);
+    }
     let credentials = Credentials::load(&config.tls, tls::Role::Cloud)?;
-    let issuers = config.ca.take().map(|ca| Issuers::open(ca, &config.tls)).transpose()?;
+    let issuers = issuers?;
     Ok((credentials, issuers))
 }
 

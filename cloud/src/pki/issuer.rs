@@ -11,7 +11,7 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use proto::link::tls::{Pin, trust_of};
 use proto::names::certificate::{IssuerKey, Serial, Subject, Validity};
-use proto::names::{FRONT_URI, NODE_URI};
+use proto::names::{FRONT_URI, IdentityError, NODE_URI};
 use rcgen::{
     CertificateParams, DnType, ExtendedKeyUsagePurpose, KeyPair, PublicKeyData, SanType,
     SerialNumber,
@@ -48,8 +48,8 @@ pub struct Issuer {
     /// Of what it issues.
     issuer_key: Option<IssuerKey>,
     tag: CaTag,
-    /// The end of this CA's own certificates.
-    not_after: SystemTime,
+    /// The time in which all of this CA's own certificates are valid.
+    validity: Validity,
 }
 
 /// The content of a CA's files, PEM.
@@ -181,10 +181,7 @@ impl Issuer {
             .map_err(|error| failed(error.to_string()))?;
         CertifiedKey::from_der(vec![own.clone()], der, &default_provider())
             .map_err(|error| failed(error.to_string()))?;
-        let not_after =
-            chain.iter().map(|one| Validity::of(one).map(|validity| validity.not_after));
-        let not_after = not_after.collect::<Result<Vec<_>, _>>();
-        let not_after = not_after.map_err(|error| failed(error.to_string()))?;
+        let validity = common_validity(&chain).map_err(|error| failed(error.to_string()))?;
         let issuer = rcgen::Issuer::from_ca_cert_der(own, pair)
             .map_err(|error| failed(error.to_string()))?;
         let between = chain.iter().filter(|one| !trusted.contains(one)).cloned().collect();
@@ -195,7 +192,7 @@ impl Issuer {
             tag: CaTag::of(&trust_of(&trusted), None),
             issuer_key: None,
             roots: trusted,
-            not_after: not_after.into_iter().min().unwrap_or(SystemTime::UNIX_EPOCH),
+            validity,
         };
         let (root, issuer_key) = issuer.trial().map_err(failed)?;
         issuer.tag = CaTag::of(&trust_of(&issuer.roots), issuer_key.as_ref());
@@ -223,10 +220,29 @@ impl Issuer {
         params.distinguished_name.push(DnType::CommonName, common_name(name));
         params.subject_alt_names = vec![SanType::URI(format!("{uri}{name}").try_into()?)];
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
-        self.sign(params, key.key(), serial, life)
+        let validity = self.validity_from(SystemTime::now(), life)?;
+        self.sign(params, key.key(), serial, validity)
     }
 
-    /// Issues a certificate for csi-cloud at these hosts.
+    /// The validity of a certificate that is issued `now`. It does not outlive the CA.
+    ///
+    /// # Errors
+    /// The CA has ended.
+    pub(super) fn validity_from(
+        &self,
+        now: SystemTime,
+        life: Duration,
+    ) -> Result<Validity, IssueError> {
+        if now >= self.validity.not_after {
+            return Err(IssueError::Ended);
+        }
+        Ok(Validity {
+            not_before: now - SLACK.min(life / SLACK_SHARE),
+            not_after: self.validity.not_after.min(now + life),
+        })
+    }
+
+    /// Issues a certificate for csi-cloud at these hosts, which is valid from now on.
     ///
     /// # Errors
     /// As for [`Self::issue`], or a host is neither a name nor an address.
@@ -236,16 +252,30 @@ impl Issuer {
         key: &KeyPair,
         days: u16,
     ) -> Result<Issued, IssueError> {
+        let validity = self.validity_from(SystemTime::now(), DAY * u32::from(days))?;
+        self.issue_cloud_for(hosts, key, validity)
+    }
+
+    /// The same with another validity.
+    ///
+    /// # Errors
+    /// As for [`Self::issue_cloud`].
+    pub(super) fn issue_cloud_for(
+        &self,
+        hosts: &[String],
+        key: &KeyPair,
+        validity: Validity,
+    ) -> Result<Issued, IssueError> {
         let mut params = CertificateParams::new(hosts.to_vec())?;
         params.distinguished_name.push(DnType::CommonName, "csi-cloud");
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         let (serial, _) = new_serial()?;
-        self.sign(params, key, &serial, DAY * u32::from(days))
+        self.sign(params, key, &serial, validity)
     }
 
-    /// The end of the CA's own certificates.
-    pub fn not_after(&self) -> SystemTime {
-        self.not_after
+    /// The time in which all of the CA's own certificates are valid.
+    pub fn validity(&self) -> Validity {
+        self.validity
     }
 
     /// The tag of an edge with a certificate of this CA and its roots.
@@ -288,15 +318,10 @@ impl Issuer {
         mut params: CertificateParams,
         key: &impl PublicKeyData,
         serial: &[u8; 16],
-        life: Duration,
+        validity: Validity,
     ) -> Result<Issued, IssueError> {
-        let now = SystemTime::now();
-        if now >= self.not_after {
-            return Err(IssueError::Ended);
-        }
-        // No certificate outlives its CA.
-        let not_after = self.not_after.min(now + life);
-        params.not_before = (now - SLACK.min(life / SLACK_SHARE)).into();
+        let Validity { not_before, not_after } = validity;
+        params.not_before = not_before.into();
         params.not_after = not_after.into();
         params.serial_number = Some(SerialNumber::from_slice(serial));
         params.use_authority_key_identifier_extension = true;
@@ -310,7 +335,10 @@ impl Issuer {
         let key = KeyPair::generate().map_err(|error| error.to_string())?;
         let mut params = CertificateParams::default();
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
-        let issued = self.sign(params, &key, &[1; 16], DAY).map_err(|error| error.to_string())?;
+        let issued = self
+            .validity_from(SystemTime::now(), DAY)
+            .and_then(|validity| self.sign(params, &key, &[1; 16], validity))
+            .map_err(|error| error.to_string())?;
         let leaf = CertificateDer::from_pem_slice(issued.chain.as_bytes())
             .map_err(|error| error.to_string())?;
         let mut why = "there is no root".to_owned();
@@ -342,6 +370,20 @@ impl Issuer {
             )
             .map(drop)
     }
+}
+
+/// The time in which all of these certificates are valid.
+fn common_validity(chain: &[CertificateDer<'_>]) -> Result<Validity, IdentityError> {
+    let mut common =
+        Validity { not_before: SystemTime::UNIX_EPOCH, not_after: SystemTime::UNIX_EPOCH };
+    for (position, certificate) in chain.iter().enumerate() {
+        let one = Validity::of(certificate)?;
+        common.not_before = common.not_before.max(one.not_before);
+        let is_first = position == 0;
+        common.not_after =
+            if is_first { one.not_after } else { common.not_after.min(one.not_after) };
+    }
+    Ok(common)
 }
 
 /// A common name has at most 64 characters (RFC 5280, A.1); the whole name is in the URI.

@@ -1,7 +1,8 @@
 //! The certificate of csi-cloud itself, which it renews with its own CA.
 //!
 //! Its key stays, so one file is replaced, in one step. A certificate of another CA is left to
-//! whoever made it.
+//! whoever made it. The clock of csi-cloud may have been ahead when it renewed: a renewal begins
+//! with the certificate before it, so that edges with right clocks accept each of them.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,15 +20,15 @@ use tracing::{info, warn};
 use zeroize::Zeroizing;
 
 use crate::pki::enrolment::Enrolment;
-use crate::pki::issuer::{CaTag, IssueError, Issuer};
+use crate::pki::issuer::{CaTag, DAY, IssueError, Issuer};
 use crate::pki::issuers::Issuers;
 
 /// The interval of checks of the CA's files.
 const LOOK: Duration = Duration::from_secs(10);
 /// The pause after a renewal that failed.
 const AGAIN: Duration = Duration::from_secs(600);
-/// The part of its life after which the certificate is renewed.
-const RENEW_AFTER: f64 = 0.5;
+/// It is renewed if this part of a new one's life is left.
+const RENEW_LEFT: f64 = 0.5;
 
 /// The reason why the certificate of csi-cloud is not renewed.
 #[derive(Debug, thiserror::Error)]
@@ -77,12 +78,19 @@ pub fn own(files: &Files) -> Result<CertificateDer<'static>, OwnError> {
 /// # Errors
 /// See [`OwnError`]. The old one stays.
 pub fn renew(issuer: &Issuer, files: &Files, days: u16) -> Result<(), OwnError> {
+    renew_at(issuer, files, days, SystemTime::now())
+}
+
+fn renew_at(issuer: &Issuer, files: &Files, days: u16, now: SystemTime) -> Result<(), OwnError> {
     if files.is_identity() {
         return Err(OwnError::OneFile(files.cert.clone()));
     }
-    let hosts = hosts_of(&own(files)?).filter(|hosts| !hosts.is_empty());
+    let before = own(files)?;
+    let hosts = hosts_of(&before).filter(|hosts| !hosts.is_empty());
     let hosts = hosts.ok_or_else(|| OwnError::Names(files.cert.clone()))?;
-    reissue(issuer, files, &hosts, days)
+    let fresh = issuer.validity_from(now, DAY * u32::from(days))?;
+    let validity = renewed(Validity::of(&before).ok(), fresh, issuer.validity(), now);
+    write(issuer, files, &hosts, validity)
 }
 
 /// Replaces the certificate of csi-cloud by one of this CA for these hosts, with the same key.
@@ -95,22 +103,79 @@ pub(super) fn reissue(
     hosts: &[String],
     days: u16,
 ) -> Result<(), OwnError> {
+    let now = SystemTime::now();
+    let fresh = issuer.validity_from(now, DAY * u32::from(days))?;
+    let before = Validity::of(&own(files)?).ok();
+    write(issuer, files, hosts, renewed(before, fresh, issuer.validity(), now))
+}
+
+fn write(
+    issuer: &Issuer,
+    files: &Files,
+    hosts: &[String],
+    validity: Validity,
+) -> Result<(), OwnError> {
     let failed = |path: &PathBuf, did, why: String| OwnError::File { path: path.clone(), did, why };
     let key = std::fs::read_to_string(&files.key)
         .map(Zeroizing::new)
         .map_err(|error| failed(&files.key, "read", error.to_string()))?;
     let key = KeyPair::from_pem(&key)
         .map_err(|error| failed(&files.key, "used to renew it", error.to_string()))?;
-    let issued = issuer.issue_cloud(hosts, &key, days)?;
+    let issued = issuer.issue_cloud_for(hosts, &key, validity)?;
     publish(&files.cert, issued.chain.as_bytes(), 0o644, Existing::Replace)
         .map_err(|error| failed(&files.cert, "written", error.to_string()))
 }
 
-/// True if a certificate is due for renewal, and the CA that issued it is there.
+/// The validity of the certificate after `before`, which would be `fresh` without it. It begins
+/// with the one before, or with its CA if that began later. If the one before has not begun, either
+/// clock may be wrong, and the new one does not end earlier.
+fn renewed(before: Option<Validity>, fresh: Validity, ca: Validity, now: SystemTime) -> Validity {
+    let Some(before) = before else { return fresh };
+    let has_begun = before.not_before <= now;
+    let not_before = before.not_before.min(fresh.not_before).max(ca.not_before);
+    let not_after = if has_begun { fresh.not_after } else { fresh.not_after.max(before.not_after) };
+    Validity { not_before, not_after: not_after.min(ca.not_after) }
+}
+
+/// True if the CA that issued a certificate is there, and the certificate is due for renewal: a new
+/// one would end later, and half of its life or less is left of this one.
 fn is_due(own: &CertificateDer<'_>, issuers: &Issuers, now: SystemTime) -> bool {
     let Ok(validity) = Validity::of(own) else { return false };
-    let due = validity.not_before + validity.life().mul_f64(RENEW_AFTER);
-    now >= due && issuers.known().own.has_issued(own)
+    let issuer = issuers.known().own;
+    if !issuer.has_issued(own) {
+        return false;
+    }
+    let life = DAY * u32::from(issuers.settings().cloud_days);
+    let due = validity.left(now) <= life.min(validity.life()).mul_f64(RENEW_LEFT);
+    let ends_later = (now + life).min(issuer.validity().not_after) > validity.not_after;
+    due && ends_later || is_early(validity, issuer.validity(), now)
+}
+
+/// True if a certificate has not begun, and its CA has: the clock was ahead when it was issued, or
+/// is behind now.
+fn is_early(own: Validity, ca: Validity, now: SystemTime) -> bool {
+    own.not_before > now && ca.not_before <= now
+}
+
+/// Renews the certificate before it is used, if it has not begun and its CA has. A failure is
+/// logged.
+pub fn begin_earlier(issuers: &Issuers) {
+    let issuer = issuers.known().own;
+    let Ok(certificate) = own(issuers.tls()) else { return };
+    let Ok(validity) = Validity::of(&certificate) else { return };
+    if !issuer.has_issued(&certificate) || !is_early(validity, issuer.validity(), SystemTime::now())
+    {
+        return;
+    }
+    match renew(&issuer, issuers.tls(), issuers.settings().cloud_days) {
+        Ok(()) => warn!(
+            "csi-cloud's own certificate had not begun: it was issued while this machine's clock \
+             was ahead, or the clock is behind now. It was issued again"
+        ),
+        Err(error) => {
+            warn!(error = chain(&error), "csi-cloud's own certificate has not begun");
+        }
+    }
 }
 
 /// Renews the certificate in time, and calls `on_issuer` whenever another CA issues. Never
@@ -127,7 +192,9 @@ pub async fn keep(
         let enrolment = enrolment.clone();
         let credentials = credentials.clone();
         // A file system that hangs delays this task only.
-        let looked = tokio::task::spawn_blocking(move || look(enrolment.issuers()?, &credentials));
+        let looked = tokio::task::spawn_blocking(move || {
+            look(enrolment.issuers()?, &credentials, SystemTime::now())
+        });
         let Ok(Some((tag, kept))) = looked.await else { return };
         on_issuer(tag);
         let pause = match kept {
@@ -143,17 +210,21 @@ pub async fn keep(
 }
 
 /// Reads the CA again, and renews the certificate if it is due.
-fn look(issuers: &Issuers, credentials: &Credentials) -> Option<(CaTag, Result<(), OwnError>)> {
+fn look(
+    issuers: &Issuers,
+    credentials: &Credentials,
+    now: SystemTime,
+) -> Option<(CaTag, Result<(), OwnError>)> {
     let tag = issuers.read_again().issuer.tag();
     let files = issuers.tls();
     let certificate = match own(files) {
         Ok(certificate) => certificate,
         Err(error) => return Some((tag, Err(error))),
     };
-    if !is_due(&certificate, issuers, SystemTime::now()) {
+    if !is_due(&certificate, issuers, now) {
         return Some((tag, Ok(())));
     }
-    let renewed = renew(&issuers.known().own, files, issuers.settings().cloud_days);
+    let renewed = renew_at(&issuers.known().own, files, issuers.settings().cloud_days, now);
     if renewed.is_ok() {
         let days = issuers.settings().cloud_days;
         info!(days, "csi-cloud's own certificate was renewed; new connections use it");
@@ -167,10 +238,10 @@ fn look(issuers: &Issuers, credentials: &Credentials) -> Option<(CaTag, Result<(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::Path;
+
     use crate::pki::ca;
     use crate::pki::issuers::CaSettings;
-
-    const DAY: Duration = Duration::from_secs(86_400);
 
     #[test]
     fn its_own_certificate_is_renewed_in_time_with_its_hosts_and_its_key() {
@@ -214,5 +285,55 @@ mod tests {
         ca::issue(dir.path(), &"n1".parse().unwrap(), 1).unwrap();
         let node = Files::of(dir.path(), "n1");
         assert!(matches!(renew(&issuers.known().own, &node, 1), Err(OwnError::Names(_))));
+    }
+
+    /// A CA, csi-cloud's certificate of 90 days, and their settings.
+    fn installation(dir: &Path) -> (Issuers, Credentials) {
+        ca::init(dir, &["localhost".into()], 90).unwrap();
+        let files = Files::of(dir, "cloud");
+        let [cert, key] = ["ca.crt", "ca.key"].map(|name| dir.join(name));
+        let settings = CaSettings { cert, key, node_life: DAY, cloud_days: 90 };
+        let issuers = Issuers::open(settings, &files).unwrap();
+        let credentials = Credentials::load(&files, Role::Cloud).unwrap();
+        (issuers, credentials)
+    }
+
+    #[test]
+    fn a_renewal_while_the_clock_is_ahead_is_valid_for_right_clocks() {
+        let dir = tempfile::tempdir().unwrap();
+        let (issuers, credentials) = installation(dir.path());
+        let before = Validity::of(&own(issuers.tls()).unwrap()).unwrap();
+        let ahead = SystemTime::now() + DAY * 200;
+        look(&issuers, &credentials, ahead).unwrap().1.unwrap();
+        let after = Validity::of(&own(issuers.tls()).unwrap()).unwrap();
+        assert!(after.not_after > before.not_after + DAY * 190, "it was renewed: {after:?}");
+        assert_eq!(after.not_before, before.not_before);
+        Credentials::load(issuers.tls(), Role::Cloud).unwrap();
+        // The clock is right again: it is not replaced by one that ends earlier.
+        let kept = own(issuers.tls()).unwrap();
+        for days in [0, 100, 244] {
+            look(&issuers, &credentials, SystemTime::now() + DAY * days).unwrap().1.unwrap();
+            assert_eq!(own(issuers.tls()).unwrap(), kept, "after {days} days");
+        }
+        look(&issuers, &credentials, SystemTime::now() + DAY * 250).unwrap().1.unwrap();
+        assert_ne!(own(issuers.tls()).unwrap(), kept, "by the time that is left");
+    }
+
+    #[test]
+    fn a_certificate_that_has_not_begun_is_issued_again_before_it_is_used() {
+        let dir = tempfile::tempdir().unwrap();
+        let (issuers, _) = installation(dir.path());
+        let issuer = issuers.known().own;
+        // An older csi-cloud renewed it while its clock was ahead.
+        let ahead = issuer.validity_from(SystemTime::now() + DAY * 200, DAY * 90).unwrap();
+        write(&issuer, issuers.tls(), &["localhost".into()], ahead).unwrap();
+        assert!(Credentials::load(issuers.tls(), Role::Cloud).is_err());
+        begin_earlier(&issuers);
+        Credentials::load(issuers.tls(), Role::Cloud).unwrap();
+        let begun = Validity::of(&own(issuers.tls()).unwrap()).unwrap();
+        assert!(begun.not_after >= ahead.not_after - Duration::from_secs(1), "{begun:?}");
+        // With a clock in 1970 nothing is issued: the CA has not begun either.
+        assert!(!is_early(begun, issuer.validity(), SystemTime::UNIX_EPOCH));
+        assert!(!is_due(&own(issuers.tls()).unwrap(), &issuers, SystemTime::UNIX_EPOCH));
     }
 }

@@ -59,7 +59,7 @@ fn what_is_issued_names_the_subject_only_and_can_be_used() {
     let issuer = Issuer::open(&cert, &key, &cert).unwrap();
     let pair = KeyPair::generate().unwrap();
     let issued = issuer.issue(&node("n1"), &proven(&pair), &SERIAL, DAY * 30).unwrap();
-    assert!(issued.not_after <= issuer.not_after(), "a CA of ten days");
+    assert!(issued.not_after <= issuer.validity().not_after, "a CA of ten days");
     write(&dir, "n1.crt", &issued.chain);
     write(&dir, "n1.key", &pair.serialize_pem());
     Credentials::load(&Files::of(dir.path(), "n1"), Role::Node).unwrap();
