@@ -9,9 +9,10 @@ use std::time::Duration;
 use anyhow::Context;
 use proto::admin::http1;
 use proto::config::Common;
+use proto::host::program;
 use proto::host::socket::Socket;
 use proto::host::tasks;
-use proto::host::tasks::Tasks;
+use proto::host::tasks::{TaskKind, Tasks};
 use proto::link::tls;
 use proto::link::tls::{Credentials, Files};
 use proto::names::DriverName;
@@ -71,7 +72,6 @@ const HANDOVER: Duration = Duration::from_millis(700);
 const GOODBYE: Duration = Duration::from_secs(2);
 
 /// The tasks of csi-cloud, in the order in which they end.
-#[derive(Default)]
 struct Groups {
     /// Fronts end first, so that calls in flight are answered.
     fronts: Tasks,
@@ -83,6 +83,15 @@ struct Groups {
     keeping: Tasks,
 }
 
+impl Groups {
+    /// Groups that end one after another, and with which the program ends if one panics.
+    fn new() -> Self {
+        let fronts = Tasks::default();
+        let [edges, watching, keeping] = [(); 3].map(|()| fronts.independent());
+        Self { fronts, edges, watching, keeping }
+    }
+}
+
 /// Serves until the process is asked to stop. Then callers and edges are told to go elsewhere, and
 /// calls in flight are finished within the configured grace.
 ///
@@ -91,8 +100,21 @@ struct Groups {
 pub async fn serve(config: Config) -> anyhow::Result<()> {
     // From the beginning: a start may wait for the store, and process 1 has no other way to end.
     let stop = tasks::stop_signal().context("cannot listen to signals")?;
+    let groups = Groups::new();
+    let fate = groups.fronts.independent();
+    tokio::select! {
+        biased;
+        panicked = fate.panicked() => Err(panicked.into()),
+        served = serve_until(stop, groups, config) => served,
+    }
+}
+
+async fn serve_until(
+    stop: impl Future<Output = ()>,
+    groups: Groups,
+    config: Config,
+) -> anyhow::Result<()> {
     tokio::pin!(stop);
-    let groups = Groups::default();
     let grace = config.common.grace;
     let new_leases = config.new_leases;
     let started = tokio::select! {
@@ -105,7 +127,7 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
         groups.keeping.finish(GOODBYE).await;
         return Ok(());
     };
-    println!("ready");
+    program::tell("ready");
     let ended = tokio::select! {
         biased;
         () = stop => Ok(()),
@@ -133,7 +155,7 @@ async fn start(
     let store = open(&config, &calls, &health, &groups.keeping).await?;
     let store = store.with_quotas(config.quotas).with_creates_held(!config.new_leases);
     let roles = follow_roles(store.leadership().clone(), calls.clone());
-    groups.watching.spawn_until_stop("roles", roles);
+    groups.watching.spawn_until_stop(TaskKind::All("roles"), roles);
     if store.leadership().leads() {
         forget_lists(&store, config.new_leases).await?;
     }
@@ -143,7 +165,7 @@ async fn start(
     let links = links(&config, &store, issuers, &groups.edges);
     let Common { keep_alive, workers, .. } = config.common;
     if workers == 1 {
-        groups.keeping.spawn_until_stop("busy-poll", calls.busy_poll.clone().run());
+        groups.keeping.spawn_until_stop(TaskKind::All("busy-poll"), calls.busy_poll.clone().run());
     }
     let acceptor = Acceptor::new(links.clone(), config.limits, keep_alive, groups.edges.clone());
     for endpoint in &config.listen {
@@ -173,7 +195,10 @@ async fn start(
     let state = Arc::new(state);
     health.ready(state.clone());
     let watching = groups.watching.clone();
-    groups.watching.spawn("admin", admin::server::serve(state.clone(), admin, watching.clone()));
+    groups.watching.spawn(
+        TaskKind::All("admin"),
+        admin::server::serve(state.clone(), admin, watching.clone()),
+    );
     serve_view(view, &state, &watching);
     Ok((state, health))
 }
@@ -201,7 +226,10 @@ fn bind_view(config: &Config) -> anyhow::Result<Option<Socket>> {
 /// Serves the socket `view`.
 fn serve_view(socket: Option<Socket>, state: &Arc<AdminState>, tasks: &Tasks) {
     if let Some(socket) = socket {
-        tasks.spawn("view", view::server::serve(state.clone(), socket, tasks.clone()));
+        tasks.spawn(
+            TaskKind::All("view"),
+            view::server::serve(state.clone(), socket, tasks.clone()),
+        );
     }
 }
 
@@ -276,11 +304,11 @@ async fn forget_lists(store: &Store, new_leases: bool) -> anyhow::Result<()> {
 /// Takes changed files, and renews csi-cloud's own certificate where it has the CA.
 fn keep_certificate(credentials: &Credentials, files: &Files, links: &Arc<Links>, tasks: &Tasks) {
     let current = credentials.clone().keep_current(files.clone(), tls::Role::Cloud);
-    tasks.spawn_until_stop("certificates", current);
+    tasks.spawn_until_stop(TaskKind::All("certificates"), current);
     let informed = links.clone();
     let issued = move |ca| informed.issued_by(ca);
     let upkeep = own::keep(links.enrolment().clone(), credentials.clone(), issued);
-    tasks.spawn_until_stop("csi-cloud's certificate", upkeep);
+    tasks.spawn_until_stop(TaskKind::All("csi-cloud's certificate"), upkeep);
 }
 
 /// The links, none yet, and the issuer of certificates to their nodes.
@@ -295,9 +323,9 @@ fn links(config: &Config, store: &Store, issuers: Option<Issuers>, tasks: &Tasks
     }
     let watched = links.clone();
     let watch = async move { watched.watch().await };
-    tasks.spawn_until_stop("watch of links", watch);
+    tasks.spawn_until_stop(TaskKind::All("watch of links"), watch);
     let labelled = links.clone();
-    tasks.spawn_until_stop("labels", async move { labelled.follow_labels().await });
+    tasks.spawn_until_stop(TaskKind::All("labels"), async move { labelled.follow_labels().await });
     links
 }
 
@@ -327,8 +355,8 @@ async fn serve_http(
     let Some(address) = address else { return Ok(()) };
     let cannot = || format!("cannot serve HTTP on {address} (http, --http)");
     let listener = TcpListener::bind(address).await.with_context(cannot)?;
-    println!("http {}", listener.local_addr().with_context(cannot)?);
-    tasks.spawn("http", health::serve(listener, health.clone(), tasks.clone()));
+    program::tell(format_args!("http {}", listener.local_addr().with_context(cannot)?));
+    tasks.spawn(TaskKind::All("http"), health::serve(listener, health.clone(), tasks.clone()));
     Ok(())
 }
 
@@ -348,11 +376,11 @@ fn serve_fronts(
         let front = Front::new(driver.clone(), policy, store.clone(), links.clone(), calls.clone());
         let front = Arc::new(front);
         fronts.insert(driver, front.clone());
-        tasks.spawn("front", front.serve(socket, tasks.clone()));
+        tasks.spawn(TaskKind::All("front"), front.serve(socket, tasks.clone()));
     }
     if let Some(directory) = config.fronts.as_deref().filter(|_| config.node_fronts) {
         let nodes = NodeFronts::new(directory, fronts.clone());
-        tasks.spawn("node fronts", nodes.keep(tasks.clone()));
+        tasks.spawn(TaskKind::All("node fronts"), nodes.keep(tasks.clone()));
     }
     fronts
 }

@@ -18,9 +18,9 @@ fn main() -> ExitCode {
             Command::Serve { check, flags } => {
                 let config = Config::load(*flags)?;
                 if check {
-                    println!("ok");
+                    program::tell("ok");
                     if let Some(change) = config.change() {
-                        println!("{change}");
+                        program::tell(change);
                     }
                     return Ok(());
                 }

@@ -13,7 +13,7 @@ use edge_calls::drivers::Drivers;
 use edge_calls::executor::Origin;
 use edge_direct::Direct;
 use proto::host::socket::Socket;
-use proto::host::tasks::Tasks;
+use proto::host::tasks::{TaskKind, Tasks};
 use proto::http2::serve;
 use proto::names::{DriverName, NodeName};
 use tracing::{info, warn};
@@ -78,7 +78,7 @@ impl Fronts {
         let socket = Socket::bind(&self.directory.join(format!("{driver}.sock")))?;
         let node = self.drivers.node().clone();
         let front = serve(driver.clone(), node, self.direct.clone(), socket, self.tasks.clone());
-        self.tasks.spawn("front", front);
+        self.tasks.spawn(TaskKind::All("front"), front);
         self.served.insert(driver.clone());
         Ok(())
     }

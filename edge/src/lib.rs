@@ -21,9 +21,10 @@ use edge_direct::{Cloud, Direct, Settings};
 use proto::admin::http1;
 use proto::config::Common;
 use proto::control::hello::Run;
+use proto::host::program;
 use proto::host::socket::Socket;
 use proto::host::tasks;
-use proto::host::tasks::Tasks;
+use proto::host::tasks::{TaskKind, Tasks};
 use proto::link::tls::{Credentials, Files, Role};
 use proto::names::NodeName;
 use tokio::net::TcpListener;
@@ -63,13 +64,20 @@ const WATCHING: Duration = Duration::from_secs(1);
 /// # Errors
 /// A certificate or a socket cannot be used; the text says which and what to do.
 pub async fn serve(config: Config) -> anyhow::Result<()> {
+    let doors = Tasks::default();
+    tokio::select! {
+        biased;
+        panicked = doors.panicked() => Err(panicked.into()),
+        served = serve_until_stop(config, &doors) => served,
+    }
+}
+
+async fn serve_until_stop(config: Config, doors: &Tasks) -> anyhow::Result<()> {
     proxies::log(&config.proxy, &config.cloud);
     let (credentials, identity) = identity(&config).await?;
     let node = credentials.node()?;
     // What brings calls stops first, what executes them after it, and what shows it last.
-    let doors = Tasks::default();
-    let work = Tasks::default();
-    let watching = Tasks::default();
+    let (work, watching) = (doors.independent(), doors.independent());
     let drivers = configured(&config, &node)?;
     config.state.as_deref().map_or(Ok(()), state::look)?;
     let discovery = discovery(&config, &drivers);
@@ -82,15 +90,15 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
     direct.start().await;
     if let Some(directory) = config.fronts.clone() {
         let fronts = Fronts::open(directory, drivers.clone(), direct.clone(), doors.clone())?;
-        doors.spawn_until_stop("fronts", fronts.keep());
+        doors.spawn_until_stop(TaskKind::All("fronts"), fronts.keep());
     }
     drivers.keep(&work);
-    work.spawn_until_stop("introductions", drivers.clone().keep_introductions());
-    let registrations = discover(discovery, &doors);
+    work.spawn_until_stop(TaskKind::All("introductions"), drivers.clone().keep_introductions());
+    let registrations = discover(discovery, doors);
     watch_certificates(&credentials, &config.tls, identity.is_some(), &work);
     let Common { grace, keep_alive, workers, .. } = config.common;
     if workers == 1 {
-        work.spawn_until_stop("busy-poll", executor.busy_poll().clone().run());
+        work.spawn_until_stop(TaskKind::All("busy-poll"), executor.busy_poll().clone().run());
     }
     let dial = Dial {
         cloud: config.cloud.clone(),
@@ -111,13 +119,16 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
         run: Run::begin(),
     };
     let admin = Arc::new(admin_state(&config, &dial, registrations));
-    work.spawn_until_stop("first link", admin.first_link.clone().follow(admin.linked.clone()));
+    work.spawn_until_stop(
+        TaskKind::All("first link"),
+        admin.first_link.clone().follow(admin.linked.clone()),
+    );
     serve_admin(&config, &admin, &watching).await?;
-    doors.spawn("dial", dial.keep(rand::make_rng(), doors.clone()));
+    doors.spawn(TaskKind::All("dial"), dial.keep(rand::make_rng(), doors.clone()));
     tasks::signal().await.context("cannot listen to signals")?;
     tracing::info!(?grace, "stopping: no more calls are taken, those in flight are finished");
     admin.stop();
-    finish(&doors, &work, grace).await;
+    finish(doors, &work, grace).await;
     watching.finish(WATCHING).await;
     Ok(())
 }
@@ -188,7 +199,7 @@ fn discovery(config: &Config, drivers: &Arc<Drivers>) -> Option<Discovery> {
 fn discover(discovery: Option<Discovery>, tasks: &Tasks) -> Arc<Registrations> {
     let Some(discovery) = discovery else { return Arc::default() };
     let found = discovery.found();
-    tasks.spawn_until_stop("discovery", discovery.keep());
+    tasks.spawn_until_stop(TaskKind::All("discovery"), discovery.keep());
     found
 }
 
@@ -219,13 +230,19 @@ async fn serve_admin(
 ) -> anyhow::Result<()> {
     if let Some(path) = &config.admin {
         let socket = Socket::bind_for(path, http1::MODE)?;
-        tasks.spawn("admin", admin::server::serve(state.clone(), socket, tasks.clone()));
+        tasks.spawn(
+            TaskKind::All("admin"),
+            admin::server::serve(state.clone(), socket, tasks.clone()),
+        );
     }
     if let Some(address) = config.http {
         let cannot = || format!("cannot serve HTTP on {address} (http, --http)");
         let listener = TcpListener::bind(address).await.with_context(cannot)?;
-        println!("http {}", listener.local_addr().with_context(cannot)?);
-        tasks.spawn("http", admin::server::serve_http(state.clone(), listener, tasks.clone()));
+        program::tell(format_args!("http {}", listener.local_addr().with_context(cannot)?));
+        tasks.spawn(
+            TaskKind::All("http"),
+            admin::server::serve_http(state.clone(), listener, tasks.clone()),
+        );
     }
     Ok(())
 }
@@ -243,8 +260,11 @@ async fn finish(doors: &Tasks, work: &Tasks, grace: Duration) {
 /// Takes changed files, and logs when the certificate ends.
 fn watch_certificates(credentials: &Credentials, files: &Files, renews: bool, tasks: &Tasks) {
     let current = credentials.clone().keep_current(files.clone(), Role::Node);
-    tasks.spawn_until_stop("certificates", current);
-    tasks.spawn_until_stop("certificate's end", expiry::watch(credentials.clone(), renews));
+    tasks.spawn_until_stop(TaskKind::All("certificates"), current);
+    tasks.spawn_until_stop(
+        TaskKind::All("certificate's end"),
+        expiry::watch(credentials.clone(), renews),
+    );
 }
 
 /// The credentials, and the identity behind them if csi-edge renews it. Without an identity, or

@@ -22,7 +22,7 @@ fn main() -> ExitCode {
             Command::Serve { check, flags } => {
                 let config = Config::load(*flags)?;
                 if check {
-                    println!("ok");
+                    program::tell("ok");
                     return Ok(());
                 }
                 let runtime = program::runtime(config.common.workers)?;

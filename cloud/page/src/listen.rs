@@ -20,8 +20,9 @@ use hyper_util::service::TowerToHyperService;
 use proto::host::accept::accept;
 use proto::host::chain;
 use proto::host::door::{Admission, Limits, Slot};
+use proto::host::program;
 use proto::host::socket::Socket;
-use proto::host::tasks::Tasks;
+use proto::host::tasks::{TaskKind, Tasks};
 use proto::http2::paced::Paced;
 use proto::link::{GREETING, HANDSHAKE, Io};
 use tokio::net::{TcpListener, TcpStream};
@@ -78,7 +79,10 @@ impl PageListener {
     pub(crate) async fn listen(self: Arc<Self>, addresses: &[PageAddress]) -> anyhow::Result<()> {
         for address in addresses {
             let bound = self.bind(address).await;
-            println!("page {}", bound.with_context(|| format!("cannot serve at {address}"))?);
+            program::tell(format_args!(
+                "page {}",
+                bound.with_context(|| format!("cannot serve at {address}"))?
+            ));
         }
         Ok(())
     }
@@ -89,13 +93,17 @@ impl PageListener {
         match address {
             PageAddress::Unix(path) => {
                 let socket = Socket::bind_for(path, MODE)?;
-                tasks.spawn_until_stop("page", async move { listener.accept_unix(socket).await });
+                tasks.spawn_until_stop(TaskKind::All("page"), async move {
+                    listener.accept_unix(socket).await
+                });
                 Ok(address.to_string())
             }
             PageAddress::Tcp(address) => {
                 let tcp = TcpListener::bind(address).await?;
                 let bound = tcp.local_addr()?;
-                tasks.spawn_until_stop("page", async move { listener.accept_tcp(tcp).await });
+                tasks.spawn_until_stop(TaskKind::All("page"), async move {
+                    listener.accept_tcp(tcp).await
+                });
                 let scheme = if self.page.tls.is_some() { "https" } else { "http" };
                 Ok(format!("{scheme}://{bound}"))
             }

@@ -50,8 +50,12 @@ async fn serve(arguments: Arguments) -> anyhow::Result<()> {
     let page = Arc::new(PageState::open(&arguments, tasks.clone())?);
     page.clone().keep_current();
     PageListener::new(page).listen(&arguments.listen).await?;
-    println!("ready");
-    stop.await;
+    program::tell("ready");
+    tokio::select! {
+        biased;
+        panicked = tasks.panicked() => return Err(panicked.into()),
+        () = stop => {}
+    }
     tasks.finish(GRACE).await;
     Ok(())
 }

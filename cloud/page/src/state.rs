@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::HeaderMap;
-use proto::host::tasks::Tasks;
+use proto::host::tasks::{TaskKind, Tasks};
 use tokio::sync::Semaphore;
 use tokio::time::sleep;
 use tracing::{info, warn};
@@ -61,9 +61,10 @@ impl PageState {
     /// Reads the fleet, the tokens and the files of TLS until the tasks are stopped.
     pub(crate) fn keep_current(self: Arc<Self>) {
         let page = self.clone();
-        self.tasks.spawn_until_stop("view", async move { page.hub.keep_current().await });
+        self.tasks
+            .spawn_until_stop(TaskKind::All("view"), async move { page.hub.keep_current().await });
         let page = self.clone();
-        self.tasks.spawn_until_stop("files", async move { page.keep_files().await });
+        self.tasks.spawn_until_stop(TaskKind::All("files"), async move { page.keep_files().await });
     }
 
     /// Reads the files again and again. One that cannot be used changes nothing.

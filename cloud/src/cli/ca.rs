@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use proto::admin::command_line::Local;
+use proto::host::program;
 use proto::names::{FrontName, NodeName};
 
 use crate::pki::ca;
@@ -99,7 +100,7 @@ impl Local for UseCa {
     fn run(self) -> anyhow::Result<()> {
         let Self { cert, key, root, dir, hosts, days } = &self;
         let from = Use { cert, key, root: root.as_deref(), dir, hosts, days: *days };
-        println!("{}", use_ca(&from)?);
+        program::tell(use_ca(&from)?);
         Ok(())
     }
 }

@@ -10,7 +10,7 @@ use hyper::body::Incoming;
 use proto::csi::Method;
 use proto::csi::frame;
 use proto::host::socket::Socket;
-use proto::host::tasks::Tasks;
+use proto::host::tasks::{TaskKind, Tasks};
 use proto::http2::body::Body;
 use proto::http2::call_id::CallId;
 use proto::http2::forward::{self, CALL_ID, LEADER_EPOCH};
@@ -135,7 +135,7 @@ impl Front {
     /// Serves the socket, if any, until stopped. Calls in flight are still answered.
     pub async fn serve(self: Arc<Self>, socket: Option<Socket>, tasks: Tasks) {
         let front = self.clone();
-        tasks.spawn_until_stop("new nodes", async move {
+        tasks.spawn_until_stop(TaskKind::All("new nodes"), async move {
             front.lists().list_new_nodes(|| front.dispatcher.scope() == Scope::Node).await;
         });
         if let Some(socket) = socket {

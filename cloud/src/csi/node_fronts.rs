@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proto::host::socket::Socket;
-use proto::host::tasks::Tasks;
+use proto::host::tasks::{TaskKind, Tasks};
 use proto::names::{DriverName, NodeName};
 use tracing::{info, warn};
 
@@ -86,7 +86,7 @@ impl NodeFronts {
         std::fs::create_dir_all(&directory)?;
         let socket = Socket::bind(&directory.join(format!("{driver}.sock")))?;
         tasks.spawn(
-            "node front",
+            TaskKind::All("node front"),
             Arc::new(front.of_node(node.clone())).serve_socket(socket, tasks.clone()),
         );
         Ok(())

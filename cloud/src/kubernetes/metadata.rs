@@ -12,7 +12,7 @@ use kube::runtime::watcher;
 use kube::runtime::watcher::{Config, Event};
 use proto::control::metadata as sent;
 use proto::control::metadata::{Key, Kind, Object, PodVolume};
-use proto::host::tasks::Tasks;
+use proto::host::tasks::{TaskKind, Tasks};
 
 use crate::kubernetes::api::Server;
 use crate::kubernetes::node_metadata;
@@ -68,7 +68,7 @@ impl Watches<'_> {
         let events = watcher(Api::<K>::all(self.server.client.clone()), config);
         let take = move |event| metadata.take(kind, change(kind, event, &read));
         let following = follow(what, self.server.clone(), events, take);
-        self.tasks.spawn_until_stop("metadata watch", following);
+        self.tasks.spawn_until_stop(TaskKind::All("metadata watch"), following);
     }
 }
 

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use proto::host::tasks::Tasks;
+use proto::host::tasks::{TaskKind, Tasks};
 
 use crate::kubernetes::api::Server;
 use crate::kubernetes::doctor::examine::Doctor;
@@ -60,7 +60,7 @@ pub async fn start(
         metadata: settings.metadata.is_some(),
     };
     let keeper = Keeper::new(settings, facts, server, mirror, published);
-    tasks.spawn_until_stop("kubernetes", keeper.keep());
+    tasks.spawn_until_stop(TaskKind::All("kubernetes"), keeper.keep());
     Ok(doctor)
 }
 

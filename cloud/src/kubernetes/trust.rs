@@ -16,7 +16,7 @@ use kube::api::{Patch, PatchParams};
 use kube::{Api, Resource};
 use proto::host::backoff::Backoff;
 use proto::host::chain;
-use proto::host::tasks::Tasks;
+use proto::host::tasks::{TaskKind, Tasks};
 use proto::names::FrontName;
 use proto::names::certificate::{Identity, Subject};
 use rustls::pki_types::CertificateDer;
@@ -93,7 +93,7 @@ pub async fn start(
     }
     let server = Server::new(&settings.api, calls.clone()).await?;
     let enrolment = enrolment.clone();
-    tasks.spawn_until_stop("trust", TrustKeeper { server, enrolment }.keep());
+    tasks.spawn_until_stop(TaskKind::All("trust"), TrustKeeper { server, enrolment }.keep());
     Ok(())
 }
 

@@ -10,7 +10,7 @@ use kube::api::PartialObjectMeta;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher;
 use kube::runtime::watcher::{Config, Event};
-use proto::host::tasks::Tasks;
+use proto::host::tasks::{TaskKind, Tasks};
 
 use crate::kubernetes::api::Server;
 use crate::kubernetes::claims;
@@ -27,17 +27,26 @@ pub(super) fn watch_all(server: &Arc<Server>, mirror: &Arc<Mirror>, tasks: &Task
     let client = || server.client.clone();
     let csidrivers = watcher(Api::<CSIDriver>::all(client()), pages());
     let take = into(mirror, |objects, event| objects.drivers.take(event, mirror::driver));
-    tasks.spawn_until_stop("watch", follow("CSIDriver watch", server.clone(), csidrivers, take));
+    tasks.spawn_until_stop(
+        TaskKind::All("watch"),
+        follow("CSIDriver watch", server.clone(), csidrivers, take),
+    );
     let csinodes = watcher(Api::<CSINode>::all(client()), pages());
     let take = into(mirror, |objects, event| objects.csinodes.take(event, mirror::csinode));
-    tasks.spawn_until_stop("watch", follow("CSINode watch", server.clone(), csinodes, take));
+    tasks.spawn_until_stop(
+        TaskKind::All("watch"),
+        follow("CSINode watch", server.clone(), csinodes, take),
+    );
     let nodes = watcher(Api::<PartialObjectMeta<Node>>::all(client()), pages());
     let take = into(mirror, |objects, event| objects.nodes.take(event, mirror::node));
-    tasks.spawn_until_stop("watch", follow("Node watch", server.clone(), nodes, take));
+    tasks.spawn_until_stop(
+        TaskKind::All("watch"),
+        follow("Node watch", server.clone(), nodes, take),
+    );
     let claims = watcher(Api::<ClaimMetadata>::all(client()), pages());
     let take = into(mirror, |objects, event| objects.claims.take(event, claims::claim));
     let what = "PersistentVolumeClaim watch";
-    tasks.spawn_until_stop("watch", follow(what, server.clone(), claims, take));
+    tasks.spawn_until_stop(TaskKind::All("watch"), follow(what, server.clone(), claims, take));
 }
 
 /// Takes events into the mirror.

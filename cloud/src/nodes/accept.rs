@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use anyhow::Context;
 use proto::host::chain;
-use proto::host::tasks::Tasks;
+use proto::host::program;
+use proto::host::tasks::{TaskKind, Tasks};
 use proto::link::endpoint::{Endpoint, Transport};
 use proto::link::tls;
 use proto::link::tls::Credentials;
@@ -67,7 +68,7 @@ impl Acceptor {
             Transport::Quic => self.clone().quic(addr, credentials),
         };
         let port = bound.with_context(cannot)?.port();
-        println!("listening {}", Endpoint { port, ..endpoint.clone() });
+        program::tell(format_args!("listening {}", Endpoint { port, ..endpoint.clone() }));
         Ok(())
     }
 
@@ -77,7 +78,7 @@ impl Acceptor {
         let acceptor = ws::Acceptor::new(links, self.keep_alive).with_join(joining);
         let listener = listen(addr)?;
         let addr = listener.local_addr()?;
-        self.tasks.clone().spawn_until_stop("accept", async move {
+        self.tasks.clone().spawn_until_stop(TaskKind::All("accept"), async move {
             // Once drained, the listener is closed.
             tokio::select! {
                 biased;
@@ -106,7 +107,7 @@ impl Acceptor {
         let acceptor = quic::Acceptor::bind(addr, credentials, self.keep_alive)?;
         let addr = acceptor.local_addr()?;
         let tasks = self.tasks.clone();
-        self.tasks.clone().spawn("accept", async move {
+        self.tasks.clone().spawn(TaskKind::All("accept"), async move {
             let taking = async {
                 while let Some(incoming) = acceptor.accept().await {
                     self.take_quic(incoming);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
-use proto::host::tasks::Tasks;
+use proto::host::tasks::{TaskKind, Tasks};
 use proto::names::DriverName;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
@@ -105,7 +105,7 @@ impl Broadcaster {
         };
         turn.is_waiting = true;
         let broadcaster = self.clone();
-        self.tasks.spawn_until_stop("telling", async move {
+        self.tasks.spawn_until_stop(TaskKind::All("telling"), async move {
             sleep_until(next).await;
             let mut turn = broadcaster.turn();
             turn.is_waiting = false;

@@ -49,17 +49,34 @@ pub async fn run(
     // Boxed like all rare steps, so that the future of an idle link stays small.
     let greeted = Box::pin(greet(links, &peer, link, from)).await;
     let Some((handle, established)) = greeted else { return };
+    let entered = Entered { links, node: &peer.name, handle: &handle };
     {
         let mut task = established.task(links, &peer, &handle);
         let end = task.drive().await;
         // No call begins on a link that is being closed.
-        links.remove(task.node, &handle);
+        drop(entered);
         if let End::Close(reason) = end {
             task.link.close(&reason).await;
         }
     }
     handle.tasks.stop();
     handle.tasks.ended().await;
+}
+
+/// The place of a link as its node's. It is left even if the link's task panics.
+struct Entered<'a> {
+    links: &'a Links,
+    node: &'a NodeName,
+    handle: &'a Arc<Handle>,
+}
+
+impl Drop for Entered<'_> {
+    fn drop(&mut self) {
+        self.links.remove(self.node, self.handle);
+        if std::thread::panicking() {
+            self.handle.tasks.stop();
+        }
+    }
 }
 
 /// A link after its welcome.

@@ -8,6 +8,7 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 use proto::host::private;
+use proto::host::program;
 use proto::host::publish::{Existing, publish};
 use proto::link::tls::{Credentials, Files, Role};
 use proto::names::{FRONT_URI, FrontName, NODE_URI, NodeName};
@@ -173,7 +174,7 @@ fn keep(dir: &Path, name: &str, certificate: &str, key: &KeyPair) -> anyhow::Res
         let _ = std::fs::remove_file(&key_path);
         return Err(error).with_context(|| writing(&path));
     }
-    println!("wrote {} and {}", path.display(), key_path.display());
+    program::tell(format_args!("wrote {} and {}", path.display(), key_path.display()));
     Ok(())
 }
 

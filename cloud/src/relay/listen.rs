@@ -16,8 +16,9 @@ use http::{HeaderValue, Request, Response};
 use hyper::body::Incoming;
 use proto::host::accept::accept;
 use proto::host::chain;
+use proto::host::program;
 use proto::host::socket::Socket;
-use proto::host::tasks::Tasks;
+use proto::host::tasks::{TaskKind, Tasks};
 use proto::http2::body::Body;
 use proto::http2::forward::failure;
 use proto::http2::serve;
@@ -77,14 +78,14 @@ impl RelayListener {
             let bound = bound.with_context(|| {
                 format!("cannot listen for socket relays on {address} (relays, --relays)")
             })?;
-            println!("holders {bound}");
+            program::tell(format_args!("holders {bound}"));
         }
         Ok(())
     }
 
     fn listen_unix(&self, path: &Path) -> anyhow::Result<Address> {
         let socket = Socket::bind_for(path, MODE)?;
-        self.tasks.spawn("relays", self.clone().accept_unix(socket));
+        self.tasks.spawn(TaskKind::All("relays"), self.clone().accept_unix(socket));
         Ok(Address::Unix(path.to_owned()))
     }
 
@@ -99,7 +100,8 @@ impl RelayListener {
         let listener = TcpListener::bind(address).await?;
         let port = listener.local_addr()?.port();
         let acceptor = TlsAcceptor::new(credentials)?;
-        self.tasks.spawn_until_stop("relays", self.clone().accept_tls(listener, acceptor));
+        self.tasks
+            .spawn_until_stop(TaskKind::All("relays"), self.clone().accept_tls(listener, acceptor));
         Ok(Address::Https { host: host.to_owned(), port })
     }
 

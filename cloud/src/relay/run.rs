@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
+use proto::host::program;
 use proto::host::socket::Socket;
 use proto::host::tasks;
-use proto::host::tasks::Tasks;
+use proto::host::tasks::{TaskKind, Tasks};
 use proto::http2::serve;
 use proto::link::tls::{Credentials, Files, Role};
 use proto::names::DriverName;
@@ -48,24 +49,28 @@ pub async fn run(settings: Settings) -> anyhow::Result<()> {
     let sockets = bind(&directory, &drivers)?;
     // Callers stop first; the connection that carries their calls stays until these are answered.
     let fronts = Tasks::default();
-    let calling = Tasks::default();
+    let calling = fronts.independent();
     if let (Some(credentials), Some(files)) = (&credentials, tls) {
         let current = credentials.clone().keep_current(files, Role::Front);
-        calling.spawn_until_stop("certificates", current);
+        calling.spawn_until_stop(TaskKind::All("certificates"), current);
     }
     let last_answers = Arc::new(LastAnswers::default());
     let server = Arc::new(Server::new(servers, credentials));
     let keeping = server.clone().keep(last_answers.clone(), drivers.clone(), calling.clone());
-    calling.spawn_until_stop("server", keeping);
+    calling.spawn_until_stop(TaskKind::All("server"), keeping);
     let memory = Arc::new(RequestMemory::default());
     for (driver, socket) in drivers.into_iter().zip(sockets) {
         let front = RelayFront::new(driver, server.clone(), last_answers.clone(), memory.clone());
         let front = Arc::new(front);
         let service = move |request| front.clone().answer(request);
-        fronts.spawn("front", serve::serve_socket(socket, service, fronts.clone()));
+        fronts.spawn(TaskKind::All("front"), serve::serve_socket(socket, service, fronts.clone()));
     }
-    println!("ready");
-    stop.await;
+    program::tell("ready");
+    tokio::select! {
+        biased;
+        panicked = fronts.panicked() => return Err(panicked.into()),
+        () = stop => {}
+    }
     tracing::info!(?grace, "stopping: no more calls are taken, those in flight are finished");
     fronts.finish_before(tasks::patience(grace)).await;
     calling.finish(CLOSING).await;

@@ -18,7 +18,7 @@ use proto::admin::http1::Listener;
 use proto::admin::view;
 use proto::admin::view::{GroupsOf, NodeOf, TextOf};
 use proto::host::socket::Socket;
-use proto::host::tasks::Tasks;
+use proto::host::tasks::{TaskKind, Tasks};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::{Semaphore, mpsc};
@@ -59,7 +59,7 @@ type ViewBody = UnsyncBoxBody<Bytes, Infallible>;
 /// Serves the socket until the tasks are stopped.
 pub async fn serve(state: Arc<AdminState>, socket: Socket, tasks: Tasks) {
     let server = Arc::new(ViewServer::new(state, tasks.clone()));
-    tasks.spawn_until_stop("view", server.hub.clone().keep_looking());
+    tasks.spawn_until_stop(TaskKind::All("view"), server.hub.clone().keep_looking());
     let service = move |request| handle(server.clone(), request);
     Listener::Unix(socket).serve(CONNECTIONS, service, tasks).await;
 }

@@ -360,7 +360,8 @@ impl Drivers {
 
 fn keep(driver: &Arc<Driver>, tasks: &Tasks) {
     for connection in driver.connections() {
-        tasks.spawn_until_stop("driver", connection.clone().keep(tasks.clone()));
+        let (connection, of_driver) = (connection.clone(), tasks.clone());
+        tasks.spawn_again("driver", move || connection.clone().keep(of_driver.clone()));
     }
 }
 

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use edge_calls::executor::Replaced;
 use proto::host::chain;
+use proto::host::program;
 use proto::host::tasks::Tasks;
 use proto::link::LinkError;
 use proto::link::tls::Credentials;
@@ -103,7 +104,7 @@ fn begin(
     endpoints.cap(greeted.backoff_cap);
     let name = endpoints.name(endpoint);
     info!(cloud = %name, node = %dial.node, "linked");
-    println!("linked {name} as {}", dial.node);
+    program::tell(format_args!("linked {name} as {}", dial.node));
     dial.linked.send_replace(Some(Linked { cloud: name.clone(), since: Instant::now() }));
     let (sender, events) = mpsc::channel(8);
     let link_tasks = tasks.child();

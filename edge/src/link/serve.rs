@@ -72,7 +72,7 @@ pub(super) async fn run(dial: Arc<Dial>, greeted: Greeted, link: Use) {
         link: Some(link),
         epoch,
         // Stopped when the cloud has heard the goodbye, so not with `tasks`.
-        streams: Tasks::default(),
+        streams: tasks.independent(),
         link_tasks: tasks.clone(),
         events,
         replaced,

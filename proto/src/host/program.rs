@@ -1,8 +1,9 @@
-//! Start and end of both programs: logs on stderr, one error with its causes, exit code 1.
+//! Start and end of the programs: logs on stderr, one error with its causes, exit code 1 or 70.
 
 use std::env;
+use std::fmt::Display;
 use std::io;
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write as _};
 use std::process::ExitCode;
 
 use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
@@ -10,10 +11,15 @@ use tracing::{error, warn};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
+use super::tasks::Panicked;
+
 /// What is logged without `RUST_LOG`: ours, and the errors of what reads from peers. Its warnings
 /// are a peer's to cause, some for each frame.
 const LOGGED: &str = "info,h2=error,hyper=error,hyper_util=error,quinn=error,quinn_proto=error,\
     quinn_udp=error,rustls=error,tokio_tungstenite=error,tonic=error,tower=error,tungstenite=error";
+
+/// The exit code after a panic: sysexits(3), EX_SOFTWARE.
+const PANICKED: u8 = 70;
 
 /// Runs a program's work. Logs go to stderr, filtered by `RUST_LOG` (default: `LOGGED`).
 pub fn run(work: impl FnOnce() -> anyhow::Result<()>) -> ExitCode {
@@ -21,14 +27,27 @@ pub fn run(work: impl FnOnce() -> anyhow::Result<()>) -> ExitCode {
         .with_env_filter(filter(env::var(EnvFilter::DEFAULT_ENV).ok().as_deref()))
         .with_writer(io::stderr)
         .with_ansi(io::stderr().is_terminal())
+        // It would print them with a macro that panics, if the disk of the log is full.
+        .log_internal_errors(false)
         .init();
     match work() {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             error!("{failure:#}");
-            ExitCode::FAILURE
+            exit_code(&failure)
         }
     }
+}
+
+/// The exit code of a program that failed.
+fn exit_code(failure: &anyhow::Error) -> ExitCode {
+    if failure.is::<Panicked>() { ExitCode::from(PANICKED) } else { ExitCode::FAILURE }
+}
+
+/// Writes a line to stdout, for whoever started the program. That it cannot be written is no reason
+/// to end: a disk is full, or the reader is gone.
+pub fn tell(line: impl Display) {
+    let _ = writeln!(io::stdout(), "{line}");
 }
 
 /// The filter of the log, from `RUST_LOG`.
@@ -89,6 +108,15 @@ mod tests {
         tracing::subscriber::with_default(with(Some("h2=debug")), || {
             assert!(enabled!(target: "h2::proto::ping_pong", Level::DEBUG));
         });
+    }
+
+    #[test]
+    fn a_panic_has_an_exit_code_of_its_own() {
+        let panicked = Panicked { task: "dial", why: "no more".into() };
+        let [panicked, other] = [anyhow::Error::from(panicked), anyhow::anyhow!("x")]
+            .map(|failure| format!("{:?}", exit_code(&failure)));
+        assert!(panicked.contains("70"), "{panicked}");
+        assert!(!other.contains("70"), "{other}");
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::RwLock;
-use proto::host::tasks::Tasks;
+use proto::host::tasks::{TaskKind, Tasks};
 use proto::names::{DriverName, NodeName};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
@@ -71,7 +71,10 @@ impl Store {
         backend.load(&mut |change| state.apply(change))?;
         let state = Arc::new(RwLock::new(state));
         let (store, queue) = Self::over(state.clone(), None);
-        tasks.spawn("store", write_loop::run(state, queue, Writes::Own(backend), tasks.clone()));
+        tasks.spawn(
+            TaskKind::All("store"),
+            write_loop::run(state, queue, Writes::Own(backend), tasks.clone()),
+        );
         Ok(store)
     }
 

@@ -15,7 +15,7 @@ use hyper::body::Incoming;
 use proto::control::not_taken::NotTaken;
 use proto::csi::Method;
 use proto::host::chain;
-use proto::host::tasks::Tasks;
+use proto::host::tasks::{TaskKind, Tasks};
 use proto::http2::body::Body;
 use proto::names::DriverName;
 use tokio::sync::watch;
@@ -144,7 +144,7 @@ impl Direct {
         }
         reconcile::reconcile(&service.node, &service.leases).await;
         rounds::settle_all(service);
-        service.tasks.spawn_until_stop("leases", rounds::keep(service.clone()));
+        service.tasks.spawn_until_stop(TaskKind::All("leases"), rounds::keep(service.clone()));
     }
 
     /// The direct volumes that no runtime took, for the cloud; none until they were looked at.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::RwLock;
-use proto::host::tasks::Tasks;
+use proto::host::tasks::{TaskKind, Tasks};
 use tokio::sync::mpsc;
 
 use super::cluster::{Cluster, Work};
@@ -78,7 +78,7 @@ impl Store {
         let follower = warm(&cluster, &lease, &state, tasks).await?;
         let (store, queue) = Self::over(state.clone(), Some(cluster));
         let replica = run(follower, (lease, state, queue), tasks.clone());
-        tasks.spawn("replica", replica);
+        tasks.spawn(TaskKind::All("replica"), replica);
         Ok(store)
     }
 }

@@ -2,6 +2,7 @@
 //! them at the same time than there are cores; none asserts that a call takes less than a second.
 
 mod admin;
+mod bad_starts;
 mod claims;
 mod colocate;
 mod dead_drivers;
