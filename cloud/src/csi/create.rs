@@ -19,7 +19,7 @@ use super::request::CallRequest;
 use super::source_text::{source_text, topology_text};
 use crate::csi::create_journal::{Attempt, CreateFacts, CreateJournal, Target};
 use crate::error::Error;
-use crate::nodes::node_call::{Ended, Sender};
+use crate::nodes::node_call::{Ended, NodeCall, Sender};
 use crate::rewrite::placed::{Placed, corrected, placed};
 use crate::rewrite::{created, message};
 use crate::state::affinity::NodesOf;
@@ -60,7 +60,9 @@ impl Creates<'_> {
             Some(decided) => (&decided.parameters, &decided.for_driver),
             None => (&call.extracted.parameters, &call.for_driver),
         };
-        let facts = facts(call, parameters, decided.as_ref().map(|decided| decided.is_direct));
+        let begins_by = self.sender.begins_by(target.nodes());
+        let is_direct = decided.as_ref().map(|decided| decided.is_direct);
+        let facts = facts(call, parameters, is_direct, begins_by);
         // 1. Intend: the node is durable before anything is sent to it.
         self.check_linked(&target)?;
         let create = self.journal.begin(name);
@@ -70,7 +72,8 @@ impl Creates<'_> {
         // 2. Send. A shared driver's topology is not rewritten.
         let at = self.node_driver(&node).filter(|_| !is_shared);
         let rewrite = call.method.rewrite();
-        let sent = self.send(&attempt, at.as_ref(), for_driver, call).await;
+        let to_node = NodeCall { begins_by, ..call.at(&node, self.sender) };
+        let sent = self.send(&attempt, at.as_ref(), for_driver, to_node, call).await;
         if !sent.maybe_dispatched {
             create.not_dispatched(attempt).await;
             return sent.answer.map(Answer::response);
@@ -131,13 +134,12 @@ impl Creates<'_> {
         attempt: &Attempt,
         at: Option<&NodeDriver>,
         for_driver: &Bytes,
+        to_node: NodeCall<'_>,
         call: &CallRequest,
     ) -> Ended {
         let narrowed = attempt.narrowed.as_deref();
         match message::for_create(call.method.rewrite(), for_driver, at, narrowed) {
-            Ok(message) => {
-                call.at(&attempt.node, self.sender).tracked(&mut call.outbound(&message)).await
-            }
+            Ok(message) => to_node.tracked(&mut call.outbound(&message)).await,
             Err(error) => Ended { answer: Err(call.malformed(error)), maybe_dispatched: false },
         }
     }
@@ -264,10 +266,12 @@ fn facts(
     call: &CallRequest,
     parameters: &BTreeMap<String, String>,
     direct: Option<bool>,
+    begins_by: Option<Instant>,
 ) -> CreateFacts {
     let requests_topology = call.method.rewrite() == Rewrite::CreateVolume
         && matches!(&call.key, Key::Create { topology, .. } if !topology.is_empty());
-    let left = call.deadline.map_or(HOLD, |end| end.saturating_duration_since(Instant::now()));
+    let until = call.deadline.into_iter().chain(begins_by).min();
+    let left = until.map_or(HOLD, |until| until.saturating_duration_since(Instant::now()));
     CreateFacts {
         call: Some(call.running.id),
         direct,

@@ -49,7 +49,7 @@ pub enum Target {
 }
 
 impl Target {
-    fn nodes(&self) -> &[NodeName] {
+    pub(crate) fn nodes(&self) -> &[NodeName] {
         match self {
             Self::OneOf(nodes) => nodes,
             Self::SentTo(node) => std::slice::from_ref(node),

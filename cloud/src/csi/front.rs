@@ -13,7 +13,7 @@ use proto::host::socket::Socket;
 use proto::host::tasks::{TaskKind, Tasks};
 use proto::http2::body::Body;
 use proto::http2::call_id::CallId;
-use proto::http2::forward::{self, CALL_ID, LEADER_EPOCH};
+use proto::http2::forward::{self, CALL_ID};
 use proto::http2::serve;
 use proto::names::{DriverName, NodeName};
 use tokio::sync::{Mutex, Semaphore};
@@ -185,7 +185,7 @@ impl Front {
             parts.headers.remove(&CALL_ID);
         }
         // Only csi-cloud itself says whose call an edge gets.
-        parts.headers.remove(&LEADER_EPOCH);
+        forward::remove_csi_clouds(&mut parts.headers);
         let id = CallId::arriving(&mut parts.headers);
         let method = Method::of_path(parts.uri.path());
         let name = method.as_ref().map_or(UNKNOWN, |method| method.name());

@@ -175,6 +175,7 @@ impl CallRequest {
             node,
             method: self.method,
             deadline: self.deadline,
+            begins_by: sender.begins_by(std::slice::from_ref(node)),
             call: Some(self.running.clone()),
             about: about.unwrap_or_default(),
         }

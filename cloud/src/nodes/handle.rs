@@ -72,6 +72,8 @@ pub struct Peer {
     pub version: Box<str>,
     /// True if it expands volumes on its node itself, without the secrets for that.
     pub expands: bool,
+    /// True if it refuses to begin a call after the time that it gets with it.
+    pub begins_within: bool,
     /// The CAs that it trusts, and the one of its certificate; none if it does not say.
     pub ca: Option<CaTag>,
     /// The run of csi-edge; `None` in tests only.

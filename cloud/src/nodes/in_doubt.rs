@@ -1,9 +1,10 @@
 //! Calls of a shared driver that run at a node or are in doubt. A call in doubt was sent there, and
 //! its outcome is unknown.
 //!
-//! Such a call may still begin until its deadline, so another one about the same must not go to a
-//! newly elected node. The table is in memory. A csi-cloud that begins assumes that any call may be
-//! in doubt at the nodes elected lately. Creates have durable intents instead.
+//! Such a call may still begin for [`BEGIN`], so another one about the same must not go to a newly
+//! elected node. An edge that does not know this time may begin until the deadline. The table is in
+//! memory. A csi-cloud that begins assumes that any call may be in doubt at the nodes elected
+//! lately. Creates have durable intents instead.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -15,6 +16,17 @@ use tokio::time::Instant;
 
 use crate::state::election::HOLD;
 use crate::state::record::Elected;
+
+/// How long after it was sent a call may begin at a node. Then it may go to another one.
+pub(crate) const BEGIN: Duration = Duration::from_secs(30);
+/// The part of [`BEGIN`] that a call may take to its edge. A link that is silent for so long has
+/// ended; the edge counts the rest from the call's arrival.
+const TRANSIT: Duration = Duration::from_secs(15);
+
+/// The time that an edge has to begin a call that may begin until then, if it gets it at once.
+pub(crate) fn for_edge(begins_by: Instant) -> Instant {
+    begins_by.checked_sub(TRANSIT).unwrap_or(begins_by)
+}
 
 /// Which ids calls are about, and at which node they run or may still begin.
 #[derive(Default)]
@@ -118,14 +130,17 @@ impl InDoubt {
         before.iter().find(|(at, _)| at != node).cloned()
     }
 
-    /// Notes that a call about these ids is sent to a node, where it may begin until its deadline.
+    /// Notes that a call about these ids is sent to a node, where it may begin by this time, and
+    /// not after its deadline.
     pub(crate) fn send(
         &self,
         about: Vec<Id>,
         node: NodeName,
         deadline: Option<Instant>,
+        begins_by: Option<Instant>,
     ) -> InDoubtCall<'_> {
-        let until = deadline.unwrap_or_else(|| Instant::now() + HOLD);
+        let until = deadline.into_iter().chain(begins_by).min();
+        let until = until.unwrap_or_else(|| Instant::now() + HOLD);
         InDoubtCall { in_doubt: self, about, node, until }
     }
 }
@@ -211,7 +226,7 @@ mod tests {
         let in_doubt = InDoubt::default();
         let about = volume("v");
         let send = |seconds: u32| {
-            in_doubt.send(about.clone(), node("n1"), Some(Instant::now() + SECOND * seconds))
+            in_doubt.send(about.clone(), node("n1"), Some(Instant::now() + SECOND * seconds), None)
         };
         send(60).answered();
         assert_eq!(elsewhere(&in_doubt, &about, "n2"), None);
@@ -223,6 +238,22 @@ mod tests {
         assert_eq!(elsewhere(&in_doubt, &volume("w"), "n2"), None);
         tokio::time::advance(SECOND * 60).await;
         assert_eq!(elsewhere(&in_doubt, &about, "n2"), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_has_a_time_to_begin_stays_no_longer_whatever_its_deadline() {
+        let in_doubt = InDoubt::default();
+        let about = volume("v");
+        let begins_by = Some(Instant::now() + BEGIN);
+        for deadline in [Some(Instant::now() + SECOND * 1200), None] {
+            drop(in_doubt.send(about.clone(), node("n1"), deadline, begins_by));
+            assert_eq!(elsewhere(&in_doubt, &about, "n2"), doubt("n1", BEGIN));
+        }
+        tokio::time::advance(BEGIN).await;
+        assert_eq!(elsewhere(&in_doubt, &about, "n2"), None);
+        let begins_by = Some(Instant::now() + BEGIN);
+        drop(in_doubt.send(about.clone(), node("n1"), Some(Instant::now() + SECOND), begins_by));
+        assert_eq!(elsewhere(&in_doubt, &about, "n2"), doubt("n1", SECOND), "its deadline ends it");
     }
 
     #[tokio::test(start_paused = true)]

@@ -214,6 +214,7 @@ fn peer(
         address: from,
         version: hello.version.as_str().into(),
         expands: hello.expands,
+        begins_within: hello.begins_within,
         run: Some(hello.run),
     }
 }

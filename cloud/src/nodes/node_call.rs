@@ -13,7 +13,7 @@ use proto::host::chain;
 use proto::http2::body::Body;
 use proto::http2::call_id;
 use proto::http2::forward;
-use proto::http2::forward::{Answer, CALL_ID, Call, LEADER_EPOCH};
+use proto::http2::forward::{Answer, BEGIN_WITHIN, CALL_ID, Call, LEADER_EPOCH};
 use proto::link::StreamKind;
 use proto::names::{DriverName, NodeName};
 use tokio::time::Instant;
@@ -21,7 +21,7 @@ use tracing::info;
 
 use crate::error::Error;
 use crate::nodes::handle::Handle;
-use crate::nodes::in_doubt::InDoubt;
+use crate::nodes::in_doubt::{BEGIN, InDoubt, for_edge};
 use crate::nodes::links::Links;
 use crate::state::election::HOLD;
 use crate::telemetry::calls::{Running, Sent};
@@ -51,10 +51,22 @@ pub struct NodeCall<'a> {
     pub method: Method,
     /// The caller's deadline.
     pub deadline: Option<Instant>,
+    /// By when a shared driver's call may begin at the node; none if its edge cannot be told.
+    pub(crate) begins_by: Option<Instant>,
     /// The call in flight, which records the progress; none for queries of csi-cloud itself.
     pub call: Option<Arc<Running>>,
     /// The ids in doubt until the call is answered; empty unless the driver is shared.
     pub(crate) about: Vec<Id>,
+}
+
+impl Sender<'_> {
+    /// By when a shared driver's call that is sent now may begin at one of these nodes. None if it
+    /// may begin until its deadline, since not all of their edges keep to such a time.
+    pub(crate) fn begins_by(&self, nodes: &[NodeName]) -> Option<Instant> {
+        self.in_doubt?;
+        let keeps_to_it = |node| self.links.now(node).is_some_and(|at| at.peer.begins_within);
+        nodes.iter().all(keeps_to_it).then(|| Instant::now() + BEGIN)
+    }
 }
 
 /// The result of a call.
@@ -94,7 +106,8 @@ impl NodeCall<'_> {
     pub(crate) async fn tracked(mut self, call: &mut Call) -> Ended {
         let about = std::mem::take(&mut self.about);
         let table = self.sender.in_doubt;
-        let in_doubt = table.map(|table| table.send(about, self.node.clone(), self.deadline));
+        let in_doubt =
+            table.map(|table| table.send(about, self.node.clone(), self.deadline, self.begins_by));
         let mut sends = 0_usize;
         let mut answer = self.answer(call, &mut sends).await;
         let is_refused = answer.as_mut().is_ok_and(Answer::take_not_dispatched);
@@ -157,10 +170,21 @@ impl NodeCall<'_> {
         Ok(forward::pass(response, &self.lost("in the middle of its answer".into()), room))
     }
 
-    async fn send(&self, link: &Handle, call: &Call, sends: &mut usize) -> Result<Answer, Failed> {
+    async fn send(
+        &self,
+        link: &Handle,
+        call: &mut Call,
+        sends: &mut usize,
+    ) -> Result<Answer, Failed> {
         let kind = if self.method.bulk() { StreamKind::Bulk } else { StreamKind::Calls };
         let _room = link.permit().map_err(Failed::Final)?;
         let upstream = link.upstream(kind).await.map_err(|error| Failed::Lost(error.into()))?;
+        if let Some(begins_by) = self.begins_by {
+            if !link.peer.begins_within {
+                return Err(Failed::Final(self.lost("its csi-edge is another one now".into())));
+            }
+            call.headers.insert(&BEGIN_WITHIN, forward::timeout_value(for_edge(begins_by)));
+        }
         *sends += 1;
         self.count();
         let sent = forward::forward(&upstream, call, self.sender.authority, self.deadline).await;
@@ -203,10 +227,13 @@ impl NodeCall<'_> {
     /// The node's next link; none if none comes in time.
     async fn next(&self, lost: &Arc<Handle>) -> Option<Arc<Handle>> {
         let next = self.sender.links.next(self.node, lost);
-        if self.deadline.is_some() {
-            return next.await;
-        }
-        tokio::time::timeout(HOLD, next).await.unwrap_or(None)
+        let patience = match (self.begins_by, self.deadline) {
+            // By then it can no longer begin there, and may go to another node.
+            (Some(_), _) => BEGIN,
+            (None, None) => HOLD,
+            (None, Some(_)) => return next.await,
+        };
+        tokio::time::timeout(patience, next).await.unwrap_or(None)
     }
 
     /// The error of a call that waits no longer for its node's next link.

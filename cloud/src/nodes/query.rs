@@ -118,7 +118,15 @@ impl NodeQueries {
         method: Method,
         deadline: Option<Instant>,
     ) -> NodeCall<'a> {
-        NodeCall { sender: self.sender(), node, method, deadline, call: None, about: Vec::new() }
+        NodeCall {
+            sender: self.sender(),
+            node,
+            method,
+            deadline,
+            begins_by: None,
+            call: None,
+            about: Vec::new(),
+        }
     }
 
     /// True if a node had one link for this time. A node that was away in between is not silent.

@@ -91,6 +91,12 @@ pub enum Error {
     /// The caller's deadline passed before the call was passed on, so the driver never got it.
     #[error(transparent)]
     TooLate(DeadlinePassed),
+    /// The time passed in which a shared driver's call may begin here, so the driver never got it.
+    #[error(
+        "the call came too late to begin at this node: csi-cloud may have sent it to another node \
+         of this shared driver by now; the same request may be sent again"
+    )]
+    BeginsTooLate,
     /// The driver at this node cannot be reached.
     #[error("{at} cannot be reached; is it running, and is this its socket?")]
     DriverAway {
@@ -230,6 +236,7 @@ proto::codes! { Error:
     BadRequest { .. } => InvalidArgument,
     DeadlinePassed(_) => DeadlineExceeded,
     TooLate(_) => DeadlineExceeded,
+    BeginsTooLate => Unavailable,
     DriverAway { .. } => Unavailable,
     DriverBroke { .. } => Unavailable,
     NoSuchDriver { .. } => Unavailable,
@@ -270,6 +277,7 @@ impl Error {
             | Self::Denied { .. }
             | Self::BadRequest { .. }
             | Self::TooLate(_)
+            | Self::BeginsTooLate
             | Self::DriverAway { .. }
             | Self::NoSuchDriver { .. }
             | Self::Full { .. }

@@ -17,7 +17,7 @@ use proto::host::tasks::Tasks;
 use proto::http2::body::Body;
 use proto::http2::busy_poll::BusyPoll;
 use proto::http2::call_id::{self, CallId};
-use proto::http2::forward::{self, Answer, CALL_ID, Call, LEADER_EPOCH};
+use proto::http2::forward::{self, Answer, BEGIN_WITHIN, CALL_ID, Call, LEADER_EPOCH};
 use proto::http2::serve;
 use proto::link::Io;
 use proto::names::{DriverName, NodeName};
@@ -236,9 +236,12 @@ impl Executor {
             if by_link { Some(denied_methods::sent(path)?) } else { Method::of_path(path) };
         let calls = &self.calls(driver)?;
         let deadline = forward::deadline(&parts.headers).map_err(|e| Error::bad(method, e))?;
+        let begins_by = forward::deadline_in(&parts.headers, &BEGIN_WITHIN);
+        let begins_by = begins_by.map_err(|e| Error::bad(method, e))?;
+        parts.headers.remove(&BEGIN_WITHIN);
         let validity = Validity::until(deadline);
         let validity = match by_link {
-            true => validity.on_link(self.fence.clone(), epoch, replaced),
+            true => validity.on_link(self.fence.clone(), epoch, replaced).beginning_by(begins_by),
             false => validity,
         };
         let work = async {

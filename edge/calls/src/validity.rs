@@ -29,6 +29,7 @@ pub type Replaced = Arc<AtomicBool>;
 pub(crate) struct Validity {
     deadline: Option<Instant>,
     ends: Option<Instant>,
+    begins_by: Option<Instant>,
     link: Option<ByLink>,
 }
 
@@ -43,7 +44,14 @@ struct ByLink {
 impl Validity {
     /// Valid until the deadline; without one, always.
     pub(crate) fn until(deadline: Option<Instant>) -> Self {
-        Self { deadline, ends: deadline, link: None }
+        Self { deadline, ends: deadline, begins_by: None, link: None }
+    }
+
+    /// Also requires that the driver gets the call by then. Afterwards csi-cloud may send it to
+    /// another node.
+    #[must_use]
+    pub(crate) fn beginning_by(self, begins_by: Option<Instant>) -> Self {
+        Self { begins_by, ..self }
     }
 
     /// Also requires that the csi-cloud of this epoch leads, and that no newer link has replaced
@@ -85,11 +93,14 @@ impl Validity {
     }
 
     /// # Errors
-    /// [`Error::TooLate`], [`Error::LinkReplaced`], or [`Error::Fenced`] if another csi-cloud leads
-    /// by now.
+    /// [`Error::TooLate`], [`Error::BeginsTooLate`], [`Error::LinkReplaced`], or [`Error::Fenced`]
+    /// if another csi-cloud leads by now.
     pub(crate) fn check(&self) -> Result<(), Error> {
         if self.deadline.is_some_and(|deadline| deadline <= Instant::now()) {
             return Err(Error::too_late());
+        }
+        if self.begins_by.is_some_and(|by| by <= Instant::now()) {
+            return Err(Error::BeginsTooLate);
         }
         self.check_link()?;
         match &self.link {

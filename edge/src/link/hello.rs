@@ -62,6 +62,7 @@ pub(super) async fn greet(
         expands: dial.expands,
         metadata: Some(dial.metadata.position()),
         takes_node: true,
+        begins_within: true,
         trust: Some(dial.credentials.trust()),
         awaits_leader,
         run: dial.run,

@@ -99,6 +99,9 @@ pub struct Hello {
     /// True if it takes the Node among that metadata.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub takes_node: bool,
+    /// True if it refuses to begin a call after the time that csi-cloud gives with it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub begins_within: bool,
     /// A hash of the CAs that it trusts. It is compared, and shown to nobody.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trust: Option<String>,
@@ -351,6 +354,7 @@ mod tests {
             expands: false,
             metadata: None,
             takes_node: false,
+            begins_within: false,
             trust: None,
             awaits_leader: false,
             run: Run(Uuid::nil()),
@@ -389,8 +393,13 @@ mod tests {
             (Message::Refused(refused(Some(vec![]))), r#""reason":"no","leader":[]}}"#),
             (Message::Refused(refused(Some(leader))), r#","leader":["wss://b.example:7443"]}}"#),
             (
-                Message::Hello(Hello { awaits_leader: true, takes_node: true, ..hello }),
-                r#","takes_node":true,"awaits_leader":true,"#,
+                Message::Hello(Hello {
+                    awaits_leader: true,
+                    takes_node: true,
+                    begins_within: true,
+                    ..hello
+                }),
+                r#","takes_node":true,"begins_within":true,"awaits_leader":true,"#,
             ),
         ] {
             let text = message.encode().unwrap();

@@ -42,7 +42,15 @@ pub async fn until<T, E: From<DeadlinePassed>>(
 /// # Errors
 /// [`BadRequest::Timeout`] if the header is malformed.
 pub fn deadline(headers: &HeaderMap) -> Result<Option<Instant>, BadRequest> {
-    let Some(value) = headers.get(&TIMEOUT) else {
+    deadline_in(headers, &TIMEOUT)
+}
+
+/// The time in a header that is written as `grpc-timeout` is; none if the header is not there.
+///
+/// # Errors
+/// [`BadRequest::Timeout`] if the header is malformed.
+pub fn deadline_in(headers: &HeaderMap, name: &HeaderName) -> Result<Option<Instant>, BadRequest> {
+    let Some(value) = headers.get(name) else {
         return Ok(None);
     };
     let bad = || BadRequest::Timeout(String::from_utf8_lossy(value.as_bytes()).into_owned());
@@ -70,7 +78,7 @@ fn parse_timeout(text: &str) -> Option<Duration> {
 }
 
 /// The time left until a deadline, in the finest unit that fits eight digits.
-pub(super) fn timeout_value(deadline: Instant) -> HeaderValue {
+pub fn timeout_value(deadline: Instant) -> HeaderValue {
     let left = deadline.saturating_duration_since(Instant::now());
     let units =
         [(left.as_micros(), 'u'), (left.as_millis(), 'm'), (u128::from(left.as_secs()), 'S')];

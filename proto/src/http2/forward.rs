@@ -25,8 +25,9 @@ use crate::csi::status::ToStatus;
 use crate::http2::batch::Batched;
 pub use crate::http2::body::STATUS;
 use crate::http2::body::{Body, Received, tidy};
-use crate::http2::deadline::timeout_value;
-pub use crate::http2::deadline::{DeadlinePassed, TIMEOUT, deadline, until};
+pub use crate::http2::deadline::{
+    DeadlinePassed, TIMEOUT, deadline, deadline_in, timeout_value, until,
+};
 use crate::http2::limits::{CLIENT_WINDOW, MAX_HEADERS, MAX_STREAMS, STREAM_WINDOW};
 
 /// The id of a caller's call on the link to an edge, a UUIDv7; kept when the call is sent again.
@@ -34,6 +35,10 @@ pub static CALL_ID: HeaderName = HeaderName::from_static("edge-csi-call");
 /// The epoch of the csi-cloud that sends a call to an edge, if it has one. Only csi-cloud may set
 /// it, so fronts remove it from callers' requests.
 pub static LEADER_EPOCH: HeaderName = HeaderName::from_static("edge-csi-leader-epoch");
+/// How long after its arrival at an edge a call of a shared driver may begin at the driver, written
+/// as `grpc-timeout` is. Only csi-cloud may set it, and only to an edge whose hello says
+/// `begins_within`: afterwards the call may go to another node.
+pub static BEGIN_WITHIN: HeaderName = HeaderName::from_static("edge-csi-begin-within");
 /// In an edge's refusal, with the value `1`: no byte of the call went to the driver. Only an edge
 /// may set it, so the edge removes it from drivers' answers.
 pub static NOT_DISPATCHED: HeaderName = HeaderName::from_static("edge-csi-not-dispatched");
@@ -42,6 +47,12 @@ pub static NOT_DISPATCHED: HeaderName = HeaderName::from_static("edge-csi-not-di
 static ACCEPT_ENCODING: HeaderName = HeaderName::from_static("grpc-accept-encoding");
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// Removes the headers of a caller's request that only csi-cloud may set.
+pub fn remove_csi_clouds(headers: &mut HeaderMap) {
+    headers.remove(&LEADER_EPOCH);
+    headers.remove(&BEGIN_WITHIN);
+}
 
 /// One unary or server-streaming call: its headers, and its request message as it came.
 #[derive(Clone)]

@@ -202,6 +202,7 @@ pub fn hello(node: &str) -> anyhow::Result<Hello> {
         expands: false,
         metadata: None,
         takes_node: false,
+        begins_within: false,
         trust: None,
         awaits_leader: false,
         run: Run::begin(),

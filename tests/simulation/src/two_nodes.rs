@@ -12,6 +12,9 @@ use super::runs::Run;
 
 /// How long csi-cloud remembers calls that were sent before it began, or before an election.
 const REMEMBERED: Duration = Duration::from_secs(120);
+/// The least time after its begin for which a call keeps others about the same from other nodes,
+/// though its caller no longer waits: it may begin for the first half of 30 s.
+const BEGIN: Duration = Duration::from_secs(15);
 /// The calls that change a volume. Creates have intents.
 const CHANGES: [&str; 4] = [
     "ControllerPublishVolume",
@@ -21,7 +24,7 @@ const CHANGES: [&str; 4] = [
 ];
 
 /// The pairs of calls that ran at two nodes at once. A call that outlives its caller's deadline is
-/// not waited for.
+/// not waited for, nor one that began a while ago and whose caller waits no longer.
 pub(super) fn at_once(runs: &[Run], calls: &[Called]) -> Vec<String> {
     let mut by_volume = BTreeMap::<&str, Vec<(&Run, &Called)>>::new();
     for run in runs {
@@ -54,5 +57,8 @@ pub(super) fn at_once(runs: &[Run], calls: &[Called]) -> Vec<String> {
 fn waited_for(run: &Run, called: &Called) -> Option<Instant> {
     let remembered = run.received.at + REMEMBERED;
     let deadline = called.deadline.unwrap_or(remembered);
-    Some(run.ended()?.min(deadline).min(remembered))
+    // csi-cloud waits with the caller; afterwards it counts from when it sent the call.
+    let answered = called.ended.as_ref().map_or(called.sent, |(at, _)| *at);
+    let held = answered.max(run.received.at + BEGIN);
+    Some(run.ended()?.min(deadline).min(remembered).min(held))
 }

@@ -280,6 +280,28 @@ async fn a_call_that_waited_for_its_driver_is_not_sent_for_a_csi_cloud_that_was_
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_call_that_waited_for_its_driver_is_not_sent_after_its_time_to_begin() {
+    let scene = Scene::new(PathBuf::from(MAIN));
+    let begins_within = |seconds| {
+        let begins_by = Instant::now() + Duration::from_secs(seconds);
+        let deadline = Instant::now() + Duration::from_secs(1200);
+        Validity::until(Some(deadline)).beginning_by(Some(begins_by))
+    };
+    let late = async {
+        sleep(Duration::from_secs(15)).await;
+        scene.process.starts(MAIN);
+    };
+    let validity = begins_within(15);
+    let (answered, ()) = tokio::join!(scene.call_while(PUBLISH, &validity), late);
+    let error = answered.err().unwrap();
+    assert!(matches!(error, Error::BeginsTooLate) && error.is_not_dispatched(), "{error}");
+    assert_eq!(scene.called(PUBLISH).len(), 0);
+    scene.until(HealthState::Up).await;
+    scene.call_while(PUBLISH, &begins_within(1)).await.unwrap();
+    assert_eq!(scene.called(PUBLISH).len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_driver_is_up_at_once_and_stays_so_when_it_is_restarted() {
     let scene = Scene::new(PathBuf::from(MAIN));
     scene.process.starts(MAIN);

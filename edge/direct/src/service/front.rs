@@ -17,7 +17,7 @@ use proto::csi::{DirectCall, Method, NodeStep};
 use proto::http2::body::Body;
 use proto::http2::call_id::CallId;
 use proto::http2::forward;
-use proto::http2::forward::{Answer, CALL_ID, LEADER_EPOCH};
+use proto::http2::forward::{Answer, CALL_ID};
 use proto::http2::serve::Stopping;
 use proto::names::DriverName;
 use tokio::sync::oneshot;
@@ -59,7 +59,7 @@ pub(super) async fn answer(
 ) -> Result<Response<Body>, Infallible> {
     // Only our own programs set them. Here the id is for the log, and nothing is for the driver.
     request.headers_mut().remove(&CALL_ID);
-    request.headers_mut().remove(&LEADER_EPOCH);
+    forward::remove_csi_clouds(request.headers_mut());
     let id = CallId::arriving(request.headers_mut());
     let method = Method::of_path(request.uri().path());
     let Some(method) = method.filter(|method| request::concerns(*method)) else {

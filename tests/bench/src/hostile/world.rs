@@ -157,6 +157,7 @@ pub(super) fn hello(node: &str, drivers: Vec<Driver>) -> anyhow::Result<Hello> {
         expands: false,
         metadata: None,
         takes_node: false,
+        begins_within: false,
         trust: None,
         awaits_leader: false,
         run: Run::begin(),

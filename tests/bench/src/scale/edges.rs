@@ -345,6 +345,7 @@ impl Edge {
             expands: false,
             metadata: None,
             takes_node: false,
+            begins_within: false,
             trust: None,
             awaits_leader,
             run: Run::begin(),

@@ -185,6 +185,7 @@ impl Liar {
             expands: false,
             metadata: dice.chance(50).then(|| position(&mut dice)),
             takes_node: dice.chance(50),
+            begins_within: dice.chance(50),
             trust: None,
             awaits_leader: false,
             run: Run::begin(),
