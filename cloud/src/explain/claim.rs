@@ -421,7 +421,7 @@ mod tests {
     }
 
     fn class(waits_for_pod: bool) -> Seen<ClassFacts> {
-        Ok(Some(ClassFacts { provisioner: "d.example".into(), waits_for_pod }))
+        Ok(Some(ClassFacts { provisioner: "d.example".into(), waits_for_pod, expands: false }))
     }
 
     #[test]

@@ -9,8 +9,8 @@ use proto::names::{DriverName, NodeName};
 use super::answer::{Cause, Chain, Explanation, Verdict};
 use super::explainer::Explainer;
 use super::node::{Need, judge};
-use super::reported::{contradicted, reported, unregistered_at};
-use crate::kubernetes::object_facts::CsiDriverFacts;
+use super::reported::{class, class_contradicted, contradicted, reported, unregistered_at};
+use crate::kubernetes::object_facts::{ClassFacts, CsiDriverFacts};
 use crate::state::driver_state::DriverState;
 use crate::state::known::State;
 
@@ -60,7 +60,8 @@ impl Explainer<'_> {
         chain.judge(several(driver, &in_trouble));
     }
 
-    /// Whether the driver's CSIDriver, and the CSINodes of its linked nodes, agree with it.
+    /// Whether the driver's CSIDriver, its StorageClasses, and the CSINodes of its linked nodes
+    /// agree with it.
     async fn follow_objects_of(&self, chain: &mut Chain, driver: &DriverName) {
         let Some(objects) = self.objects else { return };
         match objects.csidriver(driver).await {
@@ -79,6 +80,10 @@ impl Explainer<'_> {
             }
             Err(why) => chain.not_visible(format!("CSIDriver {driver}"), &why),
         }
+        match objects.classes_of(driver).await {
+            Ok(classes) => self.follow_classes(chain, driver, &classes),
+            Err(why) => chain.not_visible("the StorageClasses", &why),
+        }
         let members = self
             .store
             .read(|state| state.members(driver).map(|(node, _)| node.clone()).collect::<Vec<_>>());
@@ -92,6 +97,26 @@ impl Explainer<'_> {
             }
         }
         chain.judge_weakly(unregistered_at(driver, &without));
+    }
+
+    fn follow_classes(
+        &self,
+        chain: &mut Chain,
+        driver: &DriverName,
+        classes: &[(String, ClassFacts)],
+    ) {
+        if classes.is_empty() {
+            let found = "no class names the driver, so no claim gets a volume of it";
+            chain.step("StorageClass", "missing", found);
+        }
+        for (name, facts) in classes {
+            let (object, state, found) = class(name, facts);
+            chain.step(object, state, found);
+            chain.judge_weakly(
+                self.store
+                    .read(|state| class_contradicted(driver, state.driver(driver)?, name, facts)),
+            );
+        }
     }
 
     /// The topology keys that may identify nodes, and that the operator does not declare.

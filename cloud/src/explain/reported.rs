@@ -9,7 +9,7 @@ use proto::host::plain;
 use proto::names::{DriverName, NodeName};
 
 use super::answer::{Cause, Verdict};
-use crate::kubernetes::object_facts::CsiDriverFacts;
+use crate::kubernetes::object_facts::{ClassFacts, CsiDriverFacts};
 use crate::state::capabilities::capability_names;
 use crate::state::driver_state::DriverState;
 use crate::state::node_names::names;
@@ -132,6 +132,42 @@ pub(super) fn contradicted(
     Some(Verdict::of(Cause::DriverContradicted, format!("CSIDriver {driver} {text}"), next))
 }
 
+/// What a StorageClass of the driver makes of it.
+pub(super) fn class(name: &str, facts: &ClassFacts) -> Step {
+    let binds = match facts.waits_for_pod {
+        true => "a volume is made where its pod runs",
+        false => "a volume is made at once, before its pod has a node",
+    };
+    let expands = if facts.expands { "may grow" } else { "do not grow" };
+    (format!("StorageClass {name}"), "there".into(), format!("{binds}; its volumes {expands}"))
+}
+
+/// Whether a StorageClass promises what the driver does not report.
+pub(super) fn class_contradicted(
+    driver: &DriverName,
+    of: &DriverState,
+    name: &str,
+    facts: &ClassFacts,
+) -> Option<Verdict> {
+    if !facts.expands {
+        return None;
+    }
+    let reports = |kind| {
+        let answer = of.info().answer(Local::Capabilities(kind), false).ok().flatten()?;
+        Some(capability_names(kind, &answer).iter().any(|name| name == "EXPAND_VOLUME"))
+    };
+    // What is not known yet contradicts nothing.
+    if reports(Capabilities::Controller)? || reports(Capabilities::Node)? {
+        return None;
+    }
+    let text = format!(
+        "StorageClass {name} has allowVolumeExpansion: true, but driver {driver} does not report \
+         EXPAND_VOLUME, so a claim that asks for more never gets it"
+    );
+    let next = "set allowVolumeExpansion to false, or use a version of the driver that expands";
+    Some(Verdict::of(Cause::DriverContradicted, text, next))
+}
+
 /// The nodes whose kubelet does not have the driver.
 pub(super) fn unregistered_at(driver: &DriverName, nodes: &[NodeName]) -> Option<Verdict> {
     if nodes.is_empty() {
@@ -177,6 +213,7 @@ mod tests {
             let answers = [
                 ("GetPluginInfo".to_owned(), info.encode_to_vec().into()),
                 ("ControllerGetCapabilities".to_owned(), controller.clone().into()),
+                ("NodeGetCapabilities".to_owned(), Vec::new().into()),
             ];
             let at = NodeDriver {
                 answers: Arc::new(answers.into()),
@@ -228,5 +265,23 @@ mod tests {
         assert!(text.contains("storageCapacity"), "{text}");
         let sized = driver(&[rpc::Type::GetCapacity]);
         assert_eq!(contradicted(&name, &sized, &object(false, true)), None);
+    }
+
+    #[test]
+    fn a_class_that_promises_growth_is_told() {
+        let name = driver_name();
+        let facts =
+            |expands| ClassFacts { provisioner: "d.example".into(), waits_for_pod: true, expands };
+        let told = |of: &DriverState, expands| {
+            class_contradicted(&name, of, "fast", &facts(expands)).map(|of| of.text)
+        };
+        let never = driver(&[rpc::Type::CreateDeleteVolume]);
+        let text = told(&never, true).unwrap();
+        assert!(text.starts_with("StorageClass fast has allowVolumeExpansion"), "{text}");
+        assert_eq!(told(&never, false), None);
+        assert_eq!(told(&driver(&[rpc::Type::ExpandVolume]), true), None);
+        assert_eq!(told(&DriverState::default(), true), None, "nothing is known of it yet");
+        let found = class("fast", &facts(true)).2;
+        assert_eq!(found, "a volume is made where its pod runs; its volumes may grow");
     }
 }

@@ -20,7 +20,7 @@
 //! | (core) | secrets | get, patch | the relays' certificate, in `csi-sidecars-tls` alone |
 //! | events.k8s.io | events | create, patch | Events |
 //! | (core) | events | list | warnings about what `csi-cloud explain` is asked for |
-//! | storage.k8s.io | storageclasses | get | the same |
+//! | storage.k8s.io | storageclasses | get, list | the same |
 //! | storage.k8s.io | volumeattachments | get | the same |
 //! | snapshot.storage.k8s.io | volumesnapshots | get | what `csi-cloud explain` is asked for |
 //! | snapshot.storage.k8s.io | volumesnapshotclasses | get | the same |

@@ -50,6 +50,8 @@ pub struct ClassFacts {
     pub provisioner: String,
     /// True if a volume is made only when a pod needs it.
     pub waits_for_pod: bool,
+    /// True if its volumes may grow.
+    pub expands: bool,
 }
 
 /// A PersistentVolume.
@@ -151,6 +153,7 @@ impl ClassFacts {
         Self {
             provisioner: class.provisioner.clone(),
             waits_for_pod: mode == Some("WaitForFirstConsumer"),
+            expands: class.allow_volume_expansion == Some(true),
         }
     }
 }

@@ -10,7 +10,7 @@ use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{Event, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, StorageClass, VolumeAttachment};
 use kube::api::{DynamicObject, ListParams};
-use kube::{Api, Resource};
+use kube::{Api, Resource, ResourceExt};
 use proto::host::{chain, plain};
 use proto::names::{DriverName, NodeName};
 use ring::digest::{Context, SHA256};
@@ -30,6 +30,8 @@ use crate::telemetry::calls::Calls;
 
 /// Events of one object that are looked at.
 const EVENTS: u32 = 100;
+/// StorageClasses of all drivers that are looked at.
+const CLASSES: u32 = 1000;
 
 /// The result of reading an object: none if there is none, or the reason why it cannot be read.
 pub type Seen<T> = Result<Option<T>, String>;
@@ -79,6 +81,22 @@ impl Objects {
     pub async fn class(&self, name: &str) -> Seen<ClassFacts> {
         let classes = self.cluster::<StorageClass>("StorageClass get");
         classes.read(name, |class| ClassFacts::of(&class)).await
+    }
+
+    /// The StorageClasses of a driver with their names, among the first thousand classes.
+    ///
+    /// # Errors
+    /// Why they cannot be seen.
+    pub async fn classes_of(
+        &self,
+        driver: &DriverName,
+    ) -> Result<Vec<(String, ClassFacts)>, String> {
+        let classes = self.cluster::<StorageClass>("StorageClass list");
+        let wanted = ListParams::default().limit(CLASSES);
+        let listed = self.server.ask("StorageClass list", classes.api.list(&wanted)).await;
+        let listed = listed.map_err(|error| chain(&error))?.items.into_iter();
+        let facts = listed.map(|class| (class.name_any(), ClassFacts::of(&class)));
+        Ok(facts.filter(|(_, facts)| facts.provisioner == driver.as_str()).collect())
     }
 
     /// A PersistentVolume.

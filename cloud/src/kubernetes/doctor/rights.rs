@@ -46,7 +46,7 @@ const RIGHTS: &[(Part, &[Rule])] = &[
             ("", "persistentvolumes", &["get", "list"]),
             ("", "pods", &["get"]),
             ("events.k8s.io", "events", &["create", "patch"]),
-            ("storage.k8s.io", "storageclasses", &["get"]),
+            ("storage.k8s.io", "storageclasses", &["get", "list"]),
             ("storage.k8s.io", "volumeattachments", &["get"]),
             (SNAPSHOTS, "volumesnapshots", &["get"]),
             (SNAPSHOTS, "volumesnapshotclasses", &["get"]),
