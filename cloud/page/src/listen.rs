@@ -20,6 +20,7 @@ use hyper_util::service::TowerToHyperService;
 use proto::host::accept::accept;
 use proto::host::chain;
 use proto::host::door::{Admission, Limits, Slot};
+use proto::host::peer_log::{LogPeer, peer_warn};
 use proto::host::program;
 use proto::host::socket::Socket;
 use proto::host::tasks::{TaskKind, Tasks};
@@ -29,7 +30,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tokio_rustls::LazyConfigAcceptor;
-use tracing::{debug, warn};
+use tracing::debug;
 
 use crate::access::guard::Peer;
 use crate::arguments::PageAddress;
@@ -145,7 +146,9 @@ impl PageListener {
         };
         let pending = match self.admission.enter(from).await {
             Ok(pending) => pending,
-            Err(full) => return warn!(%from, error = %full, "refused {CALLER}"),
+            Err(full) => {
+                return peer_warn!(LogPeer::Stranger, %from, error = %full, "refused {CALLER}");
+            }
         };
         let handshake = timeout(HANDSHAKE, pending.pass(greeted.into_stream(config)));
         let Ok(Some((Ok(stream), slot))) = handshake.await else {
@@ -166,7 +169,9 @@ impl PageListener {
     fn serve(&self, io: Io, peer: Peer, slot: Option<Slot>) {
         // Only now: who is at the door takes nobody's place.
         let Ok(place) = self.room.clone().try_acquire_owned() else {
-            return warn!(from = ?peer.address, "refused {CALLER}: there are too many");
+            return peer_warn!(
+                LogPeer::Stranger, from = ?peer.address, "refused {CALLER}: there are too many"
+            );
         };
         let router = self.router.clone();
         let tasks = self.page.tasks.clone();

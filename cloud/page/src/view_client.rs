@@ -11,13 +11,13 @@ use http::StatusCode;
 use http_body_util::BodyDataStream;
 use proto::admin::client::{Client, ClientError};
 use proto::admin::view::{FleetMessage, WATCH};
+use proto::host::peer_log::{LogPeer, peer_warn};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::io::AsyncRead;
 use tokio::time::timeout;
 use tokio_util::codec::{FramedRead, LinesCodec};
 use tokio_util::io::StreamReader;
-use tracing::warn;
 
 /// The time limit for an answer; those about claims ask Kubernetes.
 const ANSWER: Duration = Duration::from_secs(25);
@@ -54,7 +54,10 @@ impl ViewClient {
         asking.await.map_err(|error: ClientError| match error {
             ClientError::Refused(_) => StatusCode::NOT_FOUND,
             other => {
-                warn!(error = %proto::host::chain(&other), path, "csi-cloud gives no answer");
+                peer_warn!(
+                    LogPeer::Cloud, error = %proto::host::chain(&other), path,
+                    "csi-cloud gives no answer"
+                );
                 StatusCode::SERVICE_UNAVAILABLE
             }
         })

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use proto::host::peer_log;
 use proto::link::endpoint::Transport;
 use proto::names::certificate::Validity;
 use proto::names::{DriverName, NodeName};
@@ -42,6 +43,7 @@ impl AdminState {
             link_ups: self.links.made(),
             not_taken: self.not_taken(),
             quota_refusals: self.store.refusals().counts(),
+            log_suppressed: peer_log::suppressed().into(),
             records_bytes: (
                 self.store.read(|state| state.usage_of_all().bytes),
                 self.store.quotas().store_bytes,

@@ -8,11 +8,12 @@ use http::Response;
 use proto::csi::frame;
 use proto::csi::wire::Malformed;
 use proto::csi::{Id, Key, Learn, Method, Rewrite, direct};
+use proto::host::peer_log::{LogPeer, peer_warn};
 use proto::http2::body::Body;
 use proto::http2::forward::Answer;
 use proto::names::NodeName;
 use tokio::time::Instant;
-use tracing::{info, warn};
+use tracing::info;
 
 use super::decide_direct::decide;
 use super::request::CallRequest;
@@ -215,7 +216,8 @@ impl Creates<'_> {
             Some(others) => first_few(others.iter().map(ToString::to_string)),
             None => "an unknown place".to_owned(),
         };
-        warn!(
+        peer_warn!(
+            LogPeer::Node(node),
             call = %call.running.id, %driver, %node, named, is_corrected,
             "the driver says that its new volume is not at the node that made it"
         );
@@ -229,7 +231,8 @@ impl Creates<'_> {
     fn warn_of_other_size(&self, node: &NodeName, call: &CallRequest, answer: &Bytes) {
         let Some(range) = call.range else { return };
         let Some(size) = created::other_size(range, answer) else { return };
-        warn!(
+        peer_warn!(
+            LogPeer::Node(node),
             call = %call.running.id,
             driver = %self.sender.driver,
             %node,

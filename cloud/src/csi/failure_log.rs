@@ -1,8 +1,8 @@
 //! Logs the failures of calls: a driver's at INFO, our own at WARN, the same one once a minute.
 
 use proto::csi::{Id, Method};
+use proto::host::peer_log::{LogPeer, peer_info, peer_warn};
 use proto::names::NodeName;
-use tracing::{info, warn};
 
 use crate::state::store::writer::Store;
 use crate::telemetry::calls::Running;
@@ -18,14 +18,23 @@ pub(super) fn log(
 ) {
     let EndedCall { id, rpc, driver, node, subject, code, .. } = failed;
     let claim = running.progress().claim.or_else(|| claim(store, failed));
+    let peer = match node {
+        Some(node) => LogPeer::Node(node),
+        None => LogPeer::Driver(driver),
+    };
     let node = node.as_ref().map(NodeName::as_str);
     let subject = &**subject;
     let ms = failed.duration.as_millis();
     let error = &*outcome.message;
     if is_ours {
-        warn!(call = %id, rpc, %driver, node, subject, claim, ?code, ms, error, "not carried out");
+        peer_warn!(
+            peer, call = %id, rpc, %driver, node, subject, claim, ?code, ms, error,
+            "not carried out"
+        );
     } else {
-        info!(call = %id, rpc, %driver, node, subject, claim, ?code, ms, error, "refused there");
+        peer_info!(
+            peer, call = %id, rpc, %driver, node, subject, claim, ?code, ms, error, "refused there"
+        );
     }
 }
 

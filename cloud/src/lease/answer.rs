@@ -5,8 +5,8 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use proto::control::lease::{Reply, Request};
+use proto::host::peer_log::{LogPeer, peer_warn};
 use proto::names::NodeName;
-use tracing::warn;
 
 use crate::lease::request;
 use crate::nodes::handle::Handle;
@@ -34,7 +34,10 @@ async fn reply(
     let on_full = || {
         if handle.note_full() {
             let most = request::MOST;
-            warn!(%node, most, "a node has as many volumes as may be its own; more are refused it");
+            peer_warn!(
+                LogPeer::Node(node), %node, most,
+                "a node has as many volumes as may be its own; more are refused it"
+            );
         }
     };
     let outcome = request::handle(links, node, request, is_current, on_full).await?;

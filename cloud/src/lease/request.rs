@@ -7,6 +7,7 @@ use proto::control::lease::{LeaseAction, MAX_ID, Outcome, Request};
 use proto::csi;
 use proto::csi::{Id, Segments};
 use proto::host::chain;
+use proto::host::peer_log::{LogPeer, peer_warn};
 use proto::names::{DriverName, NodeName};
 use tracing::{info, warn};
 
@@ -107,7 +108,10 @@ pub(crate) async fn handle(
         Ok(Err(LeaseRefusal::Never(why) | LeaseRefusal::Elsewhere(why))) => {
             if matches!(request.step, LeaseAction::Hold { .. }) {
                 let volume = id.text();
-                warn!(%node, %driver, volume, why, "node claims a lease that it cannot hold");
+                peer_warn!(
+                    LogPeer::Node(node), %node, %driver, volume, why,
+                    "node claims a lease that it cannot hold"
+                );
             }
             Some(Outcome::NotNow { why })
         }
@@ -305,7 +309,10 @@ fn outcome(
         LeaseVerdict::Done => Outcome::Released,
         LeaseVerdict::HeldElsewhere(record) => Outcome::HeldElsewhere { why: explain(&record) },
         LeaseVerdict::Fenced(holder) => {
-            warn!(%node, %driver, volume, "a node says that it has what was taken from it");
+            peer_warn!(
+                LogPeer::Node(node), %node, %driver, volume,
+                "a node says that it has what was taken from it"
+            );
             let why = match holder {
                 None => "it was taken from this node, and is nobody's now".into(),
                 holder => {

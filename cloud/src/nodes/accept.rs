@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use proto::host::chain;
+use proto::host::peer_log::{LogPeer, peer_info, peer_warn};
 use proto::host::program;
 use proto::host::tasks::{TaskKind, Tasks};
 use proto::link::endpoint::{Endpoint, Transport};
@@ -21,7 +22,7 @@ use proto::names::NodeName;
 use proto::names::certificate::Identity;
 use tokio::net::{TcpListener, TcpSocket, TcpStream, lookup_host};
 use tokio::time::timeout;
-use tracing::{debug, info, warn};
+use tracing::debug;
 
 use crate::nodes::join;
 use crate::nodes::link_task;
@@ -95,7 +96,7 @@ impl Acceptor {
                 Ok((tcp, from)) => self.take_tcp(tcp, from, acceptor.clone()),
                 Err(error) => {
                     // For example without file descriptors: existing links go on.
-                    warn!(%error, "cannot accept an edge");
+                    peer_warn!(LogPeer::Stranger, %error, "cannot accept an edge");
                     self.admission.make_room();
                     tokio::time::sleep(PAUSE).await;
                 }
@@ -141,7 +142,9 @@ impl Acceptor {
             let entering = timeout(HANDSHAKE, acceptor.admission.enter(from.ip()));
             match at_door.wait(entering).await {
                 Some(Ok(Ok(pending))) => acceptor.link(from, pending, quic_link(incoming)).await,
-                Some(Ok(Err(full))) => warn!(%from, error = %full, "refused a connection"),
+                Some(Ok(Err(full))) => {
+                    peer_warn!(LogPeer::Stranger, %from, error = %full, "refused a connection")
+                }
                 Some(Err(_)) | None => debug!(%from, "gave up a connection at the door"),
             }
         });
@@ -183,14 +186,14 @@ impl Acceptor {
                 return None;
             }
             Err(error) => {
-                warn!(%from, error = chain(&error), "refused a connection");
+                peer_warn!(LogPeer::Stranger, %from, error = chain(&error), "refused a connection");
                 return None;
             }
         };
         match self.admission.enter(from.ip()).await {
             Ok(pending) => Some((greeted, pending)),
             Err(full) => {
-                warn!(%from, error = %full, "refused a connection");
+                peer_warn!(LogPeer::Stranger, %from, error = %full, "refused a connection");
                 None
             }
         }
@@ -203,7 +206,9 @@ impl Acceptor {
     {
         let passed = timeout(HANDSHAKE, pending.pass(authenticate)).await;
         let Ok(Some((authenticated, slot))) = passed else {
-            return warn!(%from, error = %LinkError::TimedOut, "refused a connection");
+            return peer_warn!(
+                LogPeer::Stranger, %from, error = %LinkError::TimedOut, "refused a connection"
+            );
         };
         match authenticated {
             // A task of its own, so that a link does not keep the size of the handshake's future.
@@ -216,8 +221,10 @@ impl Acceptor {
             }),
             Ok(Arrival::Asker(asker)) => join::answer(&self.links, from, *asker).await,
             Ok(Arrival::Bulk) => {}
-            Err(error @ LinkError::Checked(_)) => info!(%from, "{error}"),
-            Err(error) => warn!(%from, error = chain(&error), "refused a connection"),
+            Err(error @ LinkError::Checked(_)) => peer_info!(LogPeer::Stranger, %from, "{error}"),
+            Err(error) => {
+                peer_warn!(LogPeer::Stranger, %from, error = chain(&error), "refused a connection")
+            }
         }
     }
 }

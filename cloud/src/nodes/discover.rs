@@ -16,6 +16,7 @@ use proto::csi::volume_capability::access_mode::Mode;
 use proto::csi::volume_capability::{AccessMode, AccessType, MountVolume};
 use proto::csi::{Id, List, Method};
 use proto::host::chain;
+use proto::host::peer_log::{LogPeer, peer_warn};
 use proto::http2::call_id;
 use proto::http2::call_id::CallId;
 use proto::http2::forward::{Answer, Call};
@@ -23,7 +24,6 @@ use proto::names::NodeName;
 use tokio::time::Instant;
 use tonic::Code;
 use tracing::field::display;
-use tracing::warn;
 
 use crate::error::Error;
 use crate::nodes::query::{NodeQueries, QueryError};
@@ -223,7 +223,10 @@ impl Discovery<'_> {
                     let id = CallId::of(&call.headers, call_id::ours(&call.headers));
                     let id = id.map(display);
                     let rpc = method.name();
-                    warn!(call = id, %node, rpc, error = error.chain(), "could not be told");
+                    peer_warn!(
+                        LogPeer::Node(&node), call = id, %node, rpc, error = error.chain(),
+                        "could not be told"
+                    );
                     silent.push(node);
                 }
             }
@@ -304,7 +307,9 @@ impl Discovery<'_> {
             Err(error) => {
                 let driver = &self.queries.driver;
                 let error = chain(&error);
-                warn!(%node, %driver, error, "a node does not say what it has");
+                peer_warn!(
+                    LogPeer::Node(node), %node, %driver, error, "a node does not say what it has"
+                );
                 Has::NotSaid
             }
         }

@@ -14,12 +14,13 @@ use proto::control::certificate::{NotRenewed, Renew};
 use proto::control::hello::{Driver, Hello, Message};
 use proto::control::not_taken::NotTaken;
 use proto::host::chain;
+use proto::host::peer_log::{LogPeer, peer_info, peer_warn};
 use proto::link::{Event, HANDSHAKE, Link, LinkError};
 use proto::names::NodeName;
 use proto::names::certificate::{Identity, Subject};
 use tokio::sync::watch;
 use tokio::time::timeout;
-use tracing::{info, warn};
+use tracing::warn;
 
 use crate::metadata::sending::Sending;
 use crate::metadata::view::Wanted;
@@ -126,7 +127,10 @@ async fn greet(
     let (handle, established) = tokio::select! {
         biased;
         () = greeting.ended() => {
-            info!(%node, "a link lost its place before its welcome, to a newer one or a removal");
+            peer_info!(
+                LogPeer::Node(node), %node,
+                "a link lost its place before its welcome, to a newer one or a removal"
+            );
             return None;
         }
         established = establish(links, identity, link, from, &greeting) => established?,
@@ -183,7 +187,9 @@ async fn establish(
     let welcome = links.welcome(node, &unserved, peer.ca);
     let published = welcome.publishes_topology.clone();
     if let Err(error) = link.send(&Message::Welcome(welcome)).await {
-        warn!(%node, error = %chain(&error), "a link ended at its welcome");
+        peer_warn!(
+            LogPeer::Node(node), %node, error = %chain(&error), "a link ended at its welcome"
+        );
         return None;
     }
     // Room for one byte stream of each kind. tokio's channel would take 1.1 KiB of each idle link.
@@ -238,7 +244,9 @@ async fn hello(
             return Err(NoHello::Refused(chain(&error)));
         }
         Ok(Event::Closed(error)) => {
-            warn!(%node, error = %chain(&error), "a link ended before its hello");
+            peer_warn!(
+                LogPeer::Node(node), %node, error = %chain(&error), "a link ended before its hello"
+            );
             return Err(NoHello::Lost);
         }
         Ok(_) => return Err(NoHello::Refused("the first message on a link is a hello".into())),
@@ -301,10 +309,15 @@ async fn renewed(links: &Links, identity: &Identity<NodeName>, request: &Renew) 
 
 fn log_hello(node: &NodeName, hello: &Hello) {
     let drivers: Vec<_> = hello.drivers.iter().map(|driver| driver.name.to_string()).collect();
-    info!(%node, version = hello.version, drivers = drivers.join(" "), "hello");
+    peer_info!(
+        LogPeer::Node(node), %node, version = hello.version, drivers = drivers.join(" "), "hello"
+    );
     if hello.node != *node {
         let says = &hello.node;
-        warn!(%node, %says, "an edge calls itself otherwise than its certificate; that counts");
+        peer_warn!(
+            LogPeer::Node(node), %node, %says,
+            "an edge calls itself otherwise than its certificate; that counts"
+        );
     }
 }
 
@@ -376,7 +389,7 @@ impl LinkTask<'_> {
     }
 
     fn stopped(&self) -> End {
-        info!(node = %self.node, "unlinked by csi-cloud");
+        peer_info!(LogPeer::Node(self.node), node = %self.node, "unlinked by csi-cloud");
         End::Close(self.handle.why().unwrap_or("csi-cloud is stopping").into())
     }
 
@@ -436,7 +449,8 @@ impl LinkTask<'_> {
                 Err(self.broken("it answered metadata that was not sent".into()))
             }
             Event::Message(Message::Leaving) => {
-                info!(
+                peer_info!(
+                    LogPeer::Node(self.node),
                     node = %self.node,
                     "the edge lets this link go; no call is begun on it any more"
                 );
@@ -455,7 +469,9 @@ impl LinkTask<'_> {
                 Err(End::Closed)
             }
             Event::Closed(error) => {
-                info!(node = %self.node, reason = %chain(&error), "unlinked");
+                peer_info!(
+                    LogPeer::Node(self.node), node = %self.node, reason = %chain(&error), "unlinked"
+                );
                 Err(End::Closed)
             }
         }
@@ -473,7 +489,7 @@ impl LinkTask<'_> {
 
     /// Records the edge's drivers, and tells it their scopes.
     async fn drivers(&mut self, drivers: Vec<Driver>) -> Result<Message, End> {
-        info!(node = %self.node, "drivers changed");
+        peer_info!(LogPeer::Node(self.node), node = %self.node, "drivers changed");
         let checked = report::check(self.links.store(), self.node, drivers);
         let drivers = checked.map_err(|over| self.broken(chain(&over)))?;
         let Self { links, node, .. } = self;
@@ -491,16 +507,21 @@ impl LinkTask<'_> {
         // The newer link has a newer report.
         if self.handle.is_in_use() && self.links.store().not_taken().set(self.node, report) {
             let node = self.node;
-            warn!(%node, total, "direct volumes were not taken by their runtimes");
+            peer_warn!(
+                LogPeer::Node(node), %node, total, "direct volumes were not taken by their runtimes"
+            );
         }
     }
 
     fn broken(&self, reason: String) -> End {
-        warn!(node = %self.node, reason, "the edge broke the rules of the link; it is closed");
+        peer_warn!(
+            LogPeer::Node(self.node), node = %self.node, reason,
+            "the edge broke the rules of the link; it is closed"
+        );
         End::Close(reason.into())
     }
 
     fn log_unlinked(&self) {
-        info!(node = %self.node, "unlinked, as the edge wished");
+        peer_info!(LogPeer::Node(self.node), node = %self.node, "unlinked, as the edge wished");
     }
 }

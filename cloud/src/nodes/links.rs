@@ -13,11 +13,12 @@ use futures_util::future::BoxFuture;
 use parking_lot::{Mutex, MutexGuard};
 use proto::control::hello::{PROTOCOL, True, Welcome};
 use proto::control::lease::{Reply, Request};
+use proto::host::peer_log::{LogPeer, peer_info};
 use proto::host::tasks::Tasks;
 use proto::names::{DriverName, NodeName};
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, timeout_at};
-use tracing::{info, warn};
+use tracing::warn;
 
 use crate::metadata::shared::Metadata;
 use crate::nodes::broadcast::{Broadcast, Broadcaster, backoff_cap};
@@ -401,12 +402,12 @@ impl Links {
     /// Makes this the node's link.
     pub(crate) fn enter(&self, node: &NodeName, handle: &Arc<Handle>) {
         if let Some(older) = self.put(node, handle) {
-            info!(%node, "a newer link replaces the older one");
+            peer_info!(LogPeer::Node(node), %node, "a newer link replaces the older one");
             older.end("replaced by a newer link");
         }
         let linked = self.by_node().len();
         self.broadcaster.cap(backoff_cap(linked));
-        info!(%node, "linked");
+        peer_info!(LogPeer::Node(node), %node, "linked");
     }
 
     /// Makes this the node's link; returns the link that it replaces.

@@ -10,6 +10,7 @@ use http::Response;
 use http::uri::Authority;
 use proto::csi::{Id, Method};
 use proto::host::chain;
+use proto::host::peer_log::{LogPeer, peer_info};
 use proto::http2::body::Body;
 use proto::http2::call_id;
 use proto::http2::forward;
@@ -17,7 +18,6 @@ use proto::http2::forward::{Answer, BEGIN_WITHIN, CALL_ID, Call, LEADER_EPOCH};
 use proto::link::StreamKind;
 use proto::names::{DriverName, NodeName};
 use tokio::time::Instant;
-use tracing::info;
 
 use crate::error::Error;
 use crate::nodes::handle::Handle;
@@ -141,14 +141,15 @@ impl NodeCall<'_> {
             let rpc = self.method.name();
             let reason = chain(lost.as_ref());
             let id = self.call.as_ref().map(|call| call.id.to_string());
-            info!(
+            peer_info!(
+                LogPeer::Node(node),
                 call = id, %node, rpc, reason,
                 "lost the link with a call on it; waiting for the next"
             );
             let waiting = sent.as_ref().map(Sent::waiting);
             link = self.next(&link).await.ok_or_else(|| self.given_up(lost))?;
             drop(waiting);
-            info!(call = id, %node, rpc, "sending the call again");
+            peer_info!(LogPeer::Node(node), call = id, %node, rpc, "sending the call again");
             once_more = true;
         }
     }

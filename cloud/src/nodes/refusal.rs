@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use proto::control::hello::{Message, PROTOCOL, Refused};
+use proto::host::peer_log::{LogPeer, peer_info, peer_warn};
 use proto::link::Link;
 use proto::names::NodeName;
 use tokio::time::timeout;
-use tracing::{info, warn};
 
 use crate::error::NotLeading;
 use crate::nodes::links::{Links, REMOVED, REVOKED};
@@ -67,7 +67,7 @@ pub(super) async fn end_without_hello(links: &Links, node: &NodeName, link: Link
 
 /// Refuses a link of a node.
 pub(super) async fn refuse(node: &NodeName, link: Link, reason: &str) {
-    warn!(%node, reason, "refused a link");
+    peer_warn!(LogPeer::Node(node), %node, reason, "refused a link");
     end_with(link, Refused { protocol: PROTOCOL, reason: reason.into(), leader: None }).await;
 }
 
@@ -75,7 +75,7 @@ pub(super) async fn refuse(node: &NodeName, link: Link, reason: &str) {
 async fn send_to_leader(links: &Links, node: &NodeName, link: Link, why: &NotLeading) {
     let refused = to_leader(links, why);
     let leader = refused.leader.as_deref().unwrap_or_default().join(" ");
-    info!(%node, %why, leader, "sent an edge to the leader");
+    peer_info!(LogPeer::Node(node), %node, %why, leader, "sent an edge to the leader");
     end_with(link, refused).await;
 }
 

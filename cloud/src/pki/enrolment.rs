@@ -10,12 +10,13 @@ use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use proto::control::certificate::Certificate;
 use proto::control::join::{Answer, Join};
+use proto::host::peer_log::{LogPeer, peer_warn};
 use proto::link::tls::{Admit, Denied};
 use proto::names::certificate::{Identity, Serial, Subject};
 use proto::names::{FrontName, NodeName};
 use rcgen::{CertificateParams, KeyPair};
 use tokio::sync::Semaphore;
-use tracing::{info, warn};
+use tracing::info;
 use zeroize::Zeroizing;
 
 use crate::pki::issuer::{CaTag, DAY, IssueError, Issued, new_serial};
@@ -215,7 +216,10 @@ impl Enrolment {
                     self.failures().add(from);
                 }
                 let error_chain = proto::host::chain(&error);
-                warn!(%from, error = error_chain, "refused an edge that asked to join");
+                peer_warn!(
+                    LogPeer::Stranger, %from, error = error_chain,
+                    "refused an edge that asked to join"
+                );
                 Answer::refused(error.to_string())
             }
         }

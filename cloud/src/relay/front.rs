@@ -14,6 +14,7 @@ use hyper::body::Incoming;
 use proto::csi::Method;
 use proto::csi::frame;
 use proto::csi::status::{BadRequest, ToStatus};
+use proto::host::peer_log::{LogPeer, peer_warn};
 use proto::http2::body::{Body, Received};
 use proto::http2::call_id::CallId;
 use proto::http2::forward;
@@ -22,7 +23,7 @@ use proto::http2::limits::MAX_PASSING;
 use proto::names::DriverName;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 use tokio::time::{Instant, timeout, timeout_at};
-use tracing::{debug, warn};
+use tracing::debug;
 
 use crate::csi::dispatch::MAX_FRONT_CALLS;
 use crate::error::Error;
@@ -115,7 +116,8 @@ impl RelayFront {
             Err(error) => {
                 let code = error.code();
                 let error_chain = error.chain();
-                warn!(
+                peer_warn!(
+                    LogPeer::Driver(driver),
                     call = %id, rpc = path, %driver, ?code, ms, error = error_chain,
                     "not carried out"
                 );

@@ -16,6 +16,7 @@ use http::{HeaderValue, Request, Response};
 use hyper::body::Incoming;
 use proto::host::accept::accept;
 use proto::host::chain;
+use proto::host::peer_log::{LogPeer, peer_info, peer_warn};
 use proto::host::program;
 use proto::host::socket::Socket;
 use proto::host::tasks::{TaskKind, Tasks};
@@ -28,7 +29,7 @@ use proto::link::{HANDSHAKE, Io, LinkError};
 use proto::names::certificate::{Identity, Subject};
 use proto::names::{DriverName, FrontName};
 use tokio::net::{TcpListener, TcpStream, lookup_host};
-use tracing::{debug, info, warn};
+use tracing::{debug, info};
 
 use crate::csi::front::Front;
 use crate::error::Error;
@@ -134,7 +135,11 @@ impl RelayListener {
     ) {
         let waiting = match room.enter(from.ip()).await {
             Ok(waiting) => waiting,
-            Err(full) => return warn!(%from, error = %full, "refused a socket relay"),
+            Err(full) => {
+                return peer_warn!(
+                    LogPeer::Stranger, %from, error = %full, "refused a socket relay"
+                );
+            }
         };
         let listener = self.clone();
         let acceptor = acceptor.clone();
@@ -143,7 +148,9 @@ impl RelayListener {
             let passed = handshake.await.ok().flatten();
             match passed.unwrap_or((Err(LinkError::TimedOut), None)) {
                 (Ok((relay, io)), place) => listener.serve(Some(relay), io, place),
-                (Err(error), _) => warn!(%from, error = chain(&error), "refused a socket relay"),
+                (Err(error), _) => peer_warn!(
+                    LogPeer::Stranger, %from, error = chain(&error), "refused a socket relay"
+                ),
             }
         });
     }
@@ -157,7 +164,7 @@ impl RelayListener {
     fn serve(&self, identity: Option<Identity<FrontName>>, io: Io, place: Option<door::Slot>) {
         let name = identity.as_ref().map(|identity| identity.name.to_string());
         let relay = name.unwrap_or_else(|| "unix".into());
-        info!(front = relay, "a socket relay is connected");
+        peer_info!(LogPeer::Caller, front = relay, "a socket relay is connected");
         let listener = self.clone();
         let tasks = self.tasks.clone();
         let store = self.store.clone();

@@ -14,6 +14,7 @@ use proto::csi::Method;
 use proto::csi::frame;
 use proto::host::backoff::Backoff;
 use proto::host::chain;
+use proto::host::peer_log::{LogPeer, peer_info, peer_warn};
 use proto::host::tasks::Tasks;
 use proto::http2::body::Received;
 use proto::http2::forward;
@@ -24,7 +25,7 @@ use proto::link::tls::Credentials;
 use proto::names::DriverName;
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
-use tracing::{debug, info, warn};
+use tracing::debug;
 
 use crate::relay::address::Address;
 use crate::relay::connection;
@@ -88,7 +89,9 @@ impl Server {
             let connection = Arc::new(self.connect(first, &drivers, &tasks).await);
             let begun = Instant::now();
             let server = &connection.address;
-            info!(server, away = ?lost.elapsed(), "csi-cloud carries the calls out");
+            peer_info!(
+                LogPeer::Cloud, server, away = ?lost.elapsed(), "csi-cloud carries the calls out"
+            );
             self.now.send_replace(Some(connection.clone()));
             let fetching = fetch(connection.clone(), last_answers.clone(), drivers.clone());
             connection.over.spawn_until_stop("questions", fetching);
@@ -98,12 +101,20 @@ impl Server {
                 () = connection.silence(&drivers) => true,
             };
             if is_silent {
-                warn!(server, "csi-cloud says nothing; its calls are sent to the next one");
+                peer_warn!(
+                    LogPeer::Cloud,
+                    server,
+                    "csi-cloud says nothing; its calls are sent to the next one"
+                );
                 connection.over.give_up();
             }
             lost = Instant::now();
             self.now.send_if_modified(|now| now.take().is_some());
-            info!(server, "csi-cloud takes no more calls; they are held until it is back");
+            peer_info!(
+                LogPeer::Cloud,
+                server,
+                "csi-cloud takes no more calls; they are held until it is back"
+            );
             if begun.elapsed() > NORMAL {
                 delays.reset();
                 sent_on = 0;
@@ -153,7 +164,10 @@ impl Server {
                     Ok(connection) => return connection,
                     Err(error) if warn_now => {
                         let reason = chain(&error);
-                        warn!(%address, reason, "cannot reach csi-cloud; calls are held");
+                        peer_warn!(
+                            LogPeer::Cloud, %address, reason,
+                            "cannot reach csi-cloud; calls are held"
+                        );
                     }
                     Err(error) => {
                         debug!(%address, reason = chain(&error), "csi-cloud is not there yet");

@@ -12,8 +12,8 @@ use proto::csi;
 use proto::csi::topology::NODE_SEGMENT;
 use proto::csi::wire::Malformed;
 use proto::csi::{Id, Local, Method, Segments};
+use proto::host::peer_log::{LogPeer, peer_info};
 use proto::names::{DriverName, NodeName};
-use tracing::info;
 
 use crate::state::authority::{Authority, Unserved};
 use crate::state::clock::now;
@@ -59,10 +59,14 @@ pub async fn drivers(
         return Ok(unserved);
     }
     for (driver, at) in &news {
-        info!(%node, %driver, away = !at.has_spoken(), "learned of a driver");
+        peer_info!(
+            LogPeer::Node(node), %node, %driver, away = !at.has_spoken(), "learned of a driver"
+        );
     }
     for driver in &gone {
-        info!(%node, %driver, "the node does not have the driver any more");
+        peer_info!(
+            LogPeer::Node(node), %node, %driver, "the node does not have the driver any more"
+        );
     }
     let at_node = node.clone();
     let node = node.clone();

@@ -7,8 +7,8 @@ use proto::control::health::{Health, HealthState};
 use proto::control::hello::{Driver, Protobuf};
 use proto::csi;
 use proto::csi::{Local, Method};
+use proto::host::peer_log::{LogPeer, peer_warn};
 use proto::names::{DriverName, NodeName};
-use tracing::warn;
 
 use crate::state::known::State;
 use crate::state::quotas::{OverQuota, Quota, Quotas};
@@ -41,7 +41,10 @@ pub fn check(
         if let Err(over) = check_driver(&quotas, driver) {
             store.refusals().count(over.quota);
             let name = &driver.name;
-            warn!(%node, driver = %name, %over, "nothing is kept of what the driver says here");
+            peer_warn!(
+                LogPeer::Node(node), %node, driver = %name, %over,
+                "nothing is kept of what the driver says here"
+            );
             driver.answers.clear();
             driver.health = Some(refused(&over));
         }

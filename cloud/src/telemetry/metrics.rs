@@ -19,8 +19,8 @@ use tonic::Code;
 
 pub use self::labels::Hop;
 use self::labels::{
-    Answered, AskedApi, DriverLabel, InFlight, Named, Of, OfState, Over, Passed, QuotaLabel,
-    SetApart, Taken,
+    Answered, AskedApi, DriverLabel, InFlight, Named, Of, OfState, Over, Passed, PeerLabel,
+    QuotaLabel, SetApart, Taken,
 };
 use self::replica::ReplicaGauges;
 pub use self::replica::ReplicaNow;
@@ -55,6 +55,7 @@ pub struct Metrics {
     driver_nodes_set_apart: Family<SetApart, Gauge>,
     driver_nodes_health: Family<OfState, Gauge>,
     quota_refusals: Family<QuotaLabel, Counter>,
+    log_suppressed: Family<PeerLabel, Counter>,
     records_bytes: Gauge,
     records_bytes_limit: Gauge,
     certificate_seconds: Family<Of, Gauge>,
@@ -85,6 +86,8 @@ pub struct Now {
     pub not_taken: (u64, usize),
     /// The refusals, by quota.
     pub quota_refusals: Vec<(&'static str, u64)>,
+    /// The lines about peers that were left out of the log, by the sort of peer.
+    pub log_suppressed: Vec<(&'static str, u64)>,
     /// The bytes of all nodes' records, and the most that there may be.
     pub records_bytes: (i64, u64),
     /// Seconds until the end of csi-cloud's certificate and of its CA's; negative after it.
@@ -185,6 +188,10 @@ impl Metrics {
         for (quota, refusals) in &now.quota_refusals {
             let counter = self.quota_refusals.get_or_create(&QuotaLabel { quota });
             counter.inner().store(*refusals, Ordering::Relaxed);
+        }
+        for (peer, lines) in &now.log_suppressed {
+            let counter = self.log_suppressed.get_or_create(&PeerLabel { peer });
+            counter.inner().store(*lines, Ordering::Relaxed);
         }
         for (transport, links) in &now.links {
             self.links.get_or_create(&Over { transport }).set(links.cast_signed());
@@ -301,6 +308,11 @@ impl Metrics {
             self.quota_refusals.clone(),
         );
         registry.register(
+            "log_lines_suppressed",
+            "Lines about peers that were left out of the log",
+            self.log_suppressed.clone(),
+        );
+        registry.register(
             "homes",
             "Volumes, snapshots and groups whose node is known",
             self.homes.clone(),
@@ -381,6 +393,7 @@ impl Default for Metrics {
             driver_nodes_set_apart: Family::default(),
             driver_nodes_health: Family::default(),
             quota_refusals: Family::default(),
+            log_suppressed: Family::default(),
             records_bytes: Gauge::default(),
             records_bytes_limit: Gauge::default(),
             certificate_seconds: Family::default(),

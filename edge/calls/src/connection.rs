@@ -21,6 +21,7 @@ use proto::csi::frame::FrameError;
 use proto::csi::method::Service;
 use proto::csi::{Local, Method};
 use proto::host::chain;
+use proto::host::peer_log::{LogPeer, peer_info, peer_warn};
 use proto::host::tasks::Tasks;
 use proto::http2::body::Received;
 use proto::http2::forward::{self, Answer, Call, Unanswered};
@@ -28,7 +29,6 @@ use proto::link::Connect;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, timeout, timeout_at};
 use tonic::Code;
-use tracing::{info, warn};
 
 use crate::error::{DriverSocket, Error};
 use crate::health::HealthTracker;
@@ -265,7 +265,10 @@ impl Connection {
             }
             Err(error) => {
                 let why = chain(error.as_ref());
-                warn!(driver = %at.driver, socket = at.socket, why, "no further connection");
+                peer_warn!(
+                    LogPeer::Driver(&at.driver), driver = %at.driver, socket = at.socket, why,
+                    "no further connection"
+                );
                 least().unwrap_or(main)
             }
         }
@@ -381,8 +384,17 @@ impl Connection {
         let DriverSocket { driver, socket, .. } = &*self.at();
         match state.is_down() {
             _ if was == state => {}
-            true => warn!(%driver, socket, ?state, why, "the driver is down"),
-            false => info!(%driver, socket, ?state, why, "the driver's health has changed"),
+            true => {
+                peer_warn!(
+                    LogPeer::Driver(driver), %driver, socket, ?state, why, "the driver is down"
+                )
+            }
+            false => {
+                peer_info!(
+                    LogPeer::Driver(driver), %driver, socket, ?state, why,
+                    "the driver's health has changed"
+                )
+            }
         }
         drop(health);
         self.changes.send_modify(|changes| *changes += 1);

@@ -14,6 +14,7 @@ use futures_util::future::BoxFuture;
 use http::Response;
 use proto::csi::topology::Scope;
 use proto::csi::{DirectCall, Method, frame};
+use proto::host::plain;
 use proto::host::tasks::Tasks;
 use proto::http2::body::Body;
 use proto::http2::call_id::CallId;
@@ -23,7 +24,8 @@ use proto::http2::serve::Stopping;
 use proto::names::DriverName;
 use tokio::sync::Semaphore;
 use tonic::{Code, Status};
-use tracing::{Instrument, info_span};
+use tracing::field::display;
+use tracing::{Instrument, info, info_span};
 
 use crate::drivers::Driver;
 use crate::error::{Error, GuardRefusal, Shared};
@@ -145,6 +147,7 @@ impl DriverCalls {
                         break Err(error.into());
                     }
                     let id = CallId::of(&call.headers, operation.id);
+                    self.log_delete(&operation, id);
                     let tracked = tracked.map(|tracked| tracked.of_call(id));
                     break self.run(call, validity, Some(ticket), tracked).await;
                 }
@@ -183,6 +186,18 @@ impl DriverCalls {
             (guard.check)(&self.driver.name, &message.map_err(unreadable)?)?;
         }
         Ok(())
+    }
+
+    /// Logs a delete. Each one is, whoever asks for it: data ends here.
+    fn log_delete(&self, operation: &Operation, id: Option<CallId>) {
+        if let Operation { method, about, .. } = operation
+            && method.name().starts_with("Delete")
+            && let Some(subject) = about.first()
+        {
+            let (call, driver) = (id.map(display), &self.driver.name);
+            let subject = plain(subject.text());
+            info!(call, rpc = method.name(), %driver, subject, "the driver is asked to delete it");
+        }
     }
 
     /// Has the node forget a volume, if this was its delete.

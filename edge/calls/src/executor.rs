@@ -13,6 +13,7 @@ use proto::csi::frame;
 use proto::csi::method;
 use proto::csi::status::ToStatus;
 use proto::csi::{Id, Key, Local, Method, Rewrite};
+use proto::host::peer_log::{LogPeer, peer_warn};
 use proto::host::tasks::Tasks;
 use proto::http2::body::Body;
 use proto::http2::busy_poll::BusyPoll;
@@ -22,8 +23,8 @@ use proto::http2::serve;
 use proto::link::Io;
 use proto::names::{DriverName, NodeName};
 use tokio::time::Instant;
+use tracing::debug;
 use tracing::field::display;
-use tracing::{debug, warn};
 use uuid::Uuid;
 
 use crate::denied_methods::{self, DeniedMethods};
@@ -209,7 +210,17 @@ impl Executor {
         let ms = begun.elapsed().as_millis();
         Ok(result.inspect(|_| debug!(call, rpc, driver, ms, "answered")).unwrap_or_else(|error| {
             let code = error.code();
-            warn!(call, rpc, driver, ?code, ms, error = error.chain(), "not carried out");
+            let caller = if by_link { LogPeer::Cloud } else { LogPeer::Caller };
+            peer_warn!(
+                caller,
+                call,
+                rpc,
+                driver,
+                ?code,
+                ms,
+                error = error.chain(),
+                "not carried out"
+            );
             match by_link && error.is_not_dispatched() {
                 true => forward::refusal(&error),
                 false => forward::failure(&error),

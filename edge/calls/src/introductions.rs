@@ -20,11 +20,12 @@ use proto::csi::topology;
 use proto::csi::{Capabilities, Local, Method};
 use proto::host::files;
 use proto::host::files::Unread;
+use proto::host::peer_log::{LogPeer, peer_info, peer_warn};
 use proto::host::publish::publish_record;
 use proto::names::{DriverName, NodeName};
 use serde::{Deserialize, Serialize};
 use tonic::Code;
-use tracing::{info, warn};
+use tracing::warn;
 
 /// The file's name in the state directory.
 const FILE: &str = "introductions.json";
@@ -146,7 +147,10 @@ impl Introductions {
         }
         if size > LARGEST || (before.is_none() && known.len() >= MOST) {
             let limits = format!("{MOST} drivers and {LARGEST} bytes of each are kept");
-            warn!(driver = %name, size, limits, "its answers are not kept for when it is away");
+            peer_warn!(
+                LogPeer::Driver(&name), driver = %name, size, limits,
+                "its answers are not kept for when it is away"
+            );
             return known.remove(&name).is_some();
         }
         let has_other_info = |before: &Arc<hello::Driver>| {
@@ -154,7 +158,8 @@ impl Introductions {
             before.answers.get(info) != driver.answers.get(info)
         };
         if before.as_ref().is_some_and(has_other_info) {
-            info!(
+            peer_info!(
+                LogPeer::Driver(&name),
                 driver = %name,
                 "its answer to NodeGetInfo has changed; start its registrar again, since a kubelet \
                  asks only at registration"

@@ -13,10 +13,11 @@ use parking_lot::{Mutex, MutexGuard};
 use proto::csi::topology::Scope;
 use proto::host::files;
 use proto::host::files::Unread;
+use proto::host::peer_log::{LogPeer, peer_info};
 use proto::host::publish::publish_record;
 use proto::names::DriverName;
 use serde::{Deserialize, Serialize};
-use tracing::{error, info, warn};
+use tracing::{error, warn};
 
 /// The file's name in the state directory.
 const FILE: &str = "scopes.json";
@@ -137,13 +138,21 @@ fn log_news(before: &Words, now: &Words) {
     for (driver, scope) in
         now.scopes.iter().filter(|(driver, scope)| before.scopes.get(*driver) != Some(*scope))
     {
-        info!(%driver, ?scope, "the cloud says how far the driver's volumes reach");
+        peer_info!(
+            LogPeer::Cloud, %driver, ?scope, "the cloud says how far the driver's volumes reach"
+        );
     }
     for driver in now.published().filter(|driver| !before.publishes(driver)) {
-        info!(%driver, "the cloud publishes the topology, so the node's front leaves it out");
+        peer_info!(
+            LogPeer::Cloud, %driver,
+            "the cloud publishes the topology, so the node's front leaves it out"
+        );
     }
     for driver in before.published().filter(|driver| !now.publishes(driver)) {
-        info!(%driver, "the cloud does not publish the topology, so the node's front has it");
+        peer_info!(
+            LogPeer::Cloud, %driver,
+            "the cloud does not publish the topology, so the node's front has it"
+        );
     }
 }
 

@@ -6,10 +6,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use proto::control::health::HealthState;
+use proto::host::peer_log;
 use tracing::warn;
 
 use super::state::AdminState;
@@ -18,6 +20,11 @@ use super::state::AdminState;
 struct DriverHealth {
     driver: String,
     state: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfPeer {
+    peer: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -52,6 +59,7 @@ impl AdminState {
             let left = seconds(end.not_after).saturating_sub(seconds(SystemTime::now()));
             gauge("certificate_seconds", "Until the node's certificate ends", left);
         }
+        register_log(&mut registry);
         self.register_drivers(&mut registry);
         let mut text = String::new();
         if let Err(error) = encode(&mut text, &registry) {
@@ -78,6 +86,14 @@ impl AdminState {
         registry.register("driver_health", help, health);
         registry.register("calls_in_flight", "Calls in flight at a driver", in_flight);
     }
+}
+
+fn register_log(registry: &mut Registry) {
+    let lines = Family::<OfPeer, Counter>::default();
+    for (peer, suppressed) in peer_log::suppressed() {
+        lines.get_or_create(&OfPeer { peer }).inc_by(suppressed);
+    }
+    registry.register("log_lines_suppressed", "Lines about peers that were left out", lines);
 }
 
 /// Seconds since 1970.

@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use proto::host::chain;
+use proto::host::peer_log::{LogPeer, peer_info, peer_warn};
 use proto::link;
 use proto::link::endpoint::Endpoint;
 use proto::link::{HANDSHAKE, Link, LinkError};
@@ -16,7 +17,6 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tokio::sync::{Mutex, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
-use tracing::{info, warn};
 
 use super::backoff::{Backoff, Cap};
 use super::dial::Dial;
@@ -240,7 +240,10 @@ impl Candidate {
             match self.link(dial, gate, rules.useless.is_some()).await {
                 Ok(greeted) => return Raced::Found(Found { endpoint: self.place, greeted }),
                 Err(NotGreeted::Follows { reason, leader }) => {
-                    info!(%cloud, reason, leader = leader.join(" "), "the cloud does not lead");
+                    peer_info!(
+                        LogPeer::Cloud, %cloud, reason, leader = leader.join(" "),
+                        "the cloud does not lead"
+                    );
                     self.backoff.turned_away();
                     if !leader.is_empty() && rules.useless != Some(leader.as_slice()) {
                         return Raced::Leader(leader);
@@ -248,7 +251,10 @@ impl Candidate {
                 }
                 Err(NotGreeted::Lost(error)) => {
                     let delay = self.backoff.failed(rules.cap);
-                    warn!(%cloud, reason = %chain(&error), ?delay, "cannot link; dialing again");
+                    peer_warn!(
+                        LogPeer::Cloud, %cloud, reason = %chain(&error), ?delay,
+                        "cannot link; dialing again"
+                    );
                 }
             }
             if std::mem::take(&mut first) {

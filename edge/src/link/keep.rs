@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use edge_calls::executor::Replaced;
 use proto::host::chain;
+use proto::host::peer_log::{LogPeer, peer_info, peer_warn};
 use proto::host::program;
 use proto::host::tasks::Tasks;
 use proto::link::LinkError;
@@ -19,7 +20,6 @@ use rand::rngs::StdRng;
 use rustls::pki_types::CertificateDer;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
-use tracing::{info, warn};
 
 use super::backoff::STABLE;
 use super::dial::{Dial, Linked};
@@ -103,7 +103,7 @@ fn begin(
     let Found { endpoint, greeted } = found;
     endpoints.cap(greeted.backoff_cap);
     let name = endpoints.name(endpoint);
-    info!(cloud = %name, node = %dial.node, "linked");
+    peer_info!(LogPeer::Cloud, cloud = %name, node = %dial.node, "linked");
     program::tell(format_args!("linked {name} as {}", dial.node));
     dial.linked.send_replace(Some(Linked { cloud: name.clone(), since: Instant::now() }));
     let (sender, events) = mpsc::channel(8);
@@ -130,7 +130,7 @@ fn ended(current: Option<Current>, reason: &LinkError, endpoints: &mut Endpoints
     let stable = ended.leaving || ended.since.elapsed() >= STABLE;
     let delay = endpoints.ended(ended.endpoint, stable);
     let cloud = endpoints.name(ended.endpoint);
-    warn!(%cloud, reason = %chain(reason), ?delay, "no link; dialing again");
+    peer_warn!(LogPeer::Cloud, %cloud, reason = %chain(reason), ?delay, "no link; dialing again");
 }
 
 /// Ends when there is a newer certificate than the one that the link in use has shown; never

@@ -7,6 +7,7 @@ use proto::control::certificate::{Certificate, Renew};
 use proto::control::hello::Message;
 use proto::host::backoff::Backoff;
 use proto::host::chain;
+use proto::host::peer_log::{LogPeer, peer_info, peer_warn};
 use proto::host::tasks::Tasks;
 use proto::link::{Event, Link, LinkError};
 use rand::RngExt;
@@ -62,7 +63,11 @@ impl Renewal {
             let spread = SPREAD_OF_ALL.min(life.unwrap_or_default() / 60);
             let delay = spread.mul_f64(rand::rng().random_range(0.0..1.0));
             self.not_before = self.not_before.max(Instant::now() + delay);
-            info!(?delay, "csi-cloud's CAs have changed; the certificate will be renewed");
+            peer_info!(
+                LogPeer::Cloud,
+                ?delay,
+                "csi-cloud's CAs have changed; the certificate will be renewed"
+            );
         }
         self.is_asked = now;
     }
@@ -84,7 +89,10 @@ impl Renewal {
         let delay = self.delays.jittered(rand::random());
         self.not_before = Instant::now() + delay;
         if self.pending.take().is_some() {
-            warn!("csi-cloud did not answer the request of a new certificate; asking again");
+            peer_warn!(
+                LogPeer::Cloud,
+                "csi-cloud did not answer the request of a new certificate; asking again"
+            );
         }
         let request = Request::new()?;
         let csr = request.csr()?;
@@ -95,7 +103,10 @@ impl Renewal {
     /// Takes the new certificate, in a task of its own: a disk may hang.
     pub(super) fn renewed(&mut self, certificate: Certificate, tasks: &Tasks) {
         let Some(request) = self.pending.take() else {
-            return warn!("csi-cloud sent a certificate that nobody asked for; it is not used");
+            return peer_warn!(
+                LogPeer::Cloud,
+                "csi-cloud sent a certificate that nobody asked for; it is not used"
+            );
         };
         let identity = self.identity.clone();
         tasks.spawn("renewal", async move {
@@ -111,7 +122,13 @@ impl Renewal {
         self.pending = None;
         let again = self.not_before.saturating_duration_since(Instant::now());
         let left = self.identity.validity().map(|validity| validity.left(SystemTime::now()));
-        warn!(reason = why, ?left, ?again, "csi-cloud did not renew the certificate; asking again");
+        peer_warn!(
+            LogPeer::Cloud,
+            reason = why,
+            ?left,
+            ?again,
+            "csi-cloud did not renew the certificate; asking again"
+        );
     }
 }
 

@@ -17,11 +17,12 @@ use proto::control::lease::{Outcome, Reply};
 use proto::control::metadata::{Part, Position};
 use proto::control::not_taken::NotTaken;
 use proto::host::chain;
+use proto::host::peer_log::{LogPeer, peer_info};
 use proto::host::tasks::Tasks;
 use proto::link::{Event, Io, Link, LinkError, StreamKind};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep, sleep_until};
-use tracing::{debug, info};
+use tracing::debug;
 
 use super::dial::Dial;
 use super::hello::{Greeted, cap};
@@ -204,7 +205,7 @@ impl Serving {
             Event::Opened(kind, io) => self.serve_calls(kind, io),
             Event::Message(Message::Leave) if self.leaving => self.streams.stop(),
             Event::Message(Message::Leave) => {
-                info!("the cloud goes away; looking for another link");
+                peer_info!(LogPeer::Cloud, "the cloud goes away; looking for another link");
                 self.end.get_or_insert_with(|| Instant::now() + RETIRED);
                 let _ = self.events.send(LinkEvent::Leave).await;
             }

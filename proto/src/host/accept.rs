@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use tracing::warn;
+use crate::host::peer_log::{LogPeer, peer_warn};
 
 /// The wait after a connection could not be accepted.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -18,7 +18,7 @@ where
         match accept().await {
             Ok(accepted) => return accepted,
             Err(error) => {
-                warn!(%error, "cannot accept {whose}");
+                peer_warn!(LogPeer::Stranger, %error, "cannot accept {whose}");
                 tokio::time::sleep(PAUSE).await;
             }
         }

@@ -1,7 +1,7 @@
 //! The process and its machine: tracked tasks, unix sockets, files that appear whole, text that is
 //! safe to show, start and end; limits and delays.
 //!
-//! Every task has a name and an owner, and every wait for one ends. May use: no other room.
+//! Every task has a name and an owner, and every wait for one ends. May use: names.
 
 pub mod accept;
 pub mod backoff;
@@ -11,6 +11,7 @@ pub mod door;
 pub mod files;
 pub mod limit;
 pub mod mountinfo;
+pub mod peer_log;
 pub mod plain;
 pub mod private;
 pub mod program;

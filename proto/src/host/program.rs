@@ -9,19 +9,19 @@ use std::process::ExitCode;
 use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
 use tracing::{error, warn};
 use tracing_subscriber::EnvFilter;
-use tracing_subscriber::filter::LevelFilter;
 
 use super::tasks::Panicked;
 
-/// What is logged without `RUST_LOG`: ours, and the errors of what reads from peers. Its warnings
-/// are a peer's to cause, some for each frame.
-const LOGGED: &str = "info,h2=error,hyper=error,hyper_util=error,quinn=error,quinn_proto=error,\
+/// What is logged of the libraries that read from peers: errors. Their warnings are a peer's to
+/// cause, some for each frame. So `RUST_LOG` must name such a library to get more of it.
+const LIBRARIES: &str = "h2=error,hyper=error,hyper_util=error,quinn=error,quinn_proto=error,\
     quinn_udp=error,rustls=error,tokio_tungstenite=error,tonic=error,tower=error,tungstenite=error";
 
 /// The exit code after a panic: sysexits(3), EX_SOFTWARE.
 const PANICKED: u8 = 70;
 
-/// Runs a program's work. Logs go to stderr, filtered by `RUST_LOG` (default: `LOGGED`).
+/// Runs a program's work. Logs go to stderr, filtered by `RUST_LOG` (default: `info`) and by
+/// `LIBRARIES`.
 pub fn run(work: impl FnOnce() -> anyhow::Result<()>) -> ExitCode {
     tracing_subscriber::fmt()
         .with_env_filter(filter(env::var(EnvFilter::DEFAULT_ENV).ok().as_deref()))
@@ -52,8 +52,12 @@ pub fn tell(line: impl Display) {
 
 /// The filter of the log, from `RUST_LOG`.
 fn filter(directives: Option<&str>) -> EnvFilter {
-    let directives = directives.filter(|directives| !directives.is_empty()).unwrap_or(LOGGED);
-    EnvFilter::builder().with_default_directive(LevelFilter::INFO.into()).parse_lossy(directives)
+    let directives = directives.map(str::trim).filter(|directives| !directives.is_empty());
+    match directives {
+        Some("off") => EnvFilter::new("off"),
+        // Of two directives for one target, the later one counts.
+        given => EnvFilter::new(format!("{LIBRARIES},{}", given.unwrap_or("info"))),
+    }
 }
 
 /// Forbids core dumps of this process, which would write its keys and requests to a disk.
@@ -98,15 +102,36 @@ mod tests {
             assert!(enabled!(target: "cloud::nodes::accept", Level::INFO));
             assert!(enabled!(target: "edge_calls::executor", Level::INFO));
             assert!(enabled!(target: "edge_direct::service", Level::INFO));
+            assert!(enabled!(target: "edge::link::keep", Level::INFO));
             assert!(enabled!(target: "page::listen", Level::INFO));
+            assert!(enabled!(target: "proto::link::ws", Level::INFO));
             assert!(!enabled!(target: "edge_calls::executor", Level::DEBUG));
             assert!(!enabled!(target: "h2::proto::ping_pong", Level::WARN));
             assert!(!enabled!(target: "quinn_proto::connection", Level::WARN));
             assert!(!enabled!(target: "tungstenite::protocol", Level::WARN));
             assert!(enabled!(target: "hyper::proto", Level::ERROR));
         });
-        tracing::subscriber::with_default(with(Some("h2=debug")), || {
+    }
+
+    #[test]
+    fn an_operators_filter_counts_and_must_name_a_library_to_get_more_of_it() {
+        let with = |directives| tracing_subscriber::registry().with(filter(Some(directives)));
+        tracing::subscriber::with_default(with("debug"), || {
+            assert!(enabled!(target: "cloud::nodes::accept", Level::DEBUG));
+            assert!(enabled!(target: "kube_client::client", Level::DEBUG));
+            assert!(!enabled!(target: "h2::proto::ping_pong", Level::WARN));
+        });
+        tracing::subscriber::with_default(with("cloud=debug,warn"), || {
+            assert!(enabled!(target: "cloud::nodes::accept", Level::DEBUG));
+            assert!(!enabled!(target: "proto::link::ws", Level::INFO));
+        });
+        tracing::subscriber::with_default(with("info,h2=debug"), || {
             assert!(enabled!(target: "h2::proto::ping_pong", Level::DEBUG));
+            assert!(!enabled!(target: "hyper::proto", Level::WARN));
+        });
+        tracing::subscriber::with_default(with("off"), || {
+            assert!(!enabled!(target: "hyper::proto", Level::ERROR));
+            assert!(!enabled!(target: "cloud::nodes::accept", Level::ERROR));
         });
     }
 

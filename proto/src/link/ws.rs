@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, SystemTime};
 
+use crate::host::peer_log::{LogPeer, peer_warn};
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
@@ -21,7 +22,6 @@ use tokio_rustls::{LazyConfigAcceptor, StartHandshake, TlsStream};
 use tokio_tungstenite::accept_hdr_async_with_config;
 use tokio_tungstenite::tungstenite::handshake::server::{ErrorResponse, Request, Response};
 use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
-use tracing::warn;
 use uuid::Uuid;
 
 use self::dialer::BULK_PATH;
@@ -269,7 +269,10 @@ impl WsLink {
                 Step::Bulk(Ok(io)) => return Event::Opened(StreamKind::Bulk, io),
                 Step::Bulk(Err(error)) => {
                     let error = chain(&error);
-                    warn!(%error, "cannot open the bulk stream that the cloud asked for");
+                    peer_warn!(
+                        LogPeer::Cloud, %error,
+                        "cannot open the bulk stream that the cloud asked for"
+                    );
                     continue;
                 }
                 Step::Closed => return Event::Closed(self.control.reason.error()),

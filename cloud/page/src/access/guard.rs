@@ -15,6 +15,7 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use http::HeaderMap;
 use http::header::{AUTHORIZATION, COOKIE};
 use parking_lot::{Mutex, RwLock};
+use proto::host::peer_log::{LogPeer, peer_info, peer_warn};
 use ring::rand::{SecureRandom, SystemRandom};
 use tokio::time::Instant;
 use tracing::{info, warn};
@@ -130,7 +131,7 @@ impl Guard {
             warn!("no session of the page begins: the system gives no random numbers");
             return Ok(None);
         };
-        info!(address = ?from, "somebody logged in to the page");
+        peer_info!(LogPeer::Caller, address = ?from, "somebody logged in to the page");
         Ok(Some(format!("{NAME}={session}; {ATTRIBUTES}; Max-Age={}", LIFE.as_secs())))
     }
 
@@ -155,7 +156,7 @@ impl Guard {
         let token = self.tokens.read().find(shown);
         if token.is_none() {
             self.failures.lock().add(from)?;
-            warn!(address = ?from, "a wrong token was shown for the page");
+            peer_warn!(LogPeer::Stranger, address = ?from, "a wrong token was shown for the page");
         }
         Ok(token)
     }

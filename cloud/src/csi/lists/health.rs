@@ -12,10 +12,10 @@ use proto::csi;
 use proto::csi::wire;
 use proto::csi::{Id, List, Method};
 use proto::host::chain;
+use proto::host::peer_log::{LogPeer, peer_warn};
 use proto::names::NodeName;
 use tokio::time::{Instant, timeout_at};
 use tonic::Code;
-use tracing::warn;
 
 use super::faults::{is_bad_token, negative, unreadable};
 use super::kind::{ENTRIES, NEXT_TOKEN, Page};
@@ -154,7 +154,10 @@ impl HealthList<'_> {
             home.is_some_and(|home| home.node != *node)
         });
         if is_others {
-            warn!(%node, %driver, volume = id.text(), "a node told the health of another's volume");
+            peer_warn!(
+                LogPeer::Node(node), %node, %driver, volume = id.text(),
+                "a node told the health of another's volume"
+            );
         }
         !is_others
     }
@@ -171,7 +174,10 @@ impl HealthList<'_> {
         match page {
             Ok(page) if page.next.len() > MAX_TOKEN => {
                 let bytes = page.next.len();
-                warn!(%node, %driver, bytes, "a node's token is too long; its list is left out");
+                peer_warn!(
+                    LogPeer::Node(node), %node, %driver, bytes,
+                    "a node's token is too long; its list is left out"
+                );
                 Ok(Page { entries: Vec::new(), next: String::new(), bytes: 0 })
             }
             Ok(page) => {
@@ -184,12 +190,18 @@ impl HealthList<'_> {
             }
             // Its own list begins again with the next one: one node ends no list.
             Err(error) if is_continued && is_bad_token(&error) => {
-                warn!(%node, %driver, "a node refused its own token; its list is left out");
+                peer_warn!(
+                    LogPeer::Node(node), %node, %driver,
+                    "a node refused its own token; its list is left out"
+                );
                 Ok(Page { entries: Vec::new(), next: String::new(), bytes: 0 })
             }
             Err(error) => {
                 let error = chain(&error);
-                warn!(%node, %driver, error, "the health of a node's volumes is left out");
+                peer_warn!(
+                    LogPeer::Node(node), %node, %driver, error,
+                    "the health of a node's volumes is left out"
+                );
                 Ok(Page { entries: Vec::new(), next: String::new(), bytes: 0 })
             }
         }

@@ -8,13 +8,13 @@ use bytes::Bytes;
 use http::Response;
 use proto::csi::frame;
 use proto::host::chain;
+use proto::host::peer_log::{LogPeer, peer_warn};
 use proto::host::tasks::Tasks;
 use proto::http2::body::Body;
 use proto::http2::forward::Answer;
 use proto::names::NodeName;
 use tokio::sync::watch;
 use tonic::Code;
-use tracing::warn;
 
 use super::faults::{negative, unreadable};
 use super::health::{self, HealthList};
@@ -254,7 +254,10 @@ impl Lists {
             Ok(false) => drop(self.ask(node, kind, &Secrets::new())),
             Err(error) => {
                 let driver = &self.refresher.queries.driver;
-                warn!(%node, %driver, error = chain(&error), "what a node listed is not kept");
+                peer_warn!(
+                    LogPeer::Node(node), %node, %driver, error = chain(&error),
+                    "what a node listed is not kept"
+                );
             }
         }
     }

@@ -8,10 +8,11 @@ use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use proto::csi::{Made, Method};
 use proto::host::chain;
+use proto::host::peer_log::{LogPeer, peer_warn};
 use proto::http2::forward::DeadlinePassed;
 use proto::names::NodeName;
 use tokio::time::{Instant, timeout};
-use tracing::{debug, warn};
+use tracing::debug;
 
 use super::backoff::Backoffs;
 use super::faults::no_use;
@@ -145,7 +146,10 @@ impl Refresher {
         match &listed {
             Ok(entries) => debug!(%node, %driver, method, entries, "listed a node"),
             Err(error) => {
-                warn!(%node, %driver, method, error = chain(error), "a node was not listed");
+                peer_warn!(
+                    LogPeer::Node(node), %node, %driver, method, error = chain(error),
+                    "a node was not listed"
+                );
             }
         }
         listed

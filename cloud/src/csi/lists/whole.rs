@@ -13,8 +13,8 @@ use std::collections::HashSet;
 use ahash::HashMap;
 use bytes::Bytes;
 use proto::csi::{Id, Made};
+use proto::host::peer_log::{LogPeer, peer_warn};
 use proto::names::{DriverName, NodeName};
-use tracing::warn;
 
 use super::first_lists::{FirstLists, Held};
 use super::kind::ListKind;
@@ -273,7 +273,8 @@ impl Recorder<'_, '_> {
         if !home.add_conflict(self.node) {
             return;
         }
-        warn!(
+        peer_warn!(
+            LogPeer::Node(self.node),
             driver = %self.driver,
             home = %home.node,
             node = %self.node,

@@ -9,11 +9,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::RwLock;
+use proto::host::peer_log::{LogPeer, peer_info, peer_warn};
 use proto::host::tasks::{TaskKind, Tasks};
 use proto::names::{DriverName, NodeName};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
-use tracing::{info, warn};
 
 use super::backend::{Backend, StoreError};
 use super::leadership::{Leadership, Role};
@@ -195,7 +195,9 @@ impl Store {
         drop(state);
         if is_news {
             let driver = driver.map(ToString::to_string);
-            warn!(%node, driver, why, "set apart: it gets no new volumes");
+            peer_warn!(
+                LogPeer::Node(node), %node, driver, why, "set apart: it gets no new volumes"
+            );
         }
     }
 
@@ -214,7 +216,10 @@ impl Store {
         drop(state);
         if was_apart {
             let driver = driver.map(ToString::to_string);
-            info!(%node, driver, reason = kind.name(), "not set apart any more for this reason");
+            peer_info!(
+                LogPeer::Node(node), %node, driver, reason = kind.name(),
+                "not set apart any more for this reason"
+            );
         }
     }
 

@@ -69,6 +69,11 @@ pub(super) struct QuotaLabel {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct PeerLabel {
+    pub(super) peer: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(super) struct Of {
     pub(super) of: &'static str,
 }

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use proto::host::backoff::Backoff;
 use proto::host::chain;
+use proto::host::peer_log::{LogPeer, peer_info, peer_warn};
 use proto::host::tasks::Tasks;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
-use tracing::{info, warn};
 
 use super::introduction::{ANSWER, Introduction};
 use super::prober::Prober;
@@ -83,7 +83,10 @@ impl Connection {
         let mut transport = watch.transport.clone();
         while let Watched::Replaced(newer) = self.watch(watch, tasks).await {
             let DriverSocket { driver, socket, .. } = &*self.at();
-            info!(%driver, socket, "another process serves the socket; new calls go there");
+            peer_info!(
+                LogPeer::Driver(driver), %driver, socket,
+                "another process serves the socket; new calls go there"
+            );
             // It lives for its streams, and nothing that it does counts.
             transport.drain();
             self.drain_further();
@@ -94,7 +97,10 @@ impl Connection {
         self.drain_further();
         let DriverSocket { driver, socket, .. } = &*self.at();
         let was_told = transport.was_told_to_leave();
-        info!(%driver, socket, was_told, "the driver's connection takes no more calls");
+        peer_info!(
+            LogPeer::Driver(driver), %driver, socket, was_told,
+            "the driver's connection takes no more calls"
+        );
         if !was_told {
             let why = "it closed the connection";
             self.state.send_replace(State::Away(Arc::new(why.into())));
@@ -110,7 +116,10 @@ impl Connection {
         let error_chain = chain(error.as_ref());
         if !known {
             let DriverSocket { driver, socket, .. } = &*self.at();
-            warn!(%driver, socket, error = error_chain, "cannot use the driver; trying again");
+            peer_warn!(
+                LogPeer::Driver(driver), %driver, socket, error = error_chain,
+                "cannot use the driver; trying again"
+            );
         }
         self.state.send_replace(State::Away(Arc::new(error)));
         self.note(|health, now| match is_served {
@@ -147,7 +156,9 @@ impl Connection {
         if !self.publish(&at, &transport, &said) {
             return Err(NotUsable::unfit("it was announced at another socket meanwhile"));
         }
-        info!(driver = %at.driver, socket = at.socket, "driver connected");
+        peer_info!(
+            LogPeer::Driver(&at.driver), driver = %at.driver, socket = at.socket, "driver connected"
+        );
         if is_unknown {
             // It is not up before it has introduced itself, whatever Probe says.
             self.note(|health, now| health.introduced(now, said.why_unknown()));
@@ -171,7 +182,10 @@ impl Connection {
         let DriverSocket { driver, socket, .. } = &*self.at();
         let stand_in = |said: &mut Introduction| {
             if said.stand_in(|| self.introductions.node_info(driver, transport.info()?)) {
-                info!(%driver, socket, "it does not answer NodeGetInfo; its earlier answer stands");
+                peer_info!(
+                    LogPeer::Driver(driver), %driver, socket,
+                    "it does not answer NodeGetInfo; its earlier answer stands"
+                );
             }
             on_answer(said);
         };

@@ -1,7 +1,7 @@
 //! Collects the parts of a transfer. What is not in order, or too much, is dropped as a whole.
 
 use proto::control::metadata::{Key, MOST, Object, Part, Position};
-use tracing::warn;
+use proto::host::peer_log::{LogPeer, peer_warn};
 
 /// A transfer on one link, as far as it has come.
 #[derive(Default)]
@@ -37,7 +37,11 @@ impl Receiving {
         let most = transfer.objects.len().max(transfer.gone.len());
         self.next = self.next.saturating_add(1);
         if !is_next || most > MOST {
-            warn!(most, "metadata came out of order, or is too much; it is not used");
+            peer_warn!(
+                LogPeer::Cloud,
+                most,
+                "metadata came out of order, or is too much; it is not used"
+            );
             self.transfer = None;
             return None;
         }

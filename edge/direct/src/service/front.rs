@@ -14,6 +14,7 @@ use proto::csi::column::Locks;
 use proto::csi::frame;
 use proto::csi::status::{BadRequest, ToStatus};
 use proto::csi::{DirectCall, Method, NodeStep};
+use proto::host::peer_log::{LogPeer, peer_warn};
 use proto::http2::body::Body;
 use proto::http2::call_id::CallId;
 use proto::http2::forward;
@@ -23,7 +24,7 @@ use proto::names::DriverName;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until};
 use tonic::Code;
-use tracing::{Instrument, debug, info, warn};
+use tracing::{Instrument, debug, info};
 
 use super::driver_call::{CallResult, DriverCall};
 use super::locks::VolumeLock;
@@ -97,7 +98,9 @@ async fn node_call(
             if is_stats && code == Code::Unavailable {
                 debug!(rpc, %driver, ?code, error = error.chain(), "not carried out");
             } else {
-                warn!(rpc, %driver, ?code, error = error.chain(), "not carried out");
+                peer_warn!(
+                    LogPeer::Caller, rpc, %driver, ?code, error = error.chain(), "not carried out"
+                );
             }
             forward::failure(&error)
         }

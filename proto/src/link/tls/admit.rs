@@ -7,11 +7,11 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use crate::host::peer_log::{LogPeer, peer_warn};
 use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{CertificateError, DistinguishedName};
-use tracing::warn;
 
 use super::provider::{provider, signatures};
 use crate::names::certificate::{Identity, Subject};
@@ -91,7 +91,11 @@ fn renewable(identity: &Identity, now: UnixTime) -> Option<UnixTime> {
 /// The error with the TLS alert that says why: certificate_revoked or access_denied.
 fn refusal(identity: &Identity, denied: Denied) -> rustls::Error {
     let Identity { name, serial, .. } = identity;
-    warn!(%name, %serial, error = %denied, "refused a certificate");
+    let peer = match name {
+        Subject::Node(node) => LogPeer::Node(node),
+        Subject::Front(_) => LogPeer::Caller,
+    };
+    peer_warn!(peer, %name, %serial, error = %denied, "refused a certificate");
     rustls::Error::InvalidCertificate(match denied {
         Denied::Revoked => CertificateError::Revoked,
         Denied::Removed => CertificateError::ApplicationVerificationFailure,

@@ -66,6 +66,7 @@ fn what_is_written_is_what_is_registered() {
         link_ups: 0,
         not_taken: (0, 0),
         quota_refusals: vec![("drivers", 0)],
+        log_suppressed: vec![("node", 0)],
         records_bytes: (1, 2),
         certificates: vec![("ca", 0)],
         links_ending: 0,

@@ -4,4 +4,5 @@
 mod deploy;
 mod descriptor;
 mod errors;
+mod log;
 mod units;
