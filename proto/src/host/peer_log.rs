@@ -190,8 +190,8 @@ macro_rules! __peer_info {
     };
 }
 
-pub use crate::__peer_info as peer_info;
-pub use crate::__peer_warn as peer_warn;
+pub use __peer_info as peer_info;
+pub use __peer_warn as peer_warn;
 
 #[cfg(test)]
 mod tests {

@@ -4,11 +4,12 @@
 //! to each hop. An answer that breaks off, or is not gRPC, ends with UNAVAILABLE in its trailers:
 //! the caller must not take the outcome for known.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
+use std::task::Poll;
 
 use bytes::{Bytes, BytesMut};
 use futures_util::FutureExt;
-use h2::client::SendRequest;
+use h2::client::{ResponseFuture, SendRequest};
 use http::uri::Authority;
 use http::{
     HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Uri, header, request,
@@ -43,6 +44,8 @@ pub static BEGIN_WITHIN: HeaderName = HeaderName::from_static("edge-csi-begin-wi
 /// may set it, so the edge removes it from drivers' answers.
 pub static NOT_DISPATCHED: HeaderName = HeaderName::from_static("edge-csi-not-dispatched");
 
+/// The most informational answers (1xx) to a call. gRPC has none.
+const MAX_INFORMATIONAL: u32 = 8;
 /// The message encodings that a caller of gRPC can read.
 static ACCEPT_ENCODING: HeaderName = HeaderName::from_static("grpc-accept-encoding");
 
@@ -220,9 +223,27 @@ impl Upstream {
         async {
             // Nothing of it was written if there is no stream for it.
             let answer = sent.map_err(Unanswered::Unprocessed)?;
-            Ok(answer.await.map_err(Unanswered::of)?.map(Received))
+            Ok(head(answer).await?.map(Received))
         }
     }
+}
+
+/// The head of the answer, after at most [`MAX_INFORMATIONAL`] answers before it. Nothing uses
+/// those, and each takes time and memory here.
+async fn head(mut answer: ResponseFuture) -> Result<Response<h2::RecvStream>, Unanswered> {
+    let mut informational = 0;
+    poll_fn(|cx| {
+        while let Poll::Ready(Some(before)) = answer.poll_informational(cx) {
+            before.map_err(Unanswered::of)?;
+            informational += 1;
+            if informational > MAX_INFORMATIONAL {
+                let why = format!("it sent more than {MAX_INFORMATIONAL} informational answers");
+                return Poll::Ready(Err(Unanswered::InDoubt(why.into())));
+            }
+        }
+        answer.poll_unpin(cx).map_err(Unanswered::of)
+    })
+    .await
 }
 
 /// Sends a call and gives back the head of the answer; its body is still in flight.
@@ -457,6 +478,27 @@ mod tests {
             body: frame::frame(&[]),
         };
         attempt(&upstream, &call, &Authority::from_static("localhost"), None).await.err().unwrap()
+    }
+
+    /// Sends so many answers of 103 to a call, and then one that is not gRPC.
+    async fn inform(io: tokio::io::DuplexStream, times: u32) {
+        let mut connection = h2::server::handshake(io).await.unwrap();
+        while let Some(request) = connection.accept().await {
+            let (_, mut respond) = request.unwrap();
+            for _ in 0..times {
+                let early = Response::builder().status(StatusCode::EARLY_HINTS).body(()).unwrap();
+                respond.send_informational(early).unwrap();
+            }
+            respond.send_response(Response::new(()), true).unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn informational_answers_end_a_call_if_they_are_many() {
+        let few = served(|io| inform(io, MAX_INFORMATIONAL)).await;
+        assert!(few.to_string().contains("no gRPC"), "{few}");
+        let many = served(|io| inform(io, MAX_INFORMATIONAL + 1)).await;
+        assert!(many.to_string().contains("more than 8 informational answers"), "{many}");
     }
 
     async fn reset_with(io: tokio::io::DuplexStream, reason: h2::Reason) {

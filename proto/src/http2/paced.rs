@@ -1,8 +1,9 @@
 //! A byte stream of HTTP/2 whose other side may send little that no call accounts for.
 //!
 //! Frames such as WINDOW_UPDATE, RST_STREAM, PING and SETTINGS cost time here and nothing there. So
-//! each counts, and so do bytes: data of streams that have ended is read and thrown away. A link
-//! beyond its budget is read later. Calls pay for their answers.
+//! each counts, and so do bytes: data of streams that have ended is read and thrown away. Headers
+//! count by their length, since each of their bytes can name a header. A link beyond its budget is
+//! read later. Calls pay for their answers.
 
 use std::io;
 use std::pin::Pin;
@@ -28,6 +29,9 @@ const PREFACE: usize = 24;
 const HEAD: usize = 9;
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
+const CONTINUATION: u8 = 9;
+/// So many bytes of headers count as a frame more.
+const HEADER_BYTES: usize = 64;
 
 /// A byte stream that we call on, read no faster than its budgets allow.
 pub struct Paced<I> {
@@ -110,7 +114,7 @@ impl<I> Paced<I> {
         self.since = now;
         let mut frames: u32 = u32::from(bytes.len() < LARGE);
         self.received.scan(bytes, |kind, length| {
-            frames = frames.saturating_add(u32::from(kind != DATA || length < LARGE));
+            frames = frames.saturating_add(weight(kind, length));
         });
         let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
         let for_frames = self.frames.charge(frames.into(), seconds);
@@ -127,6 +131,17 @@ impl<I> Paced<I> {
         self.sent.scan(bytes, |kind, _| calls += u32::from(kind == HEADERS));
         self.frames.pay(calls.into());
         self.bytes.pay(calls.into());
+    }
+}
+
+/// What a frame of this type and length counts.
+fn weight(kind: u8, length: usize) -> u32 {
+    match kind {
+        DATA => u32::from(length < LARGE),
+        HEADERS | CONTINUATION => {
+            u32::try_from(length / HEADER_BYTES).unwrap_or(u32::MAX).saturating_add(1)
+        }
+        _ => 1,
     }
 }
 
@@ -237,6 +252,16 @@ mod tests {
             let flood = frame(kind, 4).repeat(100_000);
             let time = time_of(&flood, 0).await;
             assert!((8.0..10.0).contains(&time.as_secs_f64()), "{kind}: {time:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn headers_that_no_call_accounts_for_count_by_their_length() {
+        // 250 headers by their index, as in an answer of 103 or in a CONTINUATION of it.
+        for kind in [HEADERS, CONTINUATION] {
+            let flood = frame(kind, 250).repeat(100_000);
+            let time = time_of(&flood, 0).await;
+            assert!((38.0..40.0).contains(&time.as_secs_f64()), "{kind}: {time:?}");
         }
     }
 

@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, SystemTime};
 
-use crate::host::peer_log::{LogPeer, peer_warn};
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
@@ -30,8 +29,10 @@ use self::join::Asker;
 use self::metered::Metered;
 use self::socket::{Control, Outgoing, Socket};
 use self::stream::{Ws, config, failed, tls_failed};
+use self::unfragmented::Unfragmented;
 use crate::control::hello::Message;
 use crate::host::chain::chain;
+use crate::host::peer_log::{LogPeer, peer_warn};
 use crate::link::end::{Connect, End, Event, Io, Opening, StreamKind};
 use crate::link::endpoint::Transport;
 use crate::link::error::{ASKING, GREETING, LinkError, within_handshake};
@@ -45,6 +46,7 @@ pub mod join;
 mod metered;
 mod socket;
 mod stream;
+mod unfragmented;
 
 /// The application protocol in the TLS handshake.
 pub const ALPN: &[u8] = b"http/1.1";
@@ -201,7 +203,7 @@ impl Acceptor {
 
 /// The other side's certificate.
 fn certificate(ws: &Ws) -> Option<&CertificateDer<'static>> {
-    ws.get_ref().get_ref().1.peer_certificates()?.first()
+    ws.get_ref().tls().get_ref().1.peer_certificates()?.first()
 }
 
 async fn encrypted(
@@ -226,7 +228,7 @@ async fn upgrade(
         request.uri().path().clone_into(&mut path);
         if known(&path) { Ok(response) } else { Err(no_path(&path)) }
     };
-    let accepting = accept_hdr_async_with_config(stream, answer, Some(limits));
+    let accepting = accept_hdr_async_with_config(Unfragmented::new(stream), answer, Some(limits));
     let accepted = timeout(ASKING, accepting).await.map_err(|_| LinkError::NotAsked)?;
     let ws = accepted.map_err(|e| match node.filter(|_| path == check::PATH) {
         Some(node) => LinkError::Checked(node.clone()),

@@ -15,6 +15,7 @@ use super::check;
 use super::metered::Metered;
 use super::socket::Socket;
 use super::stream::{Ws, config, failed, tls_failed};
+use super::unfragmented::Unfragmented;
 use crate::link::end::{Connect, Io};
 use crate::link::endpoint::Endpoint;
 use crate::link::error::{LinkError, within_handshake};
@@ -72,7 +73,8 @@ impl Dialer {
         let uri = format!("wss://{host}:{port}{path}");
         let uri = uri.parse().map_err(|_| LinkError::Transport(format!("{uri} is no URL")))?;
         let request = ClientRequestBuilder::new(uri);
-        let asked = client_async_with_config(request, stream, Some(config())).await;
+        let asked =
+            client_async_with_config(request, Unfragmented::new(stream), Some(config())).await;
         Ok(asked.map(|(ws, _)| ws))
     }
 

@@ -14,6 +14,7 @@ use tokio_tungstenite::tungstenite::{ClientRequestBuilder, Message as Frame};
 
 use super::metered::Metered;
 use super::stream::{Ws, config, failed, tls_failed};
+use super::unfragmented::Unfragmented;
 use crate::control::join::{Answer, Join, MAX_BYTES};
 use crate::link::end::Connect;
 use crate::link::endpoint::Endpoint;
@@ -108,7 +109,7 @@ async fn upgraded(endpoint: &Endpoint, pin: Pin, connect: &Connect) -> Result<Ws
     let uri = format!("wss://{host}:{port}{PATH}");
     let uri = uri.parse().map_err(|_| LinkError::Transport(format!("{uri} is no URL")))?;
     let request = ClientRequestBuilder::new(uri);
-    let stream = Box::new(TlsStream::from(stream));
+    let stream = Unfragmented::new(Box::new(TlsStream::from(stream)));
     let (ws, _) =
         client_async_with_config(request, stream, Some(limits())).await.map_err(|e| failed(&e))?;
     Ok(ws)

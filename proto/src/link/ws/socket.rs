@@ -197,7 +197,7 @@ impl Socket {
                 let dead = format!("no sign of life for {:?}", self.keep_alive.dead_after);
                 return Err(self.failed(dead));
             }
-            let took = self.ws.get_ref().get_ref().0.took();
+            let took = self.ws.get_ref().tls().get_ref().0.took();
             if self.unsent.is_some_and(|since| since.max(took).elapsed() >= WRITE) {
                 return Err(self.failed(LinkError::NotRead.to_string()));
             }

@@ -1,18 +1,17 @@
 //! The WebSocket below a link: its settings, and its failures in words.
 
-use tokio_rustls::TlsStream;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Error as WsError;
 use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 
-use super::metered::Metered;
+use super::unfragmented::Unfragmented;
 use crate::control::hello::MAX_BYTES;
 use crate::host::plain;
 use crate::link::error::LinkError;
 use crate::link::tls;
 
-/// A WebSocket of a link. TLS is boxed: each layer of a handshake holds the layers below it.
-pub(super) type Ws = WebSocketStream<Box<TlsStream<Metered>>>;
+/// A WebSocket of a link.
+pub(super) type Ws = WebSocketStream<Unfragmented>;
 
 /// Small buffers and messages, for every idle link has them.
 pub(super) fn config() -> WebSocketConfig {
