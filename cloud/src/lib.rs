@@ -30,6 +30,7 @@ use crate::kubernetes::published::Published;
 use crate::kubernetes::settings::Kubernetes;
 use crate::kubernetes::{objects, token_review, trust, volumes};
 use crate::nodes::accept::Acceptor;
+use crate::nodes::connections;
 use crate::nodes::links::Links;
 use crate::nodes::published_topology::ByNode;
 use crate::pki::enrolment;
@@ -324,6 +325,9 @@ fn links(config: &Config, store: &Store, issuers: Option<Issuers>, tasks: &Tasks
     let watched = links.clone();
     let watch = async move { watched.watch().await };
     tasks.spawn_until_stop(TaskKind::All("watch of links"), watch);
+    let swept = links.clone();
+    let sweep = async move { swept.end_idle_connections(connections::IDLE).await };
+    tasks.spawn_until_stop(TaskKind::All("idle connections"), sweep);
     let labelled = links.clone();
     tasks.spawn_until_stop(TaskKind::All("labels"), async move { labelled.follow_labels().await });
     links

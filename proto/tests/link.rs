@@ -182,6 +182,89 @@ async fn quic_carries_messages_and_streams() {
     exchange(Transport::Quic).await;
 }
 
+/// The cloud ends a byte stream, and drops it before the edge has answered.
+async fn end(cloud: &mut Link, edge: &mut Link, mut ours: Io, mut theirs: Io) {
+    let ending = async {
+        theirs.write_all(b"late").await.unwrap();
+        theirs.flush().await.unwrap();
+        ours.shutdown().await.unwrap();
+        drop(ours);
+        let mut rest = Vec::new();
+        theirs.read_to_end(&mut rest).await.unwrap();
+        assert_eq!(rest, b"x");
+        let _ = theirs.shutdown().await;
+    };
+    tokio::select! {
+        biased;
+        () = ending => {}
+        _ = async { tokio::join!(cloud.next(), edge.next()) } => panic!("they sent nothing"),
+    }
+}
+
+#[tokio::test]
+async fn calls_streams_follow_each_other_on_a_link() {
+    for transport in Transport::ALL {
+        let (listener, mut cloud, mut edge) = linked(transport).await;
+        tokio::select! {
+            event = cloud.next() => assert!(matches!(event, Event::Message(Message::Leaving))),
+            _ = edge.next() => panic!("the cloud sent nothing"),
+        }
+        assert_eq!(cloud.reopens_calls(), transport == Transport::Quic, "an older edge");
+        edge.send(&hello()).await.unwrap();
+        let heard = tokio::select! {
+            event = cloud.next() => event,
+            _ = edge.next() => panic!("the cloud sent nothing"),
+        };
+        assert!(matches!(heard, Event::Message(Message::Hello(_))));
+        assert!(cloud.reopens_calls());
+        for _ in 0..10 {
+            let calls = StreamKind::Calls;
+            let (ours, theirs) = open(&listener, &mut cloud, &mut edge, calls).await;
+            end(&mut cloud, &mut edge, ours, theirs).await;
+        }
+        // Nobody took this one.
+        drop(cloud.open(StreamKind::Calls));
+        open(&listener, &mut cloud, &mut edge, StreamKind::Calls).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_link_ends_whose_edge_does_not_end_its_calls_stream() {
+    let (mut cloud, mut edge) = unread().await;
+    edge.send(&hello()).await.unwrap();
+    tokio::select! {
+        _ = cloud.next() => {}
+        _ = edge.next() => panic!("the cloud sent nothing"),
+    }
+    let mut ours = cloud.open(StreamKind::Calls).await.unwrap();
+    ours.write_all(b"x").await.unwrap();
+    ours.shutdown().await.unwrap();
+    drop(ours);
+    // The edge is alive, and keeps the stream.
+    let begun = Instant::now();
+    let living = async {
+        let Event::Opened(_, mut io) = edge.next().await else { panic!("no stream") };
+        while io.write_all(b"y").await.is_ok() && io.flush().await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    tokio::select! {
+        biased;
+        ended = end_of(&mut cloud) => {
+            assert!(ended.contains("did not end its calls stream"), "{ended}");
+        }
+        () = living => panic!("the edge cannot write"),
+    }
+    assert!(begun.elapsed() <= Duration::from_secs(16), "{:?}", begun.elapsed());
+}
+
+fn hello() -> Message {
+    let hello = r#"{"hello":{"protocol":1,"node":"n1","version":"0.3.0","drivers":[],
+        "owners":true,"not_taken":true,"reopens_calls":true,
+        "run":"00000000-0000-0000-0000-000000000000"}}"#;
+    Message::decode(hello.as_bytes()).unwrap()
+}
+
 /// Why a link ended.
 async fn end_of(link: &mut Link) -> String {
     loop {

@@ -29,6 +29,7 @@ use tracing::debug;
 use super::request::CallRequest;
 use super::single_flight::{Pending, SingleFlight, wait, wait_end};
 use crate::error::Error;
+use crate::nodes::connections::Lane;
 use crate::nodes::query::NodeQueries;
 use crate::rewrite::message;
 use crate::state::node_names::names;
@@ -105,10 +106,11 @@ impl Capacities {
         let request = self.hasher.hash_one(meaning(&call.message));
         let end = wait_end(call.deadline);
         let is_single = nodes.len() == 1;
+        let lane = if is_single { Lane::Call } else { Lane::FanOut };
         let mut queried = Vec::with_capacity(nodes.len());
         for node in nodes {
-            let pending =
-                self.query(&node, request, call).map_err(|source| call.malformed(source))?;
+            let pending = self.query(&node, request, lane, call);
+            let pending = pending.map_err(|source| call.malformed(source))?;
             queried.push((node, pending));
         }
         let mut sum = Sum::default();
@@ -173,6 +175,7 @@ impl Capacities {
         &self,
         node: &NodeName,
         request: u64,
+        lane: Lane,
         call: &CallRequest,
     ) -> Result<Option<Pending<NodeAnswer>>, Malformed> {
         if self.away(node).is_some() {
@@ -186,7 +189,7 @@ impl Capacities {
         let method = call.method;
         let outbound = call.outbound(&for_node);
         Ok(Some(self.in_flight.run(key.clone(), move || async move {
-            let answer = query_node(&queries, &key.0, method, outbound).await;
+            let answer = query_node(&queries, &key.0, method, lane, outbound).await;
             match &answer {
                 Ok(answer) => {
                     if let Some(capacity) = read(answer) {
@@ -226,10 +229,11 @@ async fn query_node(
     queries: &NodeQueries,
     node: &NodeName,
     method: Method,
+    lane: Lane,
     mut call: Call,
 ) -> Result<Answer, Error> {
     let deadline = Some(Instant::now() + LONGEST);
-    let node_call = queries.node_call(node, method, deadline);
+    let node_call = queries.node_call(node, method, lane, deadline);
     until(deadline, std::pin::pin!(node_call.unary(&mut call))).await
 }
 

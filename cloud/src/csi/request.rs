@@ -18,6 +18,7 @@ use proto::names::{DriverName, NodeName};
 use tokio::time::Instant;
 
 use crate::error::Error;
+use crate::nodes::connections::Lane;
 use crate::nodes::node_call::{NodeCall, Sender};
 use crate::rewrite::message::{self, Extracted};
 use crate::rewrite::{class, created, direct};
@@ -174,6 +175,7 @@ impl CallRequest {
             sender,
             node,
             method: self.method,
+            lane: Lane::Call,
             deadline: self.deadline,
             begins_by: sender.begins_by(std::slice::from_ref(node)),
             call: Some(self.running.clone()),

@@ -26,6 +26,7 @@ use tonic::Code;
 use tracing::field::display;
 
 use crate::error::Error;
+use crate::nodes::connections::Lane;
 use crate::nodes::query::{NodeQueries, QueryError};
 use crate::state::affinity::{Age, NodesOf, VolumeAnswer};
 use crate::state::home_claims::{Answers, ClaimVerdict, is_known_without};
@@ -204,12 +205,13 @@ impl Discovery<'_> {
         if id.text().is_empty() && !is_only_one {
             return Err(Error::Missing(method.name(), "an id"));
         }
+        let lane = if is_only_one { Lane::Call } else { Lane::FanOut };
         let call = self.without_secrets(nodes.len(), method, call)?;
         let (nodes, mut silent): (Vec<_>, Vec<_>) =
             nodes.into_iter().partition(|node| self.queries.links().now(node).is_some());
         silent.retain(|node| !self.is_not_there(node, id));
         let answers: Vec<_> = stream::iter(nodes)
-            .map(|node| async { (self.send(&node, method, call.clone()).await, node) })
+            .map(|node| async { (self.send(&node, method, lane, call.clone()).await, node) })
             .buffer_unordered(AT_ONCE)
             .collect()
             .await;
@@ -277,8 +279,14 @@ impl Discovery<'_> {
         })
     }
 
-    async fn send(&self, node: &NodeName, method: Method, mut call: Call) -> Result<Answer, Error> {
-        self.queries.node_call(node, method, self.deadline).unary(&mut call).await
+    async fn send(
+        &self,
+        node: &NodeName,
+        method: Method,
+        lane: Lane,
+        mut call: Call,
+    ) -> Result<Answer, Error> {
+        self.queries.node_call(node, method, lane, self.deadline).unary(&mut call).await
     }
 
     async fn has(&self, node: &NodeName, id: &Id) -> Has {

@@ -15,11 +15,13 @@ use proto::http2::forward;
 use proto::http2::forward::Upstream;
 use proto::http2::limits::MAX_PASSING;
 use proto::http2::paced::Paced;
+use proto::link::endpoint::Transport;
 use proto::link::{Io, LinkError, StreamKind};
-use tokio::sync::{Mutex, Notify, OwnedSemaphorePermit, Semaphore, SemaphorePermit, oneshot};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, SemaphorePermit, oneshot};
 use tokio::time::Instant;
 
 use crate::error::Error;
+use crate::nodes::connections::{Connections, IdleEnd, Lane, Lender, LentConnection};
 use crate::nodes::driver_health::ReportedHealth;
 use crate::pki::issuer::CaTag;
 use crate::state::authority::Unserved;
@@ -33,9 +35,11 @@ pub(super) type Want = (StreamKind, oneshot::Sender<Result<Io, LinkError>>);
 
 /// A link that calls can use.
 pub struct Handle {
-    calls: Mutex<Option<Upstream>>,
+    calls: Arc<Lender>,
     /// Seldom used, so an idle link has none.
-    bulk: OnceLock<Box<Mutex<Option<Upstream>>>>,
+    bulk: OnceLock<Arc<Lender>>,
+    /// The open connections of all links, which are swept together.
+    connections: Arc<Connections>,
     want: mpsc::Sender<Want>,
     room: Semaphore,
     passing: Arc<Semaphore>,
@@ -82,9 +86,11 @@ pub struct Peer {
 
 impl Handle {
     pub(crate) fn new(peer: Peer, want: mpsc::Sender<Want>, tasks: Tasks) -> Self {
+        let connections = Arc::<Connections>::default();
         Self {
-            calls: Mutex::default(),
+            calls: Arc::new(Lender::new(IdleEnd::Never, connections.clone())),
             bulk: OnceLock::new(),
+            connections,
             want,
             room: Semaphore::new(MAX_LINK_CALLS),
             passing: Arc::new(Semaphore::new(MAX_PASSING)),
@@ -105,6 +111,14 @@ impl Handle {
     #[must_use]
     pub(super) fn expiring(self, expires: Option<SystemTime>) -> Self {
         Self { expires, ..self }
+    }
+
+    /// The same link, whose connections are among these. `reopens` says whether its edge takes
+    /// another calls stream when one has ended.
+    #[must_use]
+    pub(super) fn sharing(self, connections: Arc<Connections>, reopens: bool) -> Self {
+        let ending = if reopens { IdleEnd::Idle } else { IdleEnd::Never };
+        Self { calls: Arc::new(Lender::new(ending, connections.clone())), connections, ..self }
     }
 
     /// The same link with the health that its edge reports.
@@ -179,53 +193,46 @@ impl Handle {
         self.passing.clone().try_acquire_owned().map_err(|_| Error::Full(MAX_PASSING))
     }
 
-    /// The HTTP/2 connection for this kind of calls. The first caller opens it; the others wait.
+    /// The HTTP/2 connection for this kind of calls, for one call. The first caller opens it; the
+    /// others wait.
     ///
     /// # Errors
     /// The link has ended, or opens no byte stream.
-    pub async fn upstream(&self, kind: StreamKind) -> Result<Upstream, LinkError> {
-        let slot = match kind {
-            StreamKind::Calls => &self.calls,
-            StreamKind::Bulk => self.bulk.get_or_init(Box::default),
-        };
-        if let Some(sender) = slot.try_lock().ok().and_then(|slot| open(&slot)) {
-            return Ok(sender);
-        }
-        // Boxed, so that the future of every call stays small.
-        Box::pin(self.connect(kind, slot)).await
-    }
-
-    async fn connect(
+    pub(crate) async fn lend(
         &self,
         kind: StreamKind,
-        slot: &Mutex<Option<Upstream>>,
-    ) -> Result<Upstream, LinkError> {
-        let mut slot = slot.lock().await;
-        if let Some(sender) = open(&slot) {
-            return Ok(sender);
-        }
+        lane: Lane,
+    ) -> Result<LentConnection, LinkError> {
+        let lender = match kind {
+            StreamKind::Calls => &self.calls,
+            StreamKind::Bulk => self.bulk.get_or_init(|| self.bulk_lender()),
+        };
+        lender.lend(lane, || self.connect(kind)).await
+    }
+
+    fn bulk_lender(&self) -> Arc<Lender> {
+        let dials = self.peer.transport == Transport::Ws.scheme();
+        let ending = if dials { IdleEnd::IdleDialed } else { IdleEnd::Idle };
+        Arc::new(Lender::new(ending, self.connections.clone()))
+    }
+
+    async fn connect(&self, kind: StreamKind) -> Result<Upstream, LinkError> {
         let (answer, opened) = oneshot::channel();
         self.want.clone().try_send((kind, answer)).map_err(|_| gone())?;
         let io = opened.await.map_err(|_| gone())??;
         let begun = forward::connect(Paced::new(io))
             .await
             .map_err(|error| LinkError::Closed(chain(&error)));
-        let (sender, connection) = begun?;
+        let (upstream, connection) = begun?;
         self.tasks.spawn_until_stop("link http2", async move {
             if let Err(error) = connection.await {
                 tracing::debug!(error = %chain(&error), "HTTP/2 on a link ended");
             }
         });
-        *slot = Some(sender.clone());
-        Ok(sender)
+        Ok(upstream)
     }
 }
 
 fn gone() -> LinkError {
     LinkError::Closed("it ended before the call was sent".into())
-}
-
-/// The open connection.
-fn open(slot: &Option<Upstream>) -> Option<Upstream> {
-    slot.as_ref().filter(|sender| !sender.is_closed()).cloned()
 }

@@ -195,6 +195,7 @@ async fn establish(
     // Room for one byte stream of each kind. tokio's channel would take 1.1 KiB of each idle link.
     let (want, wanted) = mpsc::channel(2);
     let handle = Handle::new(peer, want, links.tasks().group()).expiring(link.expires());
+    let handle = handle.sharing(links.connections().clone(), link.reopens_calls());
     let handle = Arc::new(handle.with_health(health));
     handle.set_unserved(unserved);
     links.enter(node, &handle);

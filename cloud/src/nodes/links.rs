@@ -23,6 +23,7 @@ use tracing::warn;
 use crate::metadata::shared::Metadata;
 use crate::nodes::broadcast::{Broadcast, Broadcaster, backoff_cap};
 use crate::nodes::budgets::Budgets;
+use crate::nodes::connections::Connections;
 use crate::nodes::driver_health::DriverHealth;
 use crate::nodes::greetings::Greetings;
 use crate::nodes::handle::Handle;
@@ -83,6 +84,8 @@ pub struct Links {
     /// Links that are not welcomed yet.
     pub(super) greetings: Greetings,
     budgets: Budgets,
+    /// The HTTP/2 connections of the links.
+    connections: Arc<Connections>,
     authority: Authority,
     /// True if direct volumes get new leases.
     new_leases: bool,
@@ -122,6 +125,7 @@ impl Links {
             broadcaster: Arc::new(broadcaster),
             greetings: Greetings::default(),
             budgets: Budgets::default(),
+            connections: Arc::default(),
             authority: Authority::default(),
             new_leases: true,
             published_topology: PublishedTopology::default(),
@@ -351,6 +355,16 @@ impl Links {
                 self.store.clear_apart(&node, None, ReasonKind::TooManyMessages);
             }
         }
+    }
+
+    /// Ends HTTP/2 connections that no call has used for as long as `limit`, while csi-cloud runs.
+    pub async fn end_idle_connections(&self, limit: Duration) {
+        self.connections.end_idle(limit).await;
+    }
+
+    /// The HTTP/2 connections of the links.
+    pub(super) fn connections(&self) -> &Arc<Connections> {
+        &self.connections
     }
 
     /// Takes one control message of the node's budget.

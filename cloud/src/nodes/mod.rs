@@ -6,6 +6,7 @@
 pub mod accept;
 mod broadcast;
 mod budgets;
+pub mod connections;
 pub mod discover;
 pub mod driver_health;
 mod greetings;

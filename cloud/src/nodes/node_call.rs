@@ -20,6 +20,7 @@ use proto::names::{DriverName, NodeName};
 use tokio::time::Instant;
 
 use crate::error::Error;
+use crate::nodes::connections::Lane;
 use crate::nodes::handle::Handle;
 use crate::nodes::in_doubt::{BEGIN, InDoubt, for_edge};
 use crate::nodes::links::Links;
@@ -49,6 +50,8 @@ pub struct NodeCall<'a> {
     pub node: &'a NodeName,
     /// The method.
     pub method: Method,
+    /// One of many questions, or a call.
+    pub(crate) lane: Lane,
     /// The caller's deadline.
     pub deadline: Option<Instant>,
     /// By when a shared driver's call may begin at the node; none if its edge cannot be told.
@@ -164,11 +167,13 @@ impl NodeCall<'_> {
         let _sent = self.call.as_ref().map(|call| call.sent(self.node));
         let room = link.passing()?;
         self.count();
-        let upstream =
-            link.upstream(StreamKind::Bulk).await.map_err(|error| self.lost(error.into()))?;
-        let sent = forward::forward(&upstream, call, self.sender.authority, self.deadline).await;
+        let lent = link.lend(StreamKind::Bulk, self.lane).await;
+        let lent = lent.map_err(|error| self.lost(error.into()))?;
+        let (authority, deadline) = (self.sender.authority, self.deadline);
+        let sent = forward::forward(&lent.upstream, call, authority, deadline).await;
         let response = sent.map_err(|error| self.lost(error))?;
-        Ok(forward::pass(response, &self.lost("in the middle of its answer".into()), room))
+        let broken = self.lost("in the middle of its answer".into());
+        Ok(forward::pass(response, &broken, (room, lent)))
     }
 
     async fn send(
@@ -179,7 +184,8 @@ impl NodeCall<'_> {
     ) -> Result<Answer, Failed> {
         let kind = if self.method.bulk() { StreamKind::Bulk } else { StreamKind::Calls };
         let _room = link.permit().map_err(Failed::Final)?;
-        let upstream = link.upstream(kind).await.map_err(|error| Failed::Lost(error.into()))?;
+        // Lent until the answer is read.
+        let lent = link.lend(kind, self.lane).await.map_err(|error| Failed::Lost(error.into()))?;
         if let Some(begins_by) = self.begins_by {
             if !link.peer.begins_within {
                 return Err(Failed::Final(self.lost("its csi-edge is another one now".into())));
@@ -188,7 +194,8 @@ impl NodeCall<'_> {
         }
         *sends += 1;
         self.count();
-        let sent = forward::forward(&upstream, call, self.sender.authority, self.deadline).await;
+        let (authority, deadline) = (self.sender.authority, self.deadline);
+        let sent = forward::forward(&lent.upstream, call, authority, deadline).await;
         Answer::collect(sent.map_err(|error| self.failed(error))?)
             .await
             .map_err(|error| self.failed(error))

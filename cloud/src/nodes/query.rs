@@ -16,6 +16,7 @@ use tokio::time::Instant;
 use tonic::{Code, Status};
 
 use crate::error::Error;
+use crate::nodes::connections::Lane;
 use crate::nodes::links::Links;
 use crate::nodes::node_call::{NodeCall, Sender};
 
@@ -116,12 +117,14 @@ impl NodeQueries {
         &'a self,
         node: &'a NodeName,
         method: Method,
+        lane: Lane,
         deadline: Option<Instant>,
     ) -> NodeCall<'a> {
         NodeCall {
             sender: self.sender(),
             node,
             method,
+            lane,
             deadline,
             begins_by: None,
             call: None,
@@ -149,7 +152,7 @@ impl NodeQueries {
         Ok(without.map_or_else(|| request.clone(), Bytes::from))
     }
 
-    /// Sends a query to a node's driver like any other call, and returns the unframed answer. A
+    /// Sends a query to a node's driver, one of many to nodes, and returns the unframed answer. A
     /// node without a link is not waited for.
     ///
     /// # Errors
@@ -166,7 +169,7 @@ impl NodeQueries {
         headers.insert(header::TE, HeaderValue::from_static("trailers"));
         let body = frame::frame(&request.encode_to_vec());
         let mut call = Call { headers, path: PathAndQuery::from_static(method.path()), body };
-        let node_call = self.node_call(node, method, Some(deadline));
+        let node_call = self.node_call(node, method, Lane::FanOut, Some(deadline));
         let answer =
             proto::http2::forward::until(Some(deadline), node_call.unary(&mut call)).await?;
         if let Some(status) = answer.failure() {

@@ -63,6 +63,7 @@ pub(super) async fn greet(
         metadata: Some(dial.metadata.position()),
         takes_node: true,
         begins_within: true,
+        reopens_calls: true,
         trust: Some(dial.credentials.trust()),
         awaits_leader,
         run: dial.run,

@@ -102,6 +102,9 @@ pub struct Hello {
     /// True if it refuses to begin a call after the time that csi-cloud gives with it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub begins_within: bool,
+    /// True if it takes another stream of calls on a WebSocket when the cloud has ended one.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub reopens_calls: bool,
     /// A hash of the CAs that it trusts. It is compared, and shown to nobody.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trust: Option<String>,
@@ -355,6 +358,7 @@ mod tests {
             metadata: None,
             takes_node: false,
             begins_within: false,
+            reopens_calls: false,
             trust: None,
             awaits_leader: false,
             run: Run(Uuid::nil()),
@@ -397,9 +401,13 @@ mod tests {
                     awaits_leader: true,
                     takes_node: true,
                     begins_within: true,
+                    reopens_calls: true,
                     ..hello
                 }),
-                r#","takes_node":true,"begins_within":true,"awaits_leader":true,"#,
+                concat!(
+                    r#","takes_node":true,"begins_within":true,"reopens_calls":true,"#,
+                    r#""awaits_leader":true,"#
+                ),
             ),
         ] {
             let text = message.encode().unwrap();

@@ -53,6 +53,9 @@ pub trait End: Send {
     /// When the other side's certificate ends; none if that cannot be read.
     fn expires(&self) -> Option<SystemTime>;
 
+    /// At the cloud: true if it opens another stream for calls when one has ended.
+    fn reopens_calls(&self) -> bool;
+
     /// The next event. May be dropped and called again without loss.
     fn next(&mut self) -> BoxFuture<'_, Event>;
 

@@ -427,6 +427,10 @@ impl End for QuicLink {
         self.expires
     }
 
+    fn reopens_calls(&self) -> bool {
+        true
+    }
+
     fn next(&mut self) -> BoxFuture<'_, Event> {
         Box::pin(self.next_event())
     }

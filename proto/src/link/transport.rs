@@ -95,6 +95,11 @@ impl Link {
         self.0.expires()
     }
 
+    /// At the cloud: true if it opens another stream for calls when one has ended.
+    pub fn reopens_calls(&self) -> bool {
+        self.0.reopens_calls()
+    }
+
     /// The next event. May be dropped and called again without loss.
     pub async fn next(&mut self) -> Event {
         self.0.next().await

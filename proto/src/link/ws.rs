@@ -1,7 +1,8 @@
 //! Links over WebSocket: TLS over TCP, then `GET /link`.
 //!
-//! Binary messages are the calls stream, text messages are control messages. The bulk stream is a
-//! second connection, which the edge dials when the cloud asks for it. An edge that joins is told
+//! Binary messages are the calls stream, text messages are control messages. An empty binary
+//! message ends the calls stream, and another one can follow on the same socket. The bulk stream is
+//! a second connection, which the edge dials when the cloud asks for it. An edge that joins is told
 //! apart by its ALPN.
 
 use std::collections::HashMap;
@@ -23,12 +24,14 @@ use tokio_tungstenite::tungstenite::handshake::server::{ErrorResponse, Request, 
 use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 use uuid::Uuid;
 
+use self::calls_stream::Lending;
 use self::dialer::BULK_PATH;
 pub use self::dialer::Dialer;
 use self::join::Asker;
 use self::metered::Metered;
 use self::socket::{Control, Outgoing, Socket};
 use self::stream::{Ws, config, failed, tls_failed};
+use self::stream_end::StreamEnd;
 use self::unfragmented::Unfragmented;
 use crate::control::hello::Message;
 use crate::host::chain::chain;
@@ -40,12 +43,14 @@ use crate::link::keep_alive::KeepAlive;
 use crate::names::NodeName;
 use crate::names::certificate::{Identity, Validity};
 
+mod calls_stream;
 mod check;
 mod dialer;
 pub mod join;
 mod metered;
 mod socket;
 mod stream;
+mod stream_end;
 mod unfragmented;
 
 /// The application protocol in the TLS handshake.
@@ -58,8 +63,8 @@ const LINK_PATH: &str = "/link";
 
 /// One end of a link over WebSocket.
 pub struct WsLink {
-    /// The socket until the calls stream is opened.
-    idle: Option<Socket>,
+    /// The socket while no calls stream is open.
+    calls: Lending,
     control: Control,
     side: Side,
     /// The time at which the other side's certificate ends.
@@ -260,7 +265,12 @@ impl WsLink {
         let expires = certificate(&ws).and_then(|peer| Validity::of(peer).ok());
         let expires = expires.map(|validity| validity.not_after);
         let (socket, control) = Socket::new(ws, keep_alive);
-        Self { idle: Some(socket), control, side, expires }
+        let mut calls = Lending::new(socket);
+        if matches!(side, Side::Edge { .. }) {
+            // Only a cloud that knows of it does it.
+            calls.set_end(StreamEnd::Theirs);
+        }
+        Self { calls, control, side, expires }
     }
 
     async fn next_event(&mut self) -> Event {
@@ -283,6 +293,12 @@ impl WsLink {
                 (Ok(Message::Bulk(ticket)), Side::Edge { dialer, bulk }) => {
                     *bulk = Some(Box::pin(dialer.clone().bulk(ticket)));
                 }
+                (Ok(Message::Hello(hello)), Side::Cloud { .. }) => {
+                    if hello.reopens_calls {
+                        self.calls.set_end(StreamEnd::Ours);
+                    }
+                    return Event::Message(Message::Hello(hello));
+                }
                 (Ok(message), _) => return Event::Message(message),
                 (Err(error), _) => return Event::Closed(error.into()),
             }
@@ -291,11 +307,8 @@ impl WsLink {
 
     /// Waits for one step, and drives the socket while it is idle.
     async fn step(&mut self) -> Step {
-        let Self { idle, control, side, .. } = self;
-        let readable = std::future::poll_fn(|cx| match idle {
-            Some(socket) => socket.poll_readable(cx),
-            None => Poll::Pending,
-        });
+        let Self { calls, control, side, .. } = self;
+        let readable = std::future::poll_fn(|cx| calls.poll(cx));
         let bulk = async {
             match side {
                 Side::Edge { bulk: Some(dialing), .. } => dialing.await,
@@ -321,14 +334,13 @@ impl WsLink {
 
     /// The idle socket has bytes of the calls stream, or is closed.
     fn readable(&mut self) -> Event {
-        match (self.idle.take(), &self.side) {
-            (Some(socket), Side::Edge { .. }) if socket.has_bytes() => {
-                Event::Opened(StreamKind::Calls, Box::new(socket))
-            }
-            (Some(socket), Side::Cloud { .. }) if socket.has_bytes() => {
+        let has_bytes = self.calls.socket().is_some_and(|socket| socket.has_bytes());
+        match (self.calls.idle_stream().filter(|_| has_bytes), &self.side) {
+            (Some(io), Side::Edge { .. }) => Event::Opened(StreamKind::Calls, io),
+            (Some(_), Side::Cloud { .. }) => {
                 Event::Closed(LinkError::Transport("it sent bytes before any call".into()))
             }
-            _ => Event::Closed(self.control.reason.error()),
+            (None, _) => Event::Closed(self.control.reason.error()),
         }
     }
 
@@ -351,10 +363,10 @@ impl WsLink {
 
     /// Queues a control message as soon as there is room, and sends earlier ones meanwhile.
     async fn send_text(&mut self, text: String) -> Result<(), LinkError> {
-        let Self { idle, control, .. } = self;
-        let room = std::future::poll_fn(|cx| match idle.as_mut().map(|idle| idle.drain(cx)) {
-            Some(Err(_)) => Poll::Ready(false),
-            _ => control.send.poll_ready(cx).map(|ready| ready.is_ok()),
+        let Self { calls, control, .. } = self;
+        let room = std::future::poll_fn(|cx| match calls.drain(cx) {
+            Err(_) => Poll::Ready(false),
+            Ok(()) => control.send.poll_ready(cx).map(|ready| ready.is_ok()),
         });
         let sent = room.await && control.send.start_send(Outgoing::Text(text)).is_ok();
         if sent { Ok(()) } else { Err(control.reason.error()) }
@@ -372,7 +384,7 @@ impl WsLink {
         let _ = timeout(GOODBYE, closed).await;
         // What the other side has sent meanwhile is read. Otherwise the system resets the
         // connection, and the reason is lost.
-        if let Some(socket) = &mut self.idle {
+        if let Some(socket) = self.calls.socket() {
             let _ = timeout(LAST_WORDS, socket.drained()).await;
         }
     }
@@ -385,6 +397,10 @@ impl End for WsLink {
 
     fn expires(&self) -> Option<SystemTime> {
         self.expires
+    }
+
+    fn reopens_calls(&self) -> bool {
+        self.calls.reopens()
     }
 
     fn next(&mut self) -> BoxFuture<'_, Event> {
@@ -401,11 +417,7 @@ impl End for WsLink {
             return Box::pin(std::future::ready(Err(refused)));
         };
         match kind {
-            StreamKind::Calls => {
-                let io = self.idle.take().map(|socket| Box::new(socket) as Io);
-                let ended = || LinkError::Closed("its calls stream ended".into());
-                Box::pin(std::future::ready(io.ok_or_else(ended)))
-            }
+            StreamKind::Calls => self.calls.lend(),
             StreamKind::Bulk => {
                 let waiting = waiting.clone();
                 let node = node.clone();

@@ -203,6 +203,7 @@ pub fn hello(node: &str) -> anyhow::Result<Hello> {
         metadata: None,
         takes_node: false,
         begins_within: false,
+        reopens_calls: false,
         trust: None,
         awaits_leader: false,
         run: Run::begin(),

@@ -40,6 +40,10 @@ impl CloudRun {
         let store = store.with_quotas(shape.quotas());
         let links = Links::new(store.clone(), process.tasks.clone(), cloud::lease::answer::answer);
         let links = Arc::new(links.scoped(&[(driver_name()?, shape.policy())].into()));
+        let swept = links.clone();
+        let idle = shape.idle;
+        let sweep = async move { swept.end_idle_connections(idle).await };
+        process.tasks.spawn_until_stop("idle connections", sweep);
         let name = driver_name()?;
         let front = Front::new(name, shape.policy(), store.clone(), links.clone(), Arc::default());
         let front = Arc::new(front);

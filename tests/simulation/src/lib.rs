@@ -38,6 +38,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use cloud::nodes::connections::IDLE;
 use cloud::state::policy::Scope;
 use proto::host::tasks::Tasks;
 use tokio::sync::Notify;
@@ -115,7 +116,8 @@ async fn simulate(seed: u64, keys: Arc<Keys>, trace: Trace) -> anyhow::Result<Ou
     let mut dice = Dice::new(seed, "run");
     let tasks = Tasks::default();
     let shape = with_liar(shape(&mut dice), &mut Dice::new(seed, "is there a liar"));
-    let shape = with_replicas(shape, seed);
+    let idle = Dice::new(seed, "idle connections").pick(&[IDLE / 10, IDLE / 3, IDLE]);
+    let shape = Shape { idle, ..with_replicas(shape, seed) };
     let bad = dice.pick(&[0, 0, 10, 30, 60]);
     let net = Net::new(Dice::new(seed, "net"), bad, trace.clone(), tasks.clone());
     let fleet =
@@ -212,6 +214,7 @@ fn shape(dice: &mut Dice) -> Shape {
         scope: dice.pick(&[Scope::Node, Scope::Node, Scope::Shared]),
         endpoints: if dice.chance(50) { &ENDPOINTS[..] } else { &ENDPOINTS[..1] },
         crashes: dice.pick(&[0, 50, 90]),
+        idle: IDLE,
         replicas: 1,
         liar: None,
     }

@@ -1,5 +1,7 @@
 //! The shape of a run's fleet, and the rules of its driver.
 
+use std::time::Duration;
+
 use cloud::state::node_set::NodeSet;
 use cloud::state::policy::{Controllers, KeyKind, Policy, Scope};
 use cloud::state::quotas::Quotas;
@@ -35,6 +37,8 @@ pub struct Shape {
     pub endpoints: &'static [&'static str],
     /// How many of a hundred lives of the cloud end at one of its commits.
     pub crashes: u32,
+    /// After how long without a call the cloud ends an HTTP/2 connection.
+    pub idle: Duration,
     /// How many clouds there are, of which one leads.
     pub replicas: usize,
     /// One more node that lies, in some runs.

@@ -18,6 +18,7 @@ use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::{Error as WsError, Message as Frame};
 
 use super::stream::{Ws, explain};
+use super::stream_end::StreamEnd;
 use crate::host::limit::{Bucket, Rate};
 use crate::host::plain::{plain, start};
 use crate::link::error::{LinkError, Reason, WRITE};
@@ -44,6 +45,8 @@ pub(super) enum Outgoing {
 pub(super) struct Socket {
     ws: Ws,
     unread: Bytes,
+    /// How far the stream has ended.
+    pub(super) end: StreamEnd,
     received: mpsc::Sender<String>,
     to_send: mpsc::Receiver<Outgoing>,
     /// Since when the socket has had something to send.
@@ -80,6 +83,7 @@ impl Socket {
             Self {
                 ws,
                 unread,
+                end: StreamEnd::WithSocket,
                 received,
                 to_send,
                 unsent: None,
@@ -97,8 +101,20 @@ impl Socket {
     ///
     /// Meanwhile it passes control messages and keeps the connection alive.
     pub(super) fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.unread.is_empty() {
+        if self.unread.is_empty() && !self.end.is_received() {
             self.unread = ready!(self.poll_bytes(cx))?;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Ready when the peer has ended the stream too, or the socket is closed. What else comes of
+    /// the stream is dropped.
+    pub(super) fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.unread = Bytes::new();
+        while !self.end.is_received() {
+            if ready!(self.poll_bytes(cx))?.is_empty() && !self.end.is_received() {
+                return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
+            }
         }
         Poll::Ready(Ok(()))
     }
@@ -122,6 +138,9 @@ impl Socket {
                 Some(Ok(Frame::Binary(bytes))) if !bytes.is_empty() => {
                     return Poll::Ready(Ok(bytes));
                 }
+                Some(Ok(Frame::Binary(_))) if self.end.receive() => {
+                    return Poll::Ready(Ok(Bytes::new()));
+                }
                 Some(Ok(Frame::Text(text))) => {
                     // There is room if anybody listens.
                     let full = self.received.try_send(text.as_str().to_owned()).is_err();
@@ -135,6 +154,7 @@ impl Socket {
                     let reason =
                         frame.map(|frame| plain(frame.reason.as_str())).unwrap_or_default();
                     self.reason.set(format!("the other side closed it: {reason}"));
+                    self.end = StreamEnd::WithSocket;
                 }
                 // Pings, pongs, and messages without bytes.
                 Some(Ok(_)) if self.signs.try_take(SIGNS, Instant::now()) => {}
@@ -164,6 +184,7 @@ impl Socket {
                 }
                 Poll::Ready(Some(Outgoing::Close(reason))) => {
                     self.reason.set(format!("closed here: {reason}"));
+                    self.end = StreamEnd::WithSocket;
                     self.send_outgoing(cx, close_frame(&reason))?;
                     let _ = Pin::new(&mut self.ws).poll_flush(cx);
                     return Poll::Ready(Ok(Bytes::new()));
@@ -201,6 +222,9 @@ impl Socket {
             if self.unsent.is_some_and(|since| since.max(took).elapsed() >= WRITE) {
                 return Err(self.failed(LinkError::NotRead.to_string()));
             }
+            if self.end.is_overdue() {
+                return Err(self.failed("the other side did not end its calls stream"));
+            }
             self.send_outgoing(cx, Frame::Ping(Bytes::new()))?;
         }
         Ok(())
@@ -233,6 +257,10 @@ impl Socket {
 
     fn poll_send(&mut self, cx: &mut Context<'_>, chunk: Bytes) -> Poll<io::Result<usize>> {
         let length = chunk.len();
+        if length == 0 {
+            // An empty message would end the stream.
+            return Poll::Ready(Ok(0));
+        }
         let Poll::Ready(ready) = Pin::new(&mut self.ws).poll_ready(cx) else {
             // HTTP/2 may read nothing while it cannot write.
             return self.poll_pings(cx).map_or_else(|e| Poll::Ready(Err(e)), |()| Poll::Pending);
@@ -299,6 +327,12 @@ impl AsyncWrite for Socket {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.end.send() {
+            self.send_outgoing(cx, Frame::Binary(Bytes::new()))?;
+        }
+        if self.end.is_sent() {
+            return self.poll_flush(cx);
+        }
         match ready!(Pin::new(&mut self.ws).poll_close(cx)) {
             Ok(()) | Err(WsError::ConnectionClosed | WsError::AlreadyClosed) => Poll::Ready(Ok(())),
             Err(error) => Poll::Ready(Err(self.ws_failed(&error))),

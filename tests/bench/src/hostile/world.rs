@@ -158,6 +158,7 @@ pub(super) fn hello(node: &str, drivers: Vec<Driver>) -> anyhow::Result<Hello> {
         metadata: None,
         takes_node: false,
         begins_within: false,
+        reopens_calls: false,
         trust: None,
         awaits_leader: false,
         run: Run::begin(),

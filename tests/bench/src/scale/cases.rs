@@ -28,6 +28,8 @@ const WATCHED: Duration = Duration::from_secs(10);
 /// The time after which a link's memory no longer grows. quinn doubles the channel of a
 /// connection's packets after the first 32, and one packet comes every 5 s.
 const LATER: Duration = Duration::from_secs(180);
+/// An idle HTTP/2 connection has ended after this time.
+const ENDED: Duration = Duration::from_secs(13);
 /// How many calls are made while the others idle.
 const CALLS: usize = 2000;
 /// How often all edges leave and come back.
@@ -69,6 +71,8 @@ pub async fn idle(
         rows.push(measured.watch(Case::Later).await?);
         call_each(&mut caller, links).await?;
         rows.push(measured.watch(Case::Called).await?);
+        tokio::time::sleep(ENDED).await;
+        rows.push(measured.watch(Case::Ended).await?);
         let log = Log::of_cloud(measured.stand.dir());
         for round in 1..=ROUNDS {
             let before = log.count("unlinked")?;

@@ -346,6 +346,7 @@ impl Edge {
             metadata: None,
             takes_node: false,
             begins_within: false,
+            reopens_calls: true,
             trust: None,
             awaits_leader,
             run: Run::begin(),

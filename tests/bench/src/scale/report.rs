@@ -16,6 +16,8 @@ pub enum Case {
     Later,
     /// All are linked and each has been called once.
     Called,
+    /// The same when the HTTP/2 connections of those calls have ended.
+    Ended,
     /// All have left, come back and been called once more.
     Round,
     /// csi-cloud was killed and is back.
@@ -170,6 +172,9 @@ pub fn targets(rows: &[Row]) -> Targets {
             }
             Case::Called if row.links == 2000 => {
                 at_most(row, "KiB for a link that was called", row.kib_per_link, 80.0);
+            }
+            Case::Ended if row.links == 2000 => {
+                at_most(row, "KiB for a link after a call", row.kib_per_link, 46.0);
             }
             Case::Renewals if row.links == 2000 => {
                 let times = row.p99_us.zip(row.quiet_p99_us).map(|(p99, quiet)| p99 / quiet);

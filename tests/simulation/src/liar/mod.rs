@@ -186,6 +186,7 @@ impl Liar {
             metadata: dice.chance(50).then(|| position(&mut dice)),
             takes_node: dice.chance(50),
             begins_within: dice.chance(50),
+            reopens_calls: true,
             trust: None,
             awaits_leader: false,
             run: Run::begin(),
