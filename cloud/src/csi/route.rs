@@ -9,7 +9,7 @@ use proto::names::NodeName;
 use crate::csi::ending::{Ending, EndsAt};
 use crate::csi::facts::{Plan, RoutingFacts};
 use crate::csi::source_text::{
-    UNNAMED, no_controller, no_link, no_such_topology, source_text, topology_text,
+    NODE_ONLY, UNNAMED, no_controller, no_link, no_such_topology, source_text, topology_text,
 };
 use crate::csi::unclear::Unclear;
 use crate::csi::unconfirmed::HomeUse;
@@ -426,6 +426,9 @@ impl RoutingFacts<'_> {
     }
 
     fn none_elected(&self, driver: &DriverState) -> Unclear {
+        if driver.is_node_only() {
+            return Unclear::Yet(NODE_ONLY.into());
+        }
         if self.policy.controllers.is_none() {
             return Unclear::Yet(UNNAMED.into());
         }

@@ -35,9 +35,15 @@ impl Explainer<'_> {
             let elected = state.driver(driver).and_then(|of| of.elected().cloned());
             (members.collect::<Vec<NodeName>>(), elected)
         });
-        let in_trouble = self.in_trouble(driver, &nodes);
+        let is_node_only =
+            self.store.read(|state| state.driver(driver).is_some_and(DriverState::is_node_only));
+        let need = if is_node_only { Need::Use } else { Need::NewVolumes };
+        let in_trouble = self.in_trouble(driver, &nodes, need);
         let good = nodes.len() - in_trouble.len();
-        let found = format!("{good} of {} nodes can make volumes now", nodes.len());
+        let found = match is_node_only {
+            true => format!("mounts volumes at {good} of {} nodes, and makes none", nodes.len()),
+            false => format!("{good} of {} nodes can make volumes now", nodes.len()),
+        };
         chain.step(format!("driver {driver}"), "served", found);
         let policy = self.links.authority().policy(driver);
         let steps = self.store.read(|state| Some(reported(state.driver(driver)?, policy)));
@@ -51,7 +57,7 @@ impl Explainer<'_> {
             chain.judge(Some(nowhere(driver)));
         }
         if let Some(elected) = &elected {
-            self.follow_node(chain, elected, Some(driver), Need::NewVolumes);
+            self.follow_node(chain, elected, Some(driver), need);
         }
         for verdict in in_trouble.iter().take(SHOWN) {
             let node = verdict.node.as_ref().map(ToString::to_string).unwrap_or_default();
@@ -132,10 +138,10 @@ impl Explainer<'_> {
         })
     }
 
-    /// Which of these nodes can make no volume of a driver now, and why.
-    fn in_trouble(&self, driver: &DriverName, nodes: &[NodeName]) -> Vec<Verdict> {
+    /// Which of these nodes cannot do with a driver what it is needed for now, and why.
+    fn in_trouble(&self, driver: &DriverName, nodes: &[NodeName], need: Need) -> Vec<Verdict> {
         let trouble = nodes.iter().filter_map(|node| {
-            judge(&self.node_facts(node, Some(driver)), node, Some(driver), Need::NewVolumes)
+            judge(&self.node_facts(node, Some(driver)), node, Some(driver), need)
         });
         trouble.collect()
     }
@@ -146,7 +152,7 @@ impl Explainer<'_> {
             let members: Vec<_> = self
                 .store
                 .read(|state| state.members(driver).map(|(node, _)| node.clone()).collect());
-            self.in_trouble(driver, &members)
+            self.in_trouble(driver, &members, Need::NewVolumes)
         });
         nodes.filter_map(|verdict| verdict.node).collect()
     }
@@ -183,8 +189,14 @@ fn several(driver: &DriverName, in_trouble: &[Verdict]) -> Option<Verdict> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use bytes::Bytes;
+    use proto::csi::{Capabilities, Local, Method};
+
     use super::super::commands::check_commands;
     use super::*;
+    use crate::state::record::NodeDriver;
 
     #[test]
     fn a_key_that_is_not_declared_comes_with_the_lines_that_declare_it() {
@@ -192,6 +204,24 @@ mod tests {
         let text = undeclared(&driver, "d.example/node");
         let line = r#"[driver."d.example"] topology = { "d.example/node" = "node" }"#;
         assert!(text.contains(line), "{text}");
+    }
+
+    #[test]
+    fn a_driver_without_a_controller_at_any_node_is_node_only() {
+        let answers = |capabilities: &'static [u8]| {
+            let method = Method::answering(Local::Capabilities(Capabilities::Plugin)).name();
+            Arc::new([(method.to_owned(), Bytes::from_static(capabilities))].into())
+        };
+        let mut of = DriverState::default();
+        assert!(!of.is_node_only(), "nothing is known of it yet");
+        let node_only = NodeDriver { answers: answers(b""), ..NodeDriver::default() };
+        of.set_at("n1".parse().unwrap(), Some(node_only));
+        assert!(of.is_node_only());
+        // CONTROLLER_SERVICE.
+        let whole =
+            NodeDriver { answers: answers(b"\x0a\x04\x0a\x02\x08\x01"), ..NodeDriver::default() };
+        of.set_at("n2".parse().unwrap(), Some(whole));
+        assert!(!of.is_node_only());
     }
 
     #[test]

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::OnceLock;
 
 use ahash::{HashMap, HashSet};
-use proto::csi::{Id, Segments};
+use proto::csi::topology::has_controller;
+use proto::csi::{Capabilities, Id, Local, Segments};
 use proto::names::NodeName;
 
 use crate::state::driver_info::DriverInfo;
@@ -111,6 +112,14 @@ impl DriverState {
     /// True if a node counts; see [`Self::members`].
     pub fn is_member(&self, node: &NodeName) -> bool {
         !self.excluded.contains(node)
+    }
+
+    /// True if nodes have answered GetPluginCapabilities, and none has CONTROLLER_SERVICE: the
+    /// driver mounts volumes, and makes none.
+    pub fn is_node_only(&self) -> bool {
+        let plugin = Local::Capabilities(Capabilities::Plugin);
+        let mut answers = self.members().filter_map(|(_, at)| at.answer(plugin)).peekable();
+        answers.peek().is_some() && !answers.any(|answer| has_controller(answer))
     }
 
     /// The topology keys of which each member that reports one has another value, if two do.

@@ -59,13 +59,26 @@ pub fn has_segments(node_info: &[u8]) -> bool {
 
 /// True if an answer to GetPluginCapabilities has VOLUME_ACCESSIBILITY_CONSTRAINTS.
 pub fn constrained(plugin_capabilities: &[u8]) -> bool {
+    has(plugin_capabilities, &constraints())
+}
+
+/// True if an answer to GetPluginCapabilities has CONTROLLER_SERVICE: the driver can make volumes.
+pub fn has_controller(plugin_capabilities: &[u8]) -> bool {
+    has(plugin_capabilities, &of_service(service::Type::ControllerService))
+}
+
+fn has(plugin_capabilities: &[u8], wanted: &csi::PluginCapability) -> bool {
     let answer =
         csi::GetPluginCapabilitiesResponse::decode(plugin_capabilities).unwrap_or_default();
-    answer.capabilities.iter().any(|capability| *capability == constraints())
+    answer.capabilities.iter().any(|capability| capability == wanted)
 }
 
 fn constraints() -> csi::PluginCapability {
-    let service = Service { r#type: service::Type::VolumeAccessibilityConstraints.into() };
+    of_service(service::Type::VolumeAccessibilityConstraints)
+}
+
+fn of_service(service: service::Type) -> csi::PluginCapability {
+    let service = Service { r#type: service.into() };
     csi::PluginCapability { r#type: Some(plugin_capability::Type::Service(service)) }
 }
 
