@@ -15,9 +15,9 @@ pub(super) const UNNAMED: &str = "it reports no topology, so it is taken for a s
     the driver; controllers = \"any\" allows every node";
 
 /// The reason to elect no node for a driver whose nodes all lack CONTROLLER_SERVICE.
-pub(super) const NODE_ONLY: &str = "its nodes report no CONTROLLER_SERVICE, so it makes no volumes: \
-    it needs no provisioner, attacher, resizer or snapshotter. If its controller is at a socket of \
-    its own, name that one as `controller_socket` in csi-edge's configuration";
+pub(super) const NODE_ONLY: &str = "its nodes report no CONTROLLER_SERVICE, so it makes no \
+    volumes: it needs no provisioner, attacher, resizer or snapshotter. If its controller is at a \
+    socket of its own, name that one as `controller_socket` in csi-edge's configuration";
 
 /// The kind and id of a volume's source.
 pub(super) fn source_text(source: &Id) -> String {

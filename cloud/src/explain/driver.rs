@@ -9,8 +9,11 @@ use proto::names::{DriverName, NodeName};
 use super::answer::{Cause, Chain, Explanation, Verdict};
 use super::explainer::Explainer;
 use super::node::{Need, judge};
-use super::reported::{class, class_contradicted, contradicted, reported, unregistered_at};
+use super::reported::{
+    class, class_contradicted, contradicted, misplaced, reported, unregistered_at,
+};
 use crate::kubernetes::object_facts::{ClassFacts, CsiDriverFacts};
+use crate::kubernetes::objects::Objects;
 use crate::state::driver_state::DriverState;
 use crate::state::known::State;
 
@@ -24,7 +27,9 @@ impl Explainer<'_> {
         let mut chain = Chain::default();
         if self.has_front(&mut chain, driver) {
             self.follow_driver(&mut chain, driver);
-            self.follow_objects_of(&mut chain, driver).await;
+            for contradiction in self.contradictions(&mut chain, driver).await {
+                chain.judge_weakly(contradiction);
+            }
         }
         chain.end(|| Verdict::fine(format!("driver {driver} is up at all nodes that have it")))
     }
@@ -66,30 +71,52 @@ impl Explainer<'_> {
         chain.judge(several(driver, &in_trouble));
     }
 
-    /// Whether the driver's CSIDriver, its StorageClasses, and the CSINodes of its linked nodes
-    /// agree with it.
-    async fn follow_objects_of(&self, chain: &mut Chain, driver: &DriverName) {
-        let Some(objects) = self.objects else { return };
+    /// What says otherwise than the driver, for an operator who did not ask for its chain.
+    pub(crate) async fn contradicted(&self, driver: &DriverName) -> Vec<Verdict> {
+        self.contradictions(&mut Chain::default(), driver).await
+    }
+
+    /// What says otherwise than the driver: its volumes as they are stored, its CSIDriver, its
+    /// StorageClasses, and the CSINodes of its linked nodes.
+    async fn contradictions(&self, chain: &mut Chain, driver: &DriverName) -> Vec<Verdict> {
+        let policy = self.links.authority().policy(driver);
+        let misplaced = self.store.read(|state| {
+            let of = state.driver(driver)?;
+            misplaced(driver, of, policy, of.homes())
+        });
+        let mut found = Vec::from_iter(misplaced);
+        let Some(objects) = self.objects else { return found };
         match objects.csidriver(driver).await {
             Ok(Some(facts)) => {
                 let CsiDriverFacts { attach_required, storage_capacity } = facts;
-                let found =
+                let shown =
                     format!("attachRequired {attach_required}, storageCapacity {storage_capacity}");
-                chain.step(format!("CSIDriver {driver}"), "there", found);
+                chain.step(format!("CSIDriver {driver}"), "there", shown);
                 let contradicted =
                     |state: &State| contradicted(driver, state.driver(driver)?, &facts);
-                chain.judge_weakly(self.store.read(contradicted));
+                found.extend(self.store.read(contradicted));
             }
             Ok(None) => {
-                let found = "Kubernetes then waits for an attachment of each volume";
-                chain.step(format!("CSIDriver {driver}"), "missing", found);
+                let shown = "Kubernetes then waits for an attachment of each volume";
+                chain.step(format!("CSIDriver {driver}"), "missing", shown);
             }
             Err(why) => chain.not_visible(format!("CSIDriver {driver}"), &why),
         }
         match objects.classes_of(driver).await {
-            Ok(classes) => self.follow_classes(chain, driver, &classes),
+            Ok(classes) => found.extend(self.of_classes(chain, driver, &classes)),
             Err(why) => chain.not_visible("the StorageClasses", &why),
         }
+        found.extend(self.unregistered(chain, objects, driver).await);
+        found
+    }
+
+    /// The first linked nodes whose CSINode lacks the driver.
+    async fn unregistered(
+        &self,
+        chain: &mut Chain,
+        objects: &Objects,
+        driver: &DriverName,
+    ) -> Option<Verdict> {
         let members = self
             .store
             .read(|state| state.members(driver).map(|(node, _)| node.clone()).collect::<Vec<_>>());
@@ -99,30 +126,36 @@ impl Explainer<'_> {
             match objects.registered(&node, driver).await {
                 Ok(Some(true)) => {}
                 Ok(_) => without.push(node),
-                Err(why) => return chain.not_visible(format!("CSINode {node}"), &why),
+                Err(why) => {
+                    chain.not_visible(format!("CSINode {node}"), &why);
+                    return None;
+                }
             }
         }
-        chain.judge_weakly(unregistered_at(driver, &without));
+        unregistered_at(driver, &without)
     }
 
-    fn follow_classes(
+    /// What each class of the driver promises, and which of them promise too much.
+    fn of_classes(
         &self,
         chain: &mut Chain,
         driver: &DriverName,
         classes: &[(String, ClassFacts)],
-    ) {
+    ) -> Vec<Verdict> {
         if classes.is_empty() {
             let found = "no class names the driver, so no claim gets a volume of it";
             chain.step("StorageClass", "missing", found);
         }
+        let mut contradictions = Vec::new();
         for (name, facts) in classes {
             let (object, state, found) = class(name, facts);
             chain.step(object, state, found);
-            chain.judge_weakly(
+            contradictions.extend(
                 self.store
                     .read(|state| class_contradicted(driver, state.driver(driver)?, name, facts)),
             );
         }
+        contradictions
     }
 
     /// The topology keys that may identify nodes, and that the operator does not declare.

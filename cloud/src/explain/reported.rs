@@ -4,16 +4,21 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use prost::Message;
 use proto::csi::topology::{NODE_SEGMENT, constrained, has_segments};
-use proto::csi::{Capabilities, GetPluginInfoResponse, Local, Method};
+use proto::csi::{self, Capabilities, GetPluginInfoResponse, Id, Local, Method, Segments};
 use proto::host::plain;
 use proto::names::{DriverName, NodeName};
 
 use super::answer::{Cause, Verdict};
 use crate::kubernetes::object_facts::{ClassFacts, CsiDriverFacts};
+use crate::state::affinity::{Affinity, NodesOf};
 use crate::state::capabilities::capability_names;
 use crate::state::driver_state::DriverState;
-use crate::state::node_names::names;
+use crate::state::node_names::{first_few, names};
 use crate::state::policy::{KeyKind, Policy, Scope};
+use crate::state::record::Home;
+
+/// The most volumes of a driver whose place is looked at.
+const LOOKED_AT: usize = 10_000;
 
 /// A step of the chain: an object, its state, and what was found.
 pub(super) type Step = (String, String, String);
@@ -103,6 +108,48 @@ fn topology_keys(of: &DriverState, policy: Option<&Policy>) -> Vec<Step> {
     steps.collect()
 }
 
+/// Whether the driver says of volumes that they are not at the nodes that have them. csi-cloud
+/// corrects that only with `scope = "node"` written out, and if it knows the nodes that are named.
+pub(super) fn misplaced(
+    driver: &DriverName,
+    of: &DriverState,
+    policy: Option<&Policy>,
+    homes: &BTreeMap<Id, Box<Home>>,
+) -> Option<Verdict> {
+    let is_at_node = policy.is_some_and(|policy| policy.scope == Some(Scope::Node));
+    let scope = policy.and_then(|policy| policy.scope).unwrap_or_else(|| of.info().scope());
+    if scope == Scope::Shared {
+        return None;
+    }
+    let nodes = NodesOf { driver: of, policy };
+    let elsewhere = homes.iter().take(LOOKED_AT).filter_map(|(id, home)| {
+        let Id::Volume(id) = id else { return None };
+        let at = of.at(&home.node).filter(|at| at.has_own_topology())?;
+        let volume = csi::list_volumes_response::Entry::decode(home.entry.clone()).ok()?.volume?;
+        let topologies = volume.accessible_topology.into_iter();
+        let topologies: Vec<Segments> =
+            topologies.map(|topology| topology.segments.into_iter().collect()).collect();
+        if topologies.is_empty() || topologies.iter().any(|segments| at.is_at(segments)) {
+            return None;
+        }
+        let is_known = Affinity::new(topologies).others(&home.node, nodes).is_some();
+        (!is_at_node || !is_known).then(|| format!("{id:?} at {}", home.node))
+    });
+    let elsewhere: Vec<_> = elsewhere.collect();
+    if elsewhere.is_empty() {
+        return None;
+    }
+    let text = format!(
+        "driver {driver} says of {} volumes that they are not at the nodes that made them, and \
+         their pods are scheduled where it says: {}",
+        elsewhere.len(),
+        first_few(elsewhere.into_iter())
+    );
+    let next = "if a volume is at the node that made it, write scope = \"node\" in the driver's \
+                section, and declare its topology keys; volumes made before keep their affinity";
+    Some(Verdict::of(Cause::DriverContradicted, text, next))
+}
+
 /// Whether the CSIDriver object says what the driver reports.
 pub(super) fn contradicted(
     driver: &DriverName,
@@ -184,7 +231,6 @@ pub(super) fn unregistered_at(driver: &DriverName, nodes: &[NodeName]) -> Option
 mod tests {
     use std::sync::Arc;
 
-    use proto::csi;
     use proto::csi::controller_service_capability::{Rpc, Type, rpc};
 
     use super::*;
@@ -265,6 +311,67 @@ mod tests {
         assert!(text.contains("storageCapacity"), "{text}");
         let sized = driver(&[rpc::Type::GetCapacity]);
         assert_eq!(contradicted(&name, &sized, &object(false, true)), None);
+    }
+
+    #[test]
+    fn a_volume_that_is_elsewhere_by_its_drivers_word_is_told() {
+        let name = driver_name();
+        let mut of = DriverState::default();
+        let plugin = Method::answering(Local::Capabilities(Capabilities::Plugin)).name();
+        for node in ["n1", "n2"] {
+            let segments = [(KEY.to_owned(), node.to_owned())];
+            let topology = csi::Topology { segments: segments.clone().into() };
+            let info = csi::NodeGetInfoResponse {
+                accessible_topology: Some(topology),
+                ..csi::NodeGetInfoResponse::default()
+            };
+            let at = NodeDriver {
+                info: Some(info.encode_to_vec().into()),
+                // VOLUME_ACCESSIBILITY_CONSTRAINTS.
+                answers: Arc::new([(plugin.into(), b"\x0a\x04\x0a\x02\x08\x02"[..].into())].into()),
+                segments: [segments[0].clone().into()].into(),
+                ..NodeDriver::default()
+            };
+            of.set_at(node.parse().unwrap(), Some(at));
+        }
+        let made_at_n1 = |says: &[&str]| {
+            let topology = |node: &&str| csi::Topology {
+                segments: [(KEY.to_owned(), (*node).to_owned())].into(),
+            };
+            let volume = csi::Volume {
+                volume_id: "v".into(),
+                accessible_topology: says.iter().map(topology).collect(),
+                ..csi::Volume::default()
+            };
+            let entry = csi::list_volumes_response::Entry { volume: Some(volume), status: None };
+            Home {
+                node: "n1".parse().unwrap(),
+                name: None,
+                entry: entry.encode_to_vec().into(),
+                claim: None,
+                parameters: None,
+                source: None,
+                since: 0,
+                absent: false,
+                lost: false,
+                conflicts: Vec::new(),
+                adopted: false,
+            }
+        };
+        let scope = |scope| Policy { scope, ..Policy::new(None) };
+        let (inferred, written) = (scope(None), scope(Some(Scope::Node)));
+        let told = |says: &[&str], policy| {
+            let homes = [(Id::Volume("v".into()), Box::new(made_at_n1(says)))].into();
+            misplaced(&name, &of, Some(policy), &homes).map(|of| of.text)
+        };
+        for here in [&[][..], &["n1"], &["n2", "n1"]] {
+            assert_eq!(told(here, &inferred), None);
+        }
+        let text = told(&["n2"], &inferred).unwrap();
+        assert!(text.contains("of 1 volumes") && text.contains("\"v\" at n1"), "{text}");
+        assert_eq!(told(&["n2"], &written), None, "it was corrected");
+        assert!(told(&["n9"], &written).is_some(), "nobody knows n9");
+        assert_eq!(told(&["n2"], &scope(Some(Scope::Shared))), None);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //!
 //! What the configuration alone shows is in `installation`; it is used without a csi-cloud too.
 
+mod contradicted;
 pub mod installation;
 mod sockets;
 mod udp_buffer;
@@ -104,6 +105,7 @@ impl AdminState {
             None => versions::finding(&self.versions(), version),
         });
         findings.extend(self.unconfirmed().await);
+        findings.extend(self.contradicted().await);
         match &self.doctor {
             Some(doctor) => findings.extend(doctor.installation().await),
             None => {
