@@ -28,7 +28,7 @@ use proto::host::tasks::{TaskKind, Tasks};
 use proto::link::tls::{Credentials, Files, Role};
 use proto::names::NodeName;
 use tokio::net::TcpListener;
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
 use crate::admin::state::AdminState;
@@ -36,9 +36,10 @@ use crate::config::Config;
 use crate::discovery::Discovery;
 use crate::discovery::table::Registrations;
 use crate::front::Fronts;
-use crate::identity::directory::{Directory, IdentityState, NodeIdentity};
+use crate::identity::directory::NodeIdentity;
 use crate::identity::expiry;
-use crate::link::dial::Dial;
+use crate::identity::source::{IdentitySource, Obtained};
+use crate::link::dial::{Dial, Linked};
 use crate::link::proxies;
 use crate::state::first_link::FirstLink;
 
@@ -74,16 +75,15 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
 
 async fn serve_until_stop(config: Config, doors: &Tasks) -> anyhow::Result<()> {
     proxies::log(&config.proxy, &config.cloud);
-    let (credentials, identity) = identity(&config).await?;
-    let node = credentials.node()?;
+    let Some(source) = named(&config, doors).await? else { return Ok(()) };
+    let node = source.node().context("the certificate names no node")?;
     // What brings calls stops first, what executes them after it, and what shows it last.
     let (work, watching) = (doors.independent(), doors.independent());
     let drivers = configured(&config, &node)?;
     config.state.as_deref().map_or(Ok(()), state::look)?;
     let discovery = discovery(&config, &drivers);
     let cloud = cloud(config.state.as_deref(), &node);
-    let begun = credentials.validity().map_or(SystemTime::UNIX_EPOCH, |of| of.not_before);
-    let executor = Arc::new(executor(&config, &drivers, &cloud, begun, &work));
+    let executor = Arc::new(executor(&config, &drivers, &cloud, source.begun(), &work));
     let direct = Direct::open(direct(&config), executor.clone(), cloud.clone(), work.clone())?;
     let direct = Arc::new(direct);
     // Before any call: the entries that runtimes read must be true.
@@ -95,42 +95,122 @@ async fn serve_until_stop(config: Config, doors: &Tasks) -> anyhow::Result<()> {
     drivers.keep(&work);
     work.spawn_until_stop(TaskKind::All("introductions"), drivers.clone().keep_introductions());
     let registrations = discover(discovery, doors);
-    watch_certificates(&credentials, &config.tls, identity.is_some(), &work);
-    let Common { grace, keep_alive, workers, .. } = config.common;
+    let Common { grace, workers, .. } = config.common;
     if workers == 1 {
         work.spawn_until_stop(TaskKind::All("busy-poll"), executor.busy_poll().clone().run());
     }
-    let dial = Dial {
-        cloud: config.cloud.clone(),
-        return_after: config.return_after,
-        credentials,
-        identity,
+    let linking = Linking {
+        source,
         node,
         drivers,
         executor,
-        scopes: cloud.scopes,
-        leases: cloud.leases,
-        metadata: cloud.metadata,
-        not_taken: direct.not_taken(),
-        expands: config.node_expansion == NodeExpansion::Edge,
+        cloud,
+        direct,
         linked: watch::Sender::default(),
-        keep_alive,
-        connect: config.proxy.connect(),
-        run: Run::begin(),
     };
-    let admin = Arc::new(admin_state(&config, &dial, registrations));
-    work.spawn_until_stop(
-        TaskKind::All("first link"),
-        admin.first_link.clone().follow(admin.linked.clone()),
-    );
+    let admin = Arc::new(admin_state(&config, &linking, registrations));
+    let first_link = admin.first_link.clone().follow(admin.linked.clone());
+    work.spawn_until_stop(TaskKind::All("first link"), first_link);
     serve_admin(&config, &admin, &watching).await?;
-    doors.spawn(TaskKind::All("dial"), dial.keep(rand::make_rng(), doors.clone()));
-    tasks::signal().await.context("cannot listen to signals")?;
+    let (other, is_other) = oneshot::channel();
+    let dialing = linking.dial(config, other, doors.clone(), work.clone());
+    doors.spawn(TaskKind::All("dial"), dialing);
+    tokio::select! {
+        biased;
+        signalled = tasks::signal() => signalled.context("cannot listen to signals")?,
+        Ok(error) = is_other => return Err(error),
+    }
     tracing::info!(?grace, "stopping: no more calls are taken, those in flight are finished");
     admin.stop();
     finish(doors, &work, grace).await;
     watching.finish(WATCHING).await;
     Ok(())
+}
+
+/// The source of this node's identity, as soon as it is known which node this is; `None` if it was
+/// told to stop before.
+async fn named(config: &Config, doors: &Tasks) -> anyhow::Result<Option<Arc<IdentitySource>>> {
+    let connect = config.proxy.connect();
+    let source = IdentitySource::new(config.tls.clone(), config.join.clone(), connect);
+    if source.node().is_none() && source.joins() {
+        let obtained = tokio::select! {
+            biased;
+            () = doors.stopped() => None,
+            signalled = tasks::signal() => {
+                signalled.context("cannot listen to signals")?;
+                None
+            }
+            obtained = source.obtain() => Some(obtained),
+        };
+        if obtained.is_none() {
+            return Ok(None);
+        }
+    } else if source.node().is_none() {
+        // The text says what is wrong with the files.
+        source.load()?;
+    }
+    Ok(Some(Arc::new(source)))
+}
+
+/// What links this node to the cloud, as soon as its identity can be used. The node is served
+/// meanwhile: its kubelet needs no link for the volumes that it has.
+struct Linking {
+    source: Arc<IdentitySource>,
+    node: NodeName,
+    drivers: Arc<Drivers>,
+    executor: Arc<Executor>,
+    cloud: Cloud,
+    direct: Arc<Direct>,
+    linked: watch::Sender<Option<Linked>>,
+}
+
+impl Linking {
+    /// Waits for the identity, and keeps a link until told to stop. `other` gets the error if the
+    /// identity is of another node by then.
+    async fn dial(
+        self,
+        config: Config,
+        other: oneshot::Sender<anyhow::Error>,
+        doors: Tasks,
+        work: Tasks,
+    ) {
+        let obtained = tokio::select! {
+            biased;
+            () = doors.stopped() => return,
+            obtained = self.source.obtain() => obtained,
+        };
+        let Self { node, drivers, executor, cloud, direct, linked, .. } = self;
+        let Obtained { credentials, identity } = obtained;
+        if credentials.node().ok().as_ref() != Some(&node) {
+            let named = credentials.node().map(|named| named.to_string()).unwrap_or_default();
+            // Nobody listens if it is stopping.
+            let _ = other.send(anyhow::anyhow!(
+                "the identity is of node {named} now, and this is node {node}; csi-edge ends, to \
+                 be started as that node"
+            ));
+            return;
+        }
+        watch_certificates(&credentials, &config.tls, identity.as_ref(), &work);
+        let dial = Dial {
+            cloud: config.cloud.clone(),
+            return_after: config.return_after,
+            credentials,
+            identity,
+            node,
+            drivers,
+            executor,
+            scopes: cloud.scopes,
+            leases: cloud.leases,
+            metadata: cloud.metadata,
+            not_taken: direct.not_taken(),
+            expands: config.node_expansion == NodeExpansion::Edge,
+            linked,
+            keep_alive: config.common.keep_alive,
+            connect: config.proxy.connect(),
+            run: Run::begin(),
+        };
+        dial.keep(rand::make_rng(), doors).await;
+    }
 }
 
 /// The kept settings and metadata from the cloud.
@@ -204,19 +284,23 @@ fn discover(discovery: Option<Discovery>, tasks: &Tasks) -> Arc<Registrations> {
 }
 
 /// The data that admin commands show.
-fn admin_state(config: &Config, dial: &Dial, registrations: Arc<Registrations>) -> AdminState {
+fn admin_state(
+    config: &Config,
+    linking: &Linking,
+    registrations: Arc<Registrations>,
+) -> AdminState {
     AdminState {
-        drivers: dial.drivers.clone(),
-        executor: dial.executor.clone(),
+        drivers: linking.drivers.clone(),
+        executor: linking.executor.clone(),
         registrations,
-        linked: dial.linked.subscribe(),
+        linked: linking.linked.subscribe(),
         first_link: Arc::new(FirstLink::open(config.state.as_deref(), &config.cloud)),
-        credentials: Some(dial.credentials.clone()),
+        identity: Some(linking.source.clone()),
         state: config.state.clone(),
         roots: config.runtimes.clone(),
         kubelets: config.targets.clone(),
-        metadata: dial.metadata.clone(),
-        not_taken: dial.not_taken.clone(),
+        metadata: linking.cloud.metadata.clone(),
+        not_taken: linking.direct.not_taken(),
         began: Instant::now(),
         stopping: AtomicBool::default(),
     }
@@ -258,30 +342,18 @@ async fn finish(doors: &Tasks, work: &Tasks, grace: Duration) {
 }
 
 /// Takes changed files, and logs when the certificate ends.
-fn watch_certificates(credentials: &Credentials, files: &Files, renews: bool, tasks: &Tasks) {
+fn watch_certificates(
+    credentials: &Credentials,
+    files: &Files,
+    identity: Option<&NodeIdentity>,
+    tasks: &Tasks,
+) {
     let current = credentials.clone().keep_current(files.clone(), Role::Node);
     tasks.spawn_until_stop(TaskKind::All("certificates"), current);
-    tasks.spawn_until_stop(
-        TaskKind::All("certificate's end"),
-        expiry::watch(credentials.clone(), renews),
-    );
-}
-
-/// The credentials, and the identity behind them if csi-edge renews it. Without an identity, or
-/// with one that is over, it joins if it is told how.
-async fn identity(config: &Config) -> anyhow::Result<(Credentials, Option<NodeIdentity>)> {
-    if !config.tls.is_identity() {
-        return Ok((Credentials::load(&config.tls, Role::Node)?, None));
+    let end = expiry::watch(credentials.clone(), identity.is_some());
+    tasks.spawn_until_stop(TaskKind::All("certificate's end"), end);
+    if let Some(identity) = identity {
+        let written = identity.clone().keep_written();
+        tasks.spawn_until_stop(TaskKind::All("certificate on disk"), written);
     }
-    let dir = config.tls.cert.parent().unwrap_or_else(|| Path::new("."));
-    let directory = Directory::new(dir);
-    if let (Some(join), IdentityState::Empty | IdentityState::Over) =
-        (&config.join, directory.state(SystemTime::now()))
-    {
-        join.persist(&directory, &config.proxy.connect()).await;
-    }
-    let credentials = Credentials::load(&config.tls, Role::Node)
-        .context("csi-edge has no identity; `csi-edge join --help` says how to get one")?;
-    let identity = NodeIdentity::new(directory, credentials.clone());
-    Ok((credentials, Some(identity)))
 }

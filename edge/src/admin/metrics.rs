@@ -54,8 +54,7 @@ impl AdminState {
         let not_taken = self.not_taken.borrow().as_ref().map_or(0, |report| report.total);
         let not_taken = i64::try_from(not_taken).unwrap_or(i64::MAX);
         gauge("direct_not_taken", "Direct volumes that no runtime took as a device", not_taken);
-        if let Some(end) = self.credentials.as_ref().and_then(|credentials| credentials.validity())
-        {
+        if let Some(end) = self.identity.as_ref().and_then(|identity| identity.validity()) {
             let left = seconds(end.not_after).saturating_sub(seconds(SystemTime::now()));
             gauge("certificate_seconds", "Until the node's certificate ends", left);
         }

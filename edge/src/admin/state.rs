@@ -11,11 +11,11 @@ use edge_direct::runtimes::Roots;
 use proto::admin::command::Program;
 use proto::config::places::{Places, SocketPlace};
 use proto::control::not_taken::NotTaken;
-use proto::link::tls::Credentials;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::discovery::table::Registrations;
+use crate::identity::source::IdentitySource;
 use crate::link::dial::Linked;
 use crate::state::first_link::FirstLink;
 
@@ -31,8 +31,8 @@ pub struct AdminState {
     pub linked: watch::Receiver<Option<Linked>>,
     /// Whether there has been a link.
     pub first_link: Arc<FirstLink>,
-    /// This node's certificate; none in tests.
-    pub credentials: Option<Credentials>,
+    /// Where this node's certificate comes from; `None` in tests.
+    pub identity: Option<Arc<IdentitySource>>,
     /// The directory of what outlives a restart.
     pub state: Option<PathBuf>,
     /// Where runtimes look for direct volumes.

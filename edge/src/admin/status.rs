@@ -43,6 +43,9 @@ pub struct StatusView {
     pub cloud: Option<String>,
     /// For how long that link has been up.
     pub linked_s: Option<u64>,
+    /// Why the identity cannot be used yet; empty if it is in use.
+    #[serde(default)]
+    pub identity: String,
     /// The number of drivers.
     pub drivers: usize,
     /// How many of them are up.
@@ -69,6 +72,9 @@ impl Answer for StatusView {
                 writeln!(to.out, "linked to {} for {since}", plain(cloud))?;
             }
             (None, _) => writeln!(to.out, "not linked to csi-cloud")?,
+        }
+        if !self.identity.is_empty() {
+            writeln!(to.out, "the identity cannot be used yet: {}", plain(&self.identity))?;
         }
         match not_ready.as_str() {
             "" => writeln!(to.out, "ready")?,
@@ -123,6 +129,7 @@ impl AdminState {
             not_ready: self.not_ready().unwrap_or_default().into(),
             cloud: linked.as_ref().map(|linked| linked.cloud.clone()),
             linked_s: linked.map(|linked| linked.since.elapsed().as_secs()),
+            identity: self.identity.as_ref().map(|source| source.waits_for()).unwrap_or_default(),
             drivers: drivers.len(),
             drivers_up: drivers.iter().filter(|driver| driver.health().state.is_up()).count(),
             calls: self.executor.running().len(),

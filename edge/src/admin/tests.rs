@@ -40,7 +40,7 @@ fn node(dir: Option<PathBuf>) -> (AdminState, watch::Sender<Option<Linked>>) {
         registrations: Arc::default(),
         linked: linked.subscribe(),
         first_link: Arc::default(),
-        credentials: None,
+        identity: None,
         state: dir,
         roots: Roots { entries: "/nowhere".into(), ..Roots::default() },
         kubelets: Vec::new(),

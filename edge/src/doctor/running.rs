@@ -83,6 +83,7 @@ mod tests {
             not_ready: String::new(),
             cloud: Some("wss://h:1".into()),
             linked_s: Some(7),
+            identity: String::new(),
             drivers: 1,
             drivers_up: 1,
             calls: 0,

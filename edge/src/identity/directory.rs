@@ -1,21 +1,26 @@
 //! The directory of an identity: `node.pem` with certificate and key, and `ca.crt`.
+//!
+//! Of each file there is a copy, of the last pair that could be used. A power cut may damage a file
+//! that was whole for months, and nobody drives to the node to join again.
 
 use std::fs::DirBuilder;
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, bail};
 use parking_lot::Mutex;
 use proto::control::certificate::Certificate;
+use proto::host::chain;
 use proto::host::publish::{Existing, publish};
-use proto::link::tls::{Credentials, Files, Pem, Role};
+use proto::link::tls::{Credentials, Files, Pem, Role, TlsError};
 use proto::names::NodeName;
 use proto::names::certificate::Validity;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
+use tracing::{error, info, warn};
 
 use super::request::{Issued, Request};
 
@@ -52,6 +57,73 @@ impl Directory {
     /// Its files.
     pub fn files(&self) -> Files {
         Files::identity(&self.0)
+    }
+
+    /// The copies of its files.
+    pub fn copies(&self) -> Files {
+        let node = self.0.join("node.pem.copy");
+        Files { ca: self.0.join("ca.crt.copy"), cert: node.clone(), key: node }
+    }
+
+    /// Reads the identity, and puts a copy in the place of a file that is damaged or gone.
+    ///
+    /// # Errors
+    /// It cannot be used, and neither can the copies.
+    pub fn load(&self) -> Result<Credentials, TlsError> {
+        let (files, copies) = (self.files(), self.copies());
+        let error = match Credentials::load(&files, Role::Node) {
+            Ok(credentials) => {
+                if Credentials::load(&copies, Role::Node).is_err() {
+                    self.copy();
+                }
+                return Ok(credentials);
+            }
+            // A key that others can read is an operator's to judge.
+            Err(error @ TlsError::Open(_)) => return Err(error),
+            Err(error) => error,
+        };
+        let mixed = Files { ca: copies.ca.clone(), ..files.clone() };
+        let older = Files { ca: files.ca.clone(), ..copies.clone() };
+        for source in [mixed, older, copies] {
+            let Ok(pem) = Pem::read(&source) else { continue };
+            let Ok(credentials) = Credentials::from_pem(&pem, &files, Role::Node) else {
+                continue;
+            };
+            let restored = self.publish(&files, &pem).err();
+            let restored = restored.map(|error| chain(error.as_ref()));
+            warn!(
+                error = chain(&error),
+                not_restored = restored,
+                "a file of the identity could not be used; its copy is used instead"
+            );
+            return Ok(credentials);
+        }
+        Err(error)
+    }
+
+    /// Writes a renewed identity, as [`Directory::write`] does. The copy is the one before it.
+    ///
+    /// # Errors
+    /// The file system's.
+    pub fn replace(&self, pem: &Pem) -> anyhow::Result<()> {
+        if Credentials::load(&self.files(), Role::Node).is_ok() {
+            self.copy();
+        }
+        self.publish(&self.files(), pem)
+    }
+
+    /// Copies the files; a failure is logged.
+    fn copy(&self) {
+        let Ok(pem) = Pem::read(&self.files()) else { return };
+        if let Err(error) = self.publish(&self.copies(), &pem) {
+            warn!(error = chain(error.as_ref()), "the identity cannot be copied");
+        }
+    }
+
+    fn publish(&self, to: &Files, pem: &Pem) -> anyhow::Result<()> {
+        let writing = |path: &Path| format!("{} cannot be written", path.display());
+        publish(&to.ca, &pem.ca, 0o644, Existing::Replace).with_context(|| writing(&to.ca))?;
+        publish(&to.cert, &pem.cert, 0o600, Existing::Replace).with_context(|| writing(&to.cert))
     }
 
     /// The path of the directory.
@@ -124,11 +196,10 @@ impl Directory {
     /// # Errors
     /// The file system's.
     pub fn write(&self, pem: &Pem) -> anyhow::Result<()> {
-        let Files { ca, cert, .. } = self.files();
-        let writing = |path: &Path| format!("{} cannot be written", path.display());
-        publish(&ca, &pem.ca, 0o644, Existing::Replace).with_context(|| writing(&ca))?;
-        publish(&cert, &pem.cert, 0o600, Existing::Replace).with_context(|| writing(&cert))?;
+        self.publish(&self.files(), pem)?;
         let _ = std::fs::remove_file(self.0.join(JOINING));
+        // What it replaces may be another node's, or revoked.
+        self.copy();
         Ok(())
     }
 }
@@ -140,14 +211,20 @@ pub struct NodeIdentity {
     credentials: Credentials,
     /// The time at which its certificate came: the file's time.
     obtained: Arc<Mutex<Option<SystemTime>>>,
+    /// A certificate in use that is not on the disk.
+    unwritten: Arc<Mutex<Option<Pem>>>,
 }
+
+/// The interval of attempts to write a certificate that is in use.
+const WRITE_AGAIN: Duration = Duration::from_secs(60);
 
 impl NodeIdentity {
     /// The identity in a directory, from which the credentials were read.
     pub fn new(directory: Directory, credentials: Credentials) -> Self {
         let written = std::fs::metadata(directory.files().cert).and_then(|file| file.modified());
         let obtained = written.ok().filter(|written| *written <= SystemTime::now());
-        Self { directory, credentials, obtained: Arc::new(Mutex::new(obtained)) }
+        let obtained = Arc::new(Mutex::new(obtained));
+        Self { directory, credentials, obtained, unwritten: Arc::default() }
     }
 
     /// True if its certificate has ended, so that it can only be renewed.
@@ -169,11 +246,11 @@ impl NodeIdentity {
         self.credentials.certificate()
     }
 
-    /// Takes a certificate that came for a request: checks it, writes it, and uses it from the next
-    /// handshake on. It waits for the disk.
+    /// Takes a certificate that came for a request: checks it, uses it from the next handshake on,
+    /// and writes it. It waits for the disk. One that cannot be written is used from memory.
     ///
     /// # Errors
-    /// It cannot be used, names another node, or cannot be written. The old one stays in use.
+    /// It cannot be used, or names another node. The old one stays in use.
     pub fn renew(&self, request: Request, certificate: &Certificate) -> anyhow::Result<()> {
         let node: NodeName = self.credentials.node()?;
         let files = self.directory.files();
@@ -181,10 +258,39 @@ impl NodeIdentity {
         if named != node {
             bail!("csi-cloud issued a certificate of node {named}, and this is node {node}");
         }
-        self.directory.write(&pem)?;
+        self.credentials.use_from_memory(&pem, &files, Role::Node)?;
         *self.obtained.lock() = Some(SystemTime::now());
-        self.credentials.reload(&files, Role::Node)?;
+        *self.unwritten.lock() = Some(pem);
+        if let Err(error) = self.write() {
+            error!(
+                error = chain(error.as_ref()),
+                "the new certificate is used from memory, because it cannot be written; it is \
+                 tried again every minute, and a restart begins with the one before"
+            );
+        }
         Ok(())
+    }
+
+    /// Writes the certificate in use, if it is not on the disk.
+    fn write(&self) -> anyhow::Result<bool> {
+        let mut unwritten = self.unwritten.lock();
+        let Some(pem) = &*unwritten else { return Ok(false) };
+        self.directory.replace(pem)?;
+        *unwritten = None;
+        Ok(true)
+    }
+
+    /// Writes a certificate that is used from memory as soon as that is possible. Never ends.
+    pub async fn keep_written(self) {
+        loop {
+            tokio::time::sleep(WRITE_AGAIN).await;
+            let identity = self.clone();
+            // A file system that hangs delays this task only.
+            let written = tokio::task::spawn_blocking(move || identity.write()).await;
+            if matches!(written, Ok(Ok(true))) {
+                info!("the new certificate is on the disk now");
+            }
+        }
     }
 }
 
@@ -274,5 +380,47 @@ mod tests {
         // The CA of the answer is trusted from now on.
         renew("edge-csi://node/n1", &Ca::new()).unwrap();
         assert_ne!(credentials.ca(), kept.ca());
+    }
+
+    /// Ends when the files have this certificate.
+    async fn is_written(files: &Files, certificate: Option<&CertificateDer<'static>>) {
+        loop {
+            let of_disk = Credentials::load(files, Role::Node).ok();
+            if of_disk.and_then(|of| of.certificate()).as_ref() == certificate {
+                return;
+            }
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_renewal_that_cannot_be_written_is_used_and_written_later() {
+        let dir = tempfile::tempdir().unwrap();
+        let ca = Ca::new();
+        let directory = identity(dir.path(), &ca, 3);
+        let credentials = Credentials::load(&directory.files(), Role::Node).unwrap();
+        let identity = NodeIdentity::new(directory.clone(), credentials.clone());
+        let before = credentials.certificate();
+        // A directory in its place stands for a full disk.
+        let files = directory.files();
+        let kept = std::fs::read(&files.cert).unwrap();
+        std::fs::remove_file(&files.cert).unwrap();
+        std::fs::create_dir_all(files.cert.join("x")).unwrap();
+        let request = Request::new().unwrap();
+        let certificate = ca.issue(&request.csr().unwrap(), "edge-csi://node/n1", 10);
+        identity.renew(request, &certificate).unwrap();
+        let after = credentials.certificate();
+        assert_ne!(after, before, "used from memory");
+        std::fs::remove_dir_all(&files.cert).unwrap();
+        publish(&files.cert, &kept, 0o600, Existing::Replace).unwrap();
+        assert!(!credentials.reload(&files, Role::Node).unwrap(), "the one before is not news");
+        assert_eq!(credentials.certificate(), after);
+        let written = is_written(&files, after.as_ref());
+        tokio::select! {
+            biased;
+            () = identity.keep_written() => {}
+            () = written => {}
+        }
+        assert!(!credentials.reload(&files, Role::Node).unwrap());
     }
 }

@@ -1,29 +1,23 @@
 //! Joins a cloud with a token: asks for this node's certificate, and keeps it.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 use std::vec;
 
 use anyhow::{Context, bail};
 use proto::control::certificate::Certificate;
 use proto::control::hello::Refused;
 use proto::control::join::{Answer, Join, Token};
-use proto::host::backoff::Backoff;
-use proto::host::chain;
 use proto::link::endpoint::Endpoint;
 use proto::link::tls::{Files, Pin};
 use proto::link::{Connect, LinkError, join};
 use proto::names::NodeName;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
-use tracing::{info, warn};
+use tracing::info;
 
 use super::directory::Directory;
 use super::request::Issued;
 
-/// The delays between attempts, before their jitter.
-const FIRST_DELAY: Duration = Duration::from_secs(1);
-const LONGEST_DELAY: Duration = Duration::from_secs(60);
 /// The largest token, in bytes. One of a ServiceAccount has about 1 KiB.
 const MAX_TOKEN: u64 = 16 * 1024;
 /// The most endpoints of a leader that are asked.
@@ -121,28 +115,11 @@ fn leader_endpoints(urls: &[String]) -> vec::IntoIter<Endpoint> {
 }
 
 impl Automatic {
-    /// Tries to join until it is done, at each cloud in turn: csi-cloud may not be up yet, or the
-    /// token not there.
-    pub async fn persist(&self, directory: &Directory, connect: &Connect) -> NodeName {
-        let mut delays = Backoff::new(FIRST_DELAY, LONGEST_DELAY);
-        for cloud in self.clouds.iter().cycle() {
-            let error = match self.once(cloud, directory, connect).await {
-                Ok(node) => {
-                    info!(%node, cloud = %cloud.endpoint, "joined");
-                    return node;
-                }
-                Err(error) => error,
-            };
-            let delay = delays.jittered(rand::random());
-            let reason = chain(error.as_ref());
-            warn!(cloud = %cloud.endpoint, %reason, ?delay, "cannot join; trying again");
-            tokio::time::sleep(delay).await;
-        }
-        // Nobody to ask, so nothing comes of it.
-        std::future::pending().await
-    }
-
-    async fn once(
+    /// Asks this csi-cloud for an identity.
+    ///
+    /// # Errors
+    /// As for [`join`], or the token cannot be read.
+    pub(super) async fn once(
         &self,
         cloud: &Cloud,
         directory: &Directory,
@@ -172,8 +149,10 @@ pub fn advice(cloud: &Cloud, directory: &Directory, node: &NodeName) -> String {
 mod tests {
     use super::*;
     use crate::identity::directory::IdentityState;
+    use crate::identity::source::IdentitySource;
     use crate::identity::test_ca::Ca;
     use proto::control::hello::PROTOCOL;
+    use proto::host::chain;
     use proto::host::publish::{Existing, publish};
     use proto::link::tls::{join_config, server_config};
     use proto::link::{KeepAlive, ws};
@@ -322,8 +301,9 @@ mod tests {
             })
             .await;
         };
-        let (node, ()) = tokio::join!(automatic.persist(&directory, &connect), appearing);
-        assert_eq!(node.as_str(), "n1");
+        let source = IdentitySource::new(directory.files(), Some(automatic), connect);
+        let (obtained, ()) = tokio::join!(source.obtain(), appearing);
+        assert_eq!(obtained.credentials.node().unwrap().as_str(), "n1");
     }
 
     #[test]

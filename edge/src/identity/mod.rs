@@ -9,5 +9,6 @@ pub mod expiry;
 pub mod join;
 pub mod request;
 pub mod schedule;
+pub mod source;
 #[cfg(test)]
 pub(crate) mod test_ca;

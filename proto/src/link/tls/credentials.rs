@@ -8,6 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use parking_lot::Mutex;
 use ring::hmac;
 use rustls::RootCertStore;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
@@ -32,6 +33,8 @@ const COMPARED: Duration = Duration::from_secs(10);
 #[derive(Clone)]
 pub struct Credentials {
     current: Arc<watch::Sender<Arc<Loaded>>>,
+    /// Of the files that were used last. They may differ from what is in use.
+    read: Arc<Mutex<Option<Digest>>>,
     admit: Option<Admit>,
     secret: Option<[u8; 32]>,
 }
@@ -96,8 +99,9 @@ impl Credentials {
     }
 
     fn of(loaded: Loaded) -> Self {
+        let read = Arc::new(Mutex::new(loaded.digest.clone()));
         let current = Arc::new(watch::Sender::new(Arc::new(loaded)));
-        Self { current, admit: None, secret: None }
+        Self { current, read, admit: None, secret: None }
     }
 
     /// The same credentials, whose listeners ask `admit` about each authenticated peer.
@@ -183,10 +187,22 @@ impl Credentials {
     /// # Errors
     /// See [`TlsError`]. The old credentials stay in use.
     pub fn reload(&self, files: &Files, role: Role) -> Result<bool, TlsError> {
-        self.take(&Pem::read(files)?, files, role)
+        let pem = Pem::read(files)?;
+        let digest = Some(pem.digest());
+        if *self.read.lock() == digest {
+            return Ok(false);
+        }
+        let has_changed = self.use_from_memory(&pem, files, role)?;
+        *self.read.lock() = digest;
+        Ok(has_changed)
     }
 
-    fn take(&self, pem: &Pem, files: &Files, role: Role) -> Result<bool, TlsError> {
+    /// Uses the content of files from the next handshake on, though the files do not have it yet.
+    /// Files that were read before do not replace it. True if it is another one.
+    ///
+    /// # Errors
+    /// See [`TlsError`]. The old credentials stay in use.
+    pub fn use_from_memory(&self, pem: &Pem, files: &Files, role: Role) -> Result<bool, TlsError> {
         if self.current().digest == Some(pem.digest()) {
             return Ok(false);
         }

@@ -1,0 +1,266 @@
+//! Gets this node's identity while the node is served already: from its files, from the copies of
+//! the pair before, or by joining.
+//!
+//! Each round looks at the clock and at the files again. A clock that is set, a file that is put
+//! back and a token that appears are used within seconds.
+
+use std::sync::OnceLock;
+use std::time::{Duration, SystemTime};
+
+use anyhow::Context;
+use parking_lot::Mutex;
+use proto::host::backoff::Backoff;
+use proto::host::chain;
+use proto::link::Connect;
+use proto::link::tls::{Credentials, Files, Role};
+use proto::names::certificate::Validity;
+use proto::names::{NodeName, node_of};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use tokio::time::{Instant, sleep};
+use tracing::{info, warn};
+
+use super::directory::{Directory, IdentityState, NodeIdentity};
+use super::join::Automatic;
+
+/// The delays between two looks at the files, before their jitter.
+const FIRST_DELAY: Duration = Duration::from_secs(1);
+const LONGEST_DELAY: Duration = Duration::from_secs(10);
+
+/// Where this node's certificate comes from.
+pub struct IdentitySource {
+    files: Files,
+    join: Option<Automatic>,
+    connect: Connect,
+    waits: Mutex<String>,
+    /// What was obtained.
+    credentials: OnceLock<Credentials>,
+}
+
+/// An identity that can be used.
+pub struct Obtained {
+    /// The credentials.
+    pub credentials: Credentials,
+    /// The identity behind them, if csi-edge renews it.
+    pub identity: Option<NodeIdentity>,
+}
+
+impl IdentitySource {
+    /// The source with these files; `join` says how to get them if there are none.
+    pub fn new(files: Files, join: Option<Automatic>, connect: Connect) -> Self {
+        let (waits, credentials) = (Mutex::default(), OnceLock::new());
+        Self { files, join, connect, waits, credentials }
+    }
+
+    /// The node that the certificate names, whatever its dates and whether or not its key and CA
+    /// can be read; else the node of the copy. `None` if there is neither.
+    pub fn node(&self) -> Option<NodeName> {
+        self.certificates().iter().find_map(|certificate| node_of(certificate).ok())
+    }
+
+    /// The begin of the certificate; 1970 without one.
+    pub fn begun(&self) -> SystemTime {
+        let certificates = self.certificates();
+        let mut validities = certificates.iter().filter_map(|of| Validity::of(of).ok());
+        validities.next().map_or(SystemTime::UNIX_EPOCH, |validity| validity.not_before)
+    }
+
+    /// The certificates that can be read: the current one first, then the copy.
+    fn certificates(&self) -> Vec<CertificateDer<'static>> {
+        let mut paths = vec![self.files.cert.clone()];
+        paths.extend(self.directory().map(|directory| directory.copies().cert));
+        paths.iter().filter_map(|path| CertificateDer::from_pem_file(path).ok()).collect()
+    }
+
+    /// The directory of an identity; `None` if the files were made by hand.
+    fn directory(&self) -> Option<Directory> {
+        let directory = Directory::new(self.files.cert.parent()?);
+        (directory.files() == self.files).then_some(directory)
+    }
+
+    /// Why the identity cannot be used yet; empty if it is in use.
+    pub fn waits_for(&self) -> String {
+        self.waits.lock().clone()
+    }
+
+    /// The validity of the certificate in use; `None` if none is used yet.
+    pub fn validity(&self) -> Option<Validity> {
+        self.credentials.get().and_then(Credentials::validity)
+    }
+
+    /// True if it joins without an identity.
+    pub fn joins(&self) -> bool {
+        self.join.is_some()
+    }
+
+    /// Reads the identity once.
+    ///
+    /// # Errors
+    /// There is none that can be used now.
+    pub fn load(&self) -> anyhow::Result<Obtained> {
+        let Some(directory) = self.directory() else {
+            let credentials = Credentials::load(&self.files, Role::Node)?;
+            return Ok(Obtained { credentials, identity: None });
+        };
+        let credentials = directory
+            .load()
+            .context("csi-edge has no identity; `csi-edge join --help` says how to get one")?;
+        let identity = NodeIdentity::new(directory, credentials.clone());
+        Ok(Obtained { credentials, identity: Some(identity) })
+    }
+
+    /// Ends when there is an identity that can be used. Each new reason to wait is logged once.
+    pub async fn obtain(&self) -> Obtained {
+        let mut joining = JoinAttempts::default();
+        let mut delays = Backoff::new(FIRST_DELAY, LONGEST_DELAY);
+        loop {
+            let error = match self.attempt(&mut joining).await {
+                Ok(obtained) => {
+                    self.waits.lock().clear();
+                    let _ = self.credentials.set(obtained.credentials.clone());
+                    return obtained;
+                }
+                Err(error) => chain(error.as_ref()),
+            };
+            let is_new = {
+                let mut waits = self.waits.lock();
+                let is_new = *waits != error;
+                waits.clone_from(&error);
+                is_new
+            };
+            if is_new {
+                warn!(
+                    error,
+                    "the identity cannot be used, so the node is not linked; it is served from \
+                     what is kept, and the identity is tried again"
+                );
+            }
+            sleep(delays.jittered(rand::random())).await;
+        }
+    }
+
+    async fn attempt(&self, joining: &mut JoinAttempts) -> anyhow::Result<Obtained> {
+        let error = match self.load() {
+            Ok(obtained) => return Ok(obtained),
+            Err(error) => error,
+        };
+        let (Some(join), Some(directory)) = (&self.join, self.directory()) else {
+            return Err(error);
+        };
+        if !matches!(directory.state(SystemTime::now()), IdentityState::Empty | IdentityState::Over)
+        {
+            return Err(error);
+        }
+        if Instant::now() < joining.next {
+            anyhow::bail!("{}", self.waits_for());
+        }
+        let cloud = &join.clouds[joining.tried % join.clouds.len()];
+        joining.tried += 1;
+        joining.next = Instant::now() + joining.delays.jittered(rand::random());
+        let node = join.once(cloud, &directory, &self.connect).await?;
+        info!(%node, cloud = %cloud.endpoint, "joined");
+        self.load()
+    }
+}
+
+/// The attempts to join.
+struct JoinAttempts {
+    tried: usize,
+    next: Instant,
+    delays: Backoff,
+}
+
+impl Default for JoinAttempts {
+    fn default() -> Self {
+        let delays = Backoff::new(FIRST_DELAY, Duration::from_secs(60));
+        Self { tried: 0, next: Instant::now(), delays }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use proto::host::publish::{Existing, publish};
+    use proto::link::tls::{Pem, Pin};
+    use proto::link::ws;
+
+    use super::*;
+    use crate::identity::join::Cloud;
+    use crate::identity::test_ca::Ca;
+
+    /// An identity of n1 that ends in so many days.
+    fn identity(dir: &Path, ca: &Ca, days: i64) -> Directory {
+        let directory = Directory::new(dir);
+        let request = directory.request().unwrap();
+        let certificate = ca.issue(&request.csr().unwrap(), "edge-csi://node/n1", days);
+        let chain = format!("{}{}", certificate.chain, request.key()).into_bytes();
+        let pem = Pem { ca: certificate.ca.into(), cert: chain.clone(), key: chain.into() };
+        directory.write(&pem).unwrap();
+        directory
+    }
+
+    fn source(directory: &Directory) -> IdentitySource {
+        IdentitySource::new(directory.files(), None, ws::tcp())
+    }
+
+    #[test]
+    fn a_node_is_named_whatever_the_dates_of_its_certificate() {
+        let dir = tempfile::tempdir().unwrap();
+        for days in [300, 3, -3, -200] {
+            let directory = identity(dir.path(), &Ca::new(), days);
+            let source = source(&directory);
+            assert_eq!(source.node().unwrap().as_str(), "n1", "{days}");
+            assert!(source.begun() > SystemTime::UNIX_EPOCH);
+            // It begins 20 days before its end.
+            assert_eq!(source.load().is_ok(), (-90..20).contains(&days), "{days}");
+        }
+        assert!(source(&Directory::new(&dir.path().join("none"))).node().is_none());
+    }
+
+    #[test]
+    fn a_damaged_file_is_replaced_by_its_copy() {
+        for name in ["node.pem", "ca.crt"] {
+            for content in [Some(""), Some("-----BEGIN CERTIFICATE-----\nMIIB"), None] {
+                let dir = tempfile::tempdir().unwrap();
+                let directory = identity(dir.path(), &Ca::new(), 10);
+                let source = source(&directory);
+                source.load().unwrap();
+                let path = dir.path().join(name);
+                let before = std::fs::read(&path).unwrap();
+                match content {
+                    Some(content) => {
+                        publish(&path, content.as_bytes(), 0o600, Existing::Replace).unwrap();
+                    }
+                    None => std::fs::remove_file(&path).unwrap(),
+                }
+                assert_eq!(source.node().unwrap().as_str(), "n1", "{name} {content:?}");
+                source.load().unwrap();
+                assert_eq!(std::fs::read(&path).unwrap(), before, "{name} {content:?}");
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_identity_is_used_as_soon_as_it_can_be() {
+        let dir = tempfile::tempdir().unwrap();
+        let ca = Ca::new();
+        // The clock is so far behind that it has not begun.
+        let directory = identity(dir.path(), &ca, 300);
+        let cloud = Cloud { endpoint: "wss://h:1".parse().unwrap(), ca: Pin::of(&ca.der()) };
+        let token_file = dir.path().join("none");
+        let join = Automatic { clouds: vec![cloud], token_file };
+        let source = IdentitySource::new(directory.files(), Some(join), ws::tcp());
+        let waited = tokio::time::timeout(Duration::from_secs(100), source.obtain()).await;
+        assert!(waited.is_err());
+        assert!(source.waits_for().contains("is not valid yet"), "{}", source.waits_for());
+        // Or so far ahead that it is over, and the token was used long ago.
+        identity(dir.path(), &ca, -200);
+        let waited = tokio::time::timeout(Duration::from_secs(100), source.obtain()).await;
+        assert!(waited.is_err());
+        assert!(source.waits_for().contains("token"), "{}", source.waits_for());
+        identity(dir.path(), &ca, 10);
+        tokio::time::timeout(Duration::from_secs(20), source.obtain()).await.unwrap();
+        assert_eq!(source.waits_for(), "");
+    }
+}
