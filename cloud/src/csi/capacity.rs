@@ -188,7 +188,7 @@ impl Capacities {
         let last = self.last.clone();
         let method = call.method;
         let outbound = call.outbound(&for_node);
-        Ok(Some(self.in_flight.run(key.clone(), move || async move {
+        Ok(Some(self.in_flight.run(key.clone(), lane, move || async move {
             let answer = query_node(&queries, &key.0, method, lane, outbound).await;
             match &answer {
                 Ok(answer) => {

@@ -32,6 +32,7 @@ use crate::lease::attach;
 use crate::nodes::discover::Discovery;
 use crate::nodes::driver_health::DriverStatus;
 use crate::nodes::in_doubt::{Elsewhere, InDoubt, Settled};
+use crate::nodes::inquiry::Inquiries;
 use crate::nodes::links::Links;
 use crate::nodes::node_call::Sender;
 use crate::nodes::node_status::NodeStatus;
@@ -60,6 +61,7 @@ pub(crate) struct Dispatcher {
     pub(crate) journal: Arc<CreateJournal>,
     pub(crate) lists: Lists,
     pub(crate) capacities: Capacities,
+    pub(crate) inquiries: Inquiries,
     pub(crate) in_doubt: InDoubt,
     pub(crate) exhausted: ExhaustedNodes,
     /// Held while another node is elected.
@@ -261,7 +263,11 @@ impl Dispatcher {
             return Ok(Some(plan));
         }
         let _permit = self.admit()?;
-        match self.discovery(call).discover_deleted(sought).await {
+        let discovery = self.discovery(call);
+        if matches!(plan, Plan::Everywhere(_)) {
+            discovery.check_away(sought).await?;
+        }
+        match discovery.discover_deleted(sought).await {
             Ok(true) => self.plan(call, &said).await.map(Some),
             Ok(false) => Ok(Some(plan)),
             // Nobody claims it: the node with the node id can be told all the same.
@@ -386,6 +392,7 @@ impl Dispatcher {
     fn discovery<'a>(&'a self, call: &'a CallRequest) -> Discovery<'a> {
         Discovery {
             queries: &self.queries,
+            inquiries: &self.inquiries,
             store: &self.store,
             deadline: call.deadline,
             request: &call.message,
@@ -397,6 +404,7 @@ impl Dispatcher {
         let discovery = self.discovery(call);
         let _permit = self.admit()?;
         for id in ids {
+            discovery.check_away(id).await?;
             match discovery.discover(id).await {
                 Ok(()) => {}
                 // CSI: the list of a snapshot that does not exist is empty.
@@ -453,7 +461,12 @@ impl Dispatcher {
     }
 
     fn volume_calls<'a>(&'a self, sender: Sender<'a>) -> VolumeCalls<'a> {
-        VolumeCalls { sender, queries: &self.queries, store: &self.store }
+        VolumeCalls {
+            sender,
+            queries: &self.queries,
+            inquiries: &self.inquiries,
+            store: &self.store,
+        }
     }
 
     fn admit(&self) -> Result<SemaphorePermit<'_>, Error> {

@@ -28,6 +28,7 @@ use super::request::{CallRequest, RawRequest, SubjectFacts, bad_request, enrich,
 use crate::csi::create_journal::CreateJournal;
 use crate::error::Error;
 use crate::nodes::in_doubt::InDoubt;
+use crate::nodes::inquiry::Inquiries;
 use crate::nodes::links::Links;
 use crate::nodes::query::NodeQueries;
 use crate::state::clock::now;
@@ -67,11 +68,13 @@ impl Front {
         calls: Arc<Calls>,
     ) -> Self {
         let tasks = links.tasks().child();
+        let inquiring = tasks.clone();
         let queries = NodeQueries::new(driver.clone(), links, policy.ask_with_secrets);
         let dispatcher = Dispatcher {
             journal: Arc::new(CreateJournal::new(driver, store.clone())),
             lists: Lists::new(queries.clone(), store.clone(), tasks.clone()),
             capacities: Capacities::new(queries.clone(), store.clone(), policy.grace, tasks),
+            inquiries: Inquiries::new(inquiring),
             in_doubt: InDoubt::default(),
             exhausted: ExhaustedNodes::default(),
             electing: Mutex::default(),

@@ -1,8 +1,8 @@
 //! Deduplicated queries to nodes: all callers with the same key wait for one run.
 //!
 //! Each query runs in a task of its own. It outlives its callers, so the next caller finds its
-//! result. At most `AT_ONCE` quick queries run at once; a slow one gives up its permit and
-//! runs on.
+//! result. At most `AT_ONCE` quick queries of many nodes run at once; a slow one gives up its
+//! permit and runs on.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -13,6 +13,8 @@ use parking_lot::{Mutex, MutexGuard};
 use proto::host::tasks::Tasks;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
+
+use crate::nodes::connections::Lane;
 
 /// Quick queries that run at once.
 pub(crate) const AT_ONCE: usize = 64;
@@ -37,8 +39,14 @@ impl<K: Clone + Eq + Hash + Send + 'static, V: Clone + Send + Sync + 'static> Si
         Self { running: Arc::default(), permits: Arc::new(Semaphore::new(AT_ONCE)), tasks }
     }
 
-    /// Starts a query, or joins the running one with the same key.
-    pub(crate) fn run<F>(&self, key: K, query: impl FnOnce() -> F + Send + 'static) -> Pending<V>
+    /// Starts a query, or joins the running one with the same key. One to a single node waits for
+    /// no other one.
+    pub(crate) fn run<F>(
+        &self,
+        key: K,
+        lane: Lane,
+        query: impl FnOnce() -> F + Send + 'static,
+    ) -> Pending<V>
     where
         F: Future<Output = V> + Send + 'static,
     {
@@ -52,7 +60,10 @@ impl<K: Clone + Eq + Hash + Send + 'static, V: Clone + Send + Sync + 'static> Si
         let running = self.running.clone();
         let permits = self.permits.clone();
         self.tasks.spawn_until_stop("node query", async move {
-            let value = run(&permits, query).await;
+            let value = match lane {
+                Lane::Call => query().await,
+                Lane::FanOut => run(&permits, query).await,
+            };
             lock(&running).remove(&key);
             result.send_replace(Some(value));
         });
@@ -104,7 +115,7 @@ mod tests {
         let runs = Arc::new(AtomicUsize::new(0));
         let ask = |seconds| {
             let runs = runs.clone();
-            queries.run("q", move || async move {
+            queries.run("q", Lane::FanOut, move || async move {
                 tokio::time::sleep(Duration::from_secs(seconds)).await;
                 runs.fetch_add(1, Relaxed) + 1
             })
@@ -120,9 +131,11 @@ mod tests {
     async fn slow_ones_do_not_take_the_places_of_quick_ones() {
         let queries = SingleFlight::new(Tasks::default());
         for slow in 0..AT_ONCE {
-            drop(queries.run(slow, std::future::pending::<()>));
+            drop(queries.run(slow, Lane::FanOut, std::future::pending::<()>));
         }
-        let quick = queries.run(AT_ONCE, || async {});
+        let single = queries.run(AT_ONCE + 1, Lane::Call, || async {});
+        assert_eq!(wait(single, wait_end(None)).await, Some(()), "one node waits for no others");
+        let quick = queries.run(AT_ONCE, Lane::FanOut, || async {});
         assert_eq!(wait(quick.clone(), wait_end(None)).await, None, "all places are taken");
         assert_eq!(wait(quick, wait_end(None)).await, Some(()));
     }
@@ -131,7 +144,7 @@ mod tests {
     async fn nobody_waits_for_what_was_stopped() {
         let tasks = Tasks::default();
         let queries = SingleFlight::new(tasks.clone());
-        let pending = queries.run(0, std::future::pending::<()>);
+        let pending = queries.run(0, Lane::FanOut, std::future::pending::<()>);
         tasks.finish(Duration::from_secs(5)).await;
         assert_eq!(wait(pending, Instant::now() + Duration::from_secs(60)).await, None);
     }

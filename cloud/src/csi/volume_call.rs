@@ -15,6 +15,7 @@ use super::request::CallRequest;
 use crate::error::Error;
 use crate::lease::attach;
 use crate::nodes::discover::Discovery;
+use crate::nodes::inquiry::Inquiries;
 use crate::nodes::node_call::Sender;
 use crate::nodes::query::NodeQueries;
 use crate::rewrite::direct;
@@ -29,6 +30,7 @@ use crate::state::{ingest, list_entry};
 pub(crate) struct VolumeCalls<'a> {
     pub(crate) sender: Sender<'a>,
     pub(crate) queries: &'a NodeQueries,
+    pub(crate) inquiries: &'a Inquiries,
     pub(crate) store: &'a Store,
 }
 
@@ -68,6 +70,7 @@ impl VolumeCalls<'_> {
     ) -> Result<Response<Body>, Error> {
         let discovery = Discovery {
             queries: self.queries,
+            inquiries: self.inquiries,
             store: self.store,
             deadline: call.deadline,
             request: &call.message,

@@ -4,30 +4,22 @@
 //! once. A node's claim alone is not enough: see [`crate::state::home_claims`].
 
 use std::collections::HashMap;
-use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::{StreamExt, stream};
+use parking_lot::Mutex;
 use prost::Message;
 use proto::csi;
 use proto::csi::frame;
-use proto::csi::status::ToStatus;
-use proto::csi::volume_capability::access_mode::Mode;
-use proto::csi::volume_capability::{AccessMode, AccessType, MountVolume};
-use proto::csi::{Id, List, Method};
-use proto::host::chain;
-use proto::host::peer_log::{LogPeer, peer_warn};
-use proto::http2::call_id;
-use proto::http2::call_id::CallId;
+use proto::csi::{Id, Method};
 use proto::http2::forward::{Answer, Call};
 use proto::names::NodeName;
 use tokio::time::Instant;
-use tonic::Code;
-use tracing::field::display;
 
 use crate::error::Error;
 use crate::nodes::connections::Lane;
-use crate::nodes::query::{NodeQueries, QueryError};
+use crate::nodes::inquiry::{Inquiries, Round};
+use crate::nodes::query::NodeQueries;
+use crate::nodes::question::{NodeQuestion, NodeWish, Said, candidates, log_untold};
 use crate::state::affinity::{Age, NodesOf, VolumeAnswer};
 use crate::state::home_claims::{Answers, ClaimVerdict, is_known_without};
 use crate::state::ingest;
@@ -35,15 +27,18 @@ use crate::state::ingest::FindOutcome;
 use crate::state::node_names::names;
 use crate::state::store::writer::Store;
 
-/// Nodes asked at the same time.
-const AT_ONCE: usize = 64;
-/// The time limit of one node's answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Among so few nodes, all are asked again for each caller, and even if the outcome is certain
+/// before: so an error names all that is known.
+const FEW: usize = 64;
+/// How often nodes that came meanwhile are asked for one caller.
+const MAX_ROUNDS: usize = 5;
 
 /// Asks the nodes of a driver.
 pub struct Discovery<'a> {
     /// The way to ask them.
     pub queries: &'a NodeQueries,
+    /// The inquiries, which outlive their callers.
+    pub inquiries: &'a Inquiries,
     /// The records of them.
     pub store: &'a Store,
     /// The caller's deadline.
@@ -65,14 +60,6 @@ enum Found {
     },
 }
 
-enum Has {
-    It(Bytes),
-    NotIt,
-    NotSaid,
-    /// The driver does not implement the question.
-    CannotSay,
-}
-
 impl Discovery<'_> {
     /// Asks all nodes for an id, and records its home.
     ///
@@ -92,7 +79,10 @@ impl Discovery<'_> {
                 kind: id.word(),
                 nodes: names(&unable),
             }),
-            Found::Nowhere { .. } => Err(self.not_found(id)),
+            Found::Nowhere { .. } => {
+                self.inquiries.forget(&self.question(id, self.wish(id)).subject());
+                Err(self.not_found(id))
+            }
         }
     }
 
@@ -111,34 +101,27 @@ impl Discovery<'_> {
     /// Asks all nodes for an id. A claim is recorded if no other node can have the id.
     async fn find(&self, id: &Id) -> Result<Found, Error> {
         let driver = &self.queries.driver;
-        let since =
-            self.store.read(|state| state.driver(driver).map_or(0, |driver| driver.changes()));
-        let asked: Vec<_> = stream::iter(self.nodes()?)
-            .map(|node| async { (self.has(&node, id).await, node) })
-            .buffer_unordered(AT_ONCE)
-            .collect()
-            .await;
-        let mut answers = Answers::default();
-        let mut entries = HashMap::new();
-        for (has, node) in asked {
-            match has {
-                Has::It(entry) => {
-                    answers.claimants.push(node.clone());
-                    entries.insert(node, entry);
-                }
-                Has::NotIt => answers.deniers.push(node),
-                Has::NotSaid => answers.silent.push(node),
-                Has::CannotSay => answers.unable.push(node),
+        let since = self.changes();
+        let question = self.question(id, self.wish(id));
+        let mut rounds = 0;
+        let ((verdict, is_in_kubernetes), mut entries, asked) = loop {
+            let round = self.inquiries.run(question.clone()).await?;
+            let nodes = self.nodes()?;
+            let (answers, entries) = answers(&round.lock(), &nodes);
+            let decided = self.verdict(answers, id).await;
+            if self.are_all_asked(id, &round, &mut rounds)? {
+                break (decided, entries, nodes.len());
             }
+        };
+        // A delete comes here again while all nodes are told.
+        let is_final = !matches!(verdict, ClaimVerdict::Unclaimed { .. });
+        if is_final || asked <= FEW {
+            self.inquiries.forget(&question.subject());
         }
-        let (verdict, is_in_kubernetes) = self.verdict(answers, id).await;
         match verdict {
             ClaimVerdict::At(node) => {
-                let found = ingest::FoundEntry {
-                    entry: entries.remove(&node).unwrap_or_default(),
-                    since,
-                    adopted: is_in_kubernetes,
-                };
+                let (entry, since) = entries.remove(&node).unwrap_or((Bytes::new(), since));
+                let found = ingest::FoundEntry { entry, since, adopted: is_in_kubernetes };
                 self.record(id, node, found).await
             }
             ClaimVerdict::Unclaimed { silent, unable } => Ok(Found::Nowhere { silent, unable }),
@@ -150,6 +133,84 @@ impl Discovery<'_> {
                 nodes: names(&silent),
             }),
         }
+    }
+
+    fn question(&self, id: &Id, wish: NodeWish) -> NodeQuestion {
+        let (queries, store) = (self.queries.clone(), self.store.clone());
+        NodeQuestion { queries, store, id: id.clone(), wish }
+    }
+
+    /// The question whether a node has an id.
+    fn wish(&self, id: &Id) -> NodeWish {
+        let snapshot_ids = match id {
+            Id::Group(_) => self.snapshot_ids(),
+            Id::Volume(_) | Id::Snapshot(_) | Id::Name(..) => Vec::new(),
+        };
+        NodeWish::Has { snapshot_ids }
+    }
+
+    /// True if each node that may have an id now was asked, by one reading of the store. `rounds`
+    /// counts how often it is not so.
+    ///
+    /// # Errors
+    /// Nodes come and go all the time; or those that may have it are not known.
+    fn are_all_asked(
+        &self,
+        id: &Id,
+        round: &Mutex<Round>,
+        rounds: &mut usize,
+    ) -> Result<bool, Error> {
+        let links = self.queries.links();
+        let mut nodes = self.nodes()?;
+        nodes.retain(|node| !round.lock().was_asked(node, links));
+        *rounds += 1;
+        match nodes.is_empty() {
+            true => Ok(true),
+            false if *rounds < MAX_ROUNDS => Ok(false),
+            false => Err(self.not_asked(id, &nodes)),
+        }
+    }
+
+    fn changes(&self) -> u64 {
+        let driver = &self.queries.driver;
+        self.store.read(|state| state.driver(driver).map_or(0, |driver| driver.changes()))
+    }
+
+    /// Refuses at once to look for an id among many nodes if one of them is away that may have it:
+    /// nothing that the others say makes it certain.
+    ///
+    /// # Errors
+    /// [`Error::NotAsked`]; or the nodes that may have it are not known.
+    pub async fn check_away(&self, id: &Id) -> Result<(), Error> {
+        let nodes = self.nodes()?;
+        if nodes.len() <= FEW {
+            return Ok(());
+        }
+        let mut away = self.away(&nodes, id);
+        if away.is_empty() || self.may_be_named(id).await {
+            return Ok(());
+        }
+        away.sort();
+        Err(self.not_asked(id, &away))
+    }
+
+    /// The nodes without a link that may have an id.
+    fn away(&self, nodes: &[NodeName], id: &Id) -> Vec<NodeName> {
+        let links = self.queries.links();
+        let away = nodes.iter().filter(|node| links.now(node).is_none());
+        away.filter(|node| !self.is_not_there(node, id)).cloned().collect()
+    }
+
+    /// True if Kubernetes may say where a volume is.
+    async fn may_be_named(&self, id: &Id) -> bool {
+        let Id::Volume(volume) = id else { return false };
+        let asking = self.queries.links().ask_of_volume(
+            &self.queries.driver,
+            volume,
+            Age::MinuteIfKnown,
+            self.deadline,
+        );
+        matches!(asking.await, VolumeAnswer::Known(_))
     }
 
     /// Records the home of an id, unless the node's word is older than a delete, or has no room.
@@ -205,44 +266,84 @@ impl Discovery<'_> {
         if id.text().is_empty() && !is_only_one {
             return Err(Error::Missing(method.name(), "an id"));
         }
-        let lane = if is_only_one { Lane::Call } else { Lane::FanOut };
+        if is_only_one && let Some(node) = nodes.first() {
+            return self.delete_at(node, method, id, call).await;
+        }
+        let away = if nodes.len() > FEW { self.away(&nodes, id) } else { Vec::new() };
+        if !away.is_empty() {
+            return Err(self.not_asked(id, &away));
+        }
         let call = self.without_secrets(nodes.len(), method, call)?;
-        let (nodes, mut silent): (Vec<_>, Vec<_>) =
-            nodes.into_iter().partition(|node| self.queries.links().now(node).is_some());
-        silent.retain(|node| !self.is_not_there(node, id));
-        let answers: Vec<_> = stream::iter(nodes)
-            .map(|node| async { (self.send(&node, method, lane, call.clone()).await, node) })
-            .buffer_unordered(AT_ONCE)
-            .collect()
-            .await;
-        let mut deleted = None;
-        let mut refused = None;
-        for (answer, node) in answers {
-            match answer {
-                Ok(answer) if answer.ok().is_some() => deleted = Some(answer),
-                Ok(answer) => refused = Some((answer, node)),
-                Err(error) => {
-                    let id = CallId::of(&call.headers, call_id::ours(&call.headers));
-                    let id = id.map(display);
-                    let rpc = method.name();
-                    peer_warn!(
-                        LogPeer::Node(&node), call = id, %node, rpc, error = error.chain(),
-                        "could not be told"
-                    );
-                    silent.push(node);
+        let question =
+            self.question(id, NodeWish::Delete { method, call, deadline: self.deadline });
+        let subject = question.subject();
+        let mut rounds = 0;
+        let round = loop {
+            let round = self.inquiries.run(question.clone()).await?;
+            if self.are_all_asked(id, &round, &mut rounds)? {
+                break round;
+            }
+        };
+        let nodes = self.nodes()?;
+        let outcome = self.deleted(method, id, &nodes, &round.lock());
+        if outcome.is_ok() {
+            self.inquiries.forget(&self.question(id, self.wish(id)).subject());
+        }
+        if outcome.is_ok() || nodes.len() <= FEW {
+            self.inquiries.forget(&subject);
+        }
+        outcome
+    }
+
+    /// The outcome of a delete that all of these nodes were told.
+    fn deleted(
+        &self,
+        method: Method,
+        id: &Id,
+        nodes: &[NodeName],
+        round: &Round,
+    ) -> Result<Answer, Error> {
+        let mut silent = Vec::new();
+        for node in nodes {
+            match round.said(node) {
+                Some(Said::Refused(answer)) => {
+                    return Err(self.refused(method, id, node.clone(), answer));
                 }
+                Some(_) => {}
+                // One that was away, and is known not to have it, need not be told.
+                None if round.is_mute(node) || !self.is_not_there(node, id) => {
+                    silent.push(node.clone());
+                }
+                None => {}
             }
         }
-        match refused {
-            Some((answer, _)) if is_only_one => Ok(answer),
-            Some((answer, node)) => Err(self.refused(method, id, node, &answer)),
-            None if !silent.is_empty() => {
-                silent.sort();
-                Err(self.not_asked(id, &silent))
-            }
-            // Without an answer no node was told, because no node can have it.
-            None => Ok(deleted.unwrap_or_else(|| Answer::of(frame::frame(&[])))),
+        if !silent.is_empty() {
+            silent.sort();
+            return Err(self.not_asked(id, &silent));
         }
+        // Without an answer no node was told, because no node can have it.
+        let answer = round.deleted.as_ref().map(Answer::apart);
+        Ok(answer.unwrap_or_else(|| Answer::of(frame::frame(&[]))))
+    }
+
+    /// Sends a delete to the only node, and returns the driver's own answer.
+    async fn delete_at(
+        &self,
+        node: &NodeName,
+        method: Method,
+        id: &Id,
+        call: &Call,
+    ) -> Result<Answer, Error> {
+        if self.queries.links().now(node).is_none() && self.is_not_there(node, id) {
+            return Ok(Answer::of(frame::frame(&[])));
+        }
+        let mut call = self.without_secrets(1, method, call)?;
+        let told = self.queries.node_call(node, method, Lane::Call, self.deadline);
+        let answer = told.unary(&mut call).await;
+        answer.map_err(|error| {
+            log_untold(node, method, &call, &error);
+            self.not_asked(id, std::slice::from_ref(node))
+        })
     }
 
     fn refused(&self, method: Method, id: &Id, node: NodeName, answer: &Answer) -> Error {
@@ -264,11 +365,7 @@ impl Discovery<'_> {
 
     /// The nodes that may have an id without a home.
     fn nodes(&self) -> Result<Vec<NodeName>, Error> {
-        let driver = &self.queries.driver;
-        self.store.read(|state| match state.why_uncounted(driver) {
-            Some(why) => Err(Error::NoRoute { driver: driver.clone(), why: why.into() }),
-            None => Ok(state.candidates(driver).cloned().collect()),
-        })
+        candidates(self.queries, self.store)
     }
 
     /// True if a node is known not to have an id.
@@ -277,89 +374,6 @@ impl Discovery<'_> {
         self.store.read(|state| {
             state.driver(driver).is_some_and(|driver| is_known_without(driver, node, id))
         })
-    }
-
-    async fn send(
-        &self,
-        node: &NodeName,
-        method: Method,
-        lane: Lane,
-        mut call: Call,
-    ) -> Result<Answer, Error> {
-        self.queries.node_call(node, method, lane, self.deadline).unary(&mut call).await
-    }
-
-    async fn has(&self, node: &NodeName, id: &Id) -> Has {
-        let deadline = Instant::now() + PATIENCE;
-        let deadline = self.deadline.map_or(deadline, |callers| callers.min(deadline));
-        let answer = match id {
-            Id::Volume(id) => self.validate(node, id, deadline).await,
-            Id::Snapshot(id) => self.listed(node, id, deadline).await,
-            Id::Group(id) => {
-                let request = csi::GetVolumeGroupSnapshotRequest {
-                    group_snapshot_id: id.clone(),
-                    snapshot_ids: self.snapshot_ids(),
-                    ..Default::default()
-                };
-                self.queries.ask(node, Method::GetVolumeGroupSnapshot, &request, deadline).await
-            }
-            // A name cannot be asked for.
-            Id::Name(..) => return Has::NotIt,
-        };
-        match answer {
-            Ok(entry) => Has::It(entry),
-            Err(error) if error.code() == Code::NotFound => Has::NotIt,
-            Err(QueryError::Driver { status, .. }) if status.code() == Code::Unimplemented => {
-                Has::CannotSay
-            }
-            Err(error) => {
-                let driver = &self.queries.driver;
-                let error = chain(&error);
-                peer_warn!(
-                    LogPeer::Node(node), %node, %driver, error, "a node does not say what it has"
-                );
-                Has::NotSaid
-            }
-        }
-    }
-
-    /// Every driver answers this query about a volume, and it changes nothing.
-    async fn validate(
-        &self,
-        node: &NodeName,
-        id: &str,
-        deadline: Instant,
-    ) -> Result<Bytes, QueryError> {
-        let capability = csi::VolumeCapability {
-            access_mode: Some(AccessMode { mode: Mode::SingleNodeWriter.into() }),
-            access_type: Some(AccessType::Mount(MountVolume::default())),
-        };
-        let request = csi::ValidateVolumeCapabilitiesRequest {
-            volume_id: id.into(),
-            volume_capabilities: vec![capability],
-            ..Default::default()
-        };
-        let method = Method::ValidateVolumeCapabilities;
-        // The answer does not describe the volume.
-        self.queries.ask(node, method, &request, deadline).await.map(|_| Bytes::new())
-    }
-
-    async fn listed(
-        &self,
-        node: &NodeName,
-        id: &str,
-        deadline: Instant,
-    ) -> Result<Bytes, QueryError> {
-        let method = Method::listing(List::Snapshots);
-        let request = csi::ListSnapshotsRequest { snapshot_id: id.into(), ..Default::default() };
-        let answer = self.queries.ask(node, method, &request, deadline).await?;
-        let unreadable = || QueryError::Unreadable { node: node.clone(), method: method.name() };
-        let list = csi::ListSnapshotsResponse::decode(answer).map_err(|_| unreadable())?;
-        let entry = list.entries.into_iter().find(|entry| {
-            entry.snapshot.as_ref().is_some_and(|snapshot| snapshot.snapshot_id == id)
-        });
-        let gone = || QueryError::Call(self.not_found(&Id::Snapshot(id.into())));
-        entry.map(|entry| entry.encode_to_vec().into()).ok_or_else(gone)
     }
 
     /// The snapshots that the caller names of a group. CSI: they "MUST match" the group's, so a
@@ -390,3 +404,25 @@ impl Discovery<'_> {
         }
     }
 }
+
+/// The answers of these nodes, and what the claimants say of the thing.
+fn answers(round: &Round, nodes: &[NodeName]) -> (Answers, HashMap<NodeName, (Bytes, u64)>) {
+    let mut answers = Answers::default();
+    let mut entries = HashMap::new();
+    for node in nodes {
+        let of = match round.said(node) {
+            Some(Said::Has { entry, since }) => {
+                entries.insert(node.clone(), (entry.clone(), *since));
+                &mut answers.claimants
+            }
+            Some(Said::Lacks | Said::Deleted(_)) => &mut answers.deniers,
+            Some(Said::CannotSay) => &mut answers.unable,
+            Some(Said::Refused(_)) | None => &mut answers.silent,
+        };
+        of.push(node.clone());
+    }
+    (answers, entries)
+}
+
+#[cfg(test)]
+mod tests;

@@ -25,6 +25,7 @@ use super::{page, token};
 use crate::csi::request::CallRequest;
 use crate::csi::single_flight::{Pending, SingleFlight, wait, wait_end};
 use crate::error::Error;
+use crate::nodes::connections::Lane;
 use crate::nodes::query::NodeQueries;
 use crate::state::node_names::names;
 use crate::state::store::writer::Store;
@@ -200,7 +201,7 @@ impl Lists {
     ) -> Pending<Refreshed> {
         let query = ListQuery { node: node.clone(), kind, secrets: secrets.clone() };
         let refresher = self.refresher.clone();
-        self.in_flight.run(query.clone(), move || refresher.refresh(query))
+        self.in_flight.run(query.clone(), Lane::FanOut, move || refresher.refresh(query))
     }
 
     /// The nodes that count for the driver, by name.
