@@ -24,7 +24,8 @@ pub struct Cli {
 
 const EXAMPLE: &str = "\
 Example: get this node's certificate with a token, once; then serve
-  csi-edge join --cloud wss://cloud.example:7443 --ca-hash sha256:HEX --token ID.SECRET
+  printf %s ID.SECRET | csi-edge join --cloud wss://cloud.example:7443 \\
+    --ca-hash sha256:HEX --token-file -
   csi-edge serve --cloud quic://cloud.example:7443 --cloud wss://cloud.example:7443 \\
     --driver hostdir.edge-csi.io=/run/hostdir/csi.sock \\
     --identity /etc/edge-csi --fronts /run/edge-csi --state /var/lib/edge-csi

@@ -73,7 +73,9 @@ impl Command<AdminState> for CreateToken {
         let expires_ms = admin.store.write(keep).await??;
         info!(id = %new.id, %node, "made a token");
         let text = &new.text;
-        let command = format!("csi-edge join --cloud {cloud} --ca-hash {ca_hash} --token {text}");
+        // printf is part of the shell, so no list of processes shows the token.
+        let join = format!("csi-edge join --cloud {cloud} --ca-hash {ca_hash} --token-file -");
+        let command = format!("printf %s {text} | {join}");
         let NewToken { id, text: token, .. } = new;
         Ok(CreatedToken { id, node, token, expires_ms, cloud, ca_hash, command })
     }
@@ -94,7 +96,7 @@ pub struct CreatedToken {
     pub cloud: String,
     /// The hash of the CA, which the edge checks before it sends anything.
     pub ca_hash: String,
-    /// The command that joins the node, to be run there.
+    /// The command that joins the node, to be run there. It reads the token from stdin.
     pub command: String,
 }
 

@@ -1,12 +1,14 @@
 //! Settings of the connection to etcd beside its addresses: certificates, user and password.
 
 use std::io;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use proto::config::Reader;
 use proto::host::private;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
+use tracing::warn;
 
 use crate::etcd::login::Login;
 
@@ -108,6 +110,7 @@ impl EtcdSettings {
     pub(super) fn channels(&self, hosts: &[String]) -> Result<Vec<Channel>, SettingsError> {
         let tls = self.tls()?;
         let scheme = if tls.is_some() { "https" } else { "http" };
+        self.warn_of_plain(hosts);
         let channel = |host: &String| {
             let wrong = |source| SettingsError::Address { host: host.clone(), source };
             let endpoint = Endpoint::from_shared(format!("{scheme}://{host}")).map_err(wrong)?;
@@ -125,6 +128,26 @@ impl EtcdSettings {
             Ok(endpoint.connect_lazy())
         };
         hosts.iter().map(channel).collect()
+    }
+
+    /// Warns of etcd on other hosts without TLS: who is on the way reads the hashes of tokens and
+    /// all records, and can change them.
+    fn warn_of_plain(&self, hosts: &[String]) {
+        if let Some(host) = hosts.iter().find(|host| self.is_plain_at(host)) {
+            warn!(
+                host,
+                "etcd is reached without TLS: whoever is on the way can read and change the store; \
+                 set ca, cert and key in [etcd]"
+            );
+        }
+    }
+
+    /// True if this member is on another host, and reached without TLS.
+    fn is_plain_at(&self, host: &str) -> bool {
+        let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
+        let name = name.trim_matches(['[', ']']);
+        let is_loopback = name.parse::<IpAddr>().map_or(name == "localhost", |at| at.is_loopback());
+        self.ca.is_none() && !is_loopback
     }
 
     /// The user and the password, if there are any.
@@ -178,6 +201,19 @@ mod tests {
         assert_eq!(of(path(), (path(), None), (None, None)), Err(Contradiction::Identity));
         assert_eq!(of(None, (path(), path()), (None, None)), Err(Contradiction::NoCa));
         assert_eq!(of(None, (None, None), (None, path())), Err(Contradiction::User));
+    }
+
+    #[test]
+    fn a_member_on_another_host_without_tls_is_found() {
+        let plain = EtcdSettings::default();
+        for host in ["127.0.0.1:2379", "[::1]:2379", "localhost:2379"] {
+            assert!(!plain.is_plain_at(host), "{host}");
+        }
+        for host in ["etcd-0:2379", "192.0.2.1:2379", "[2001:db8::1]:2379"] {
+            assert!(plain.is_plain_at(host), "{host}");
+            let encrypted = EtcdSettings { ca: Some("/ca".into()), ..EtcdSettings::default() };
+            assert!(!encrypted.is_plain_at(host), "{host}");
+        }
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Limits the control messages of each node over all its links.
+//! Limits the control messages of each node over all its links, and the rate of its links.
 //!
 //! The budget is kept by node, so a new link brings no new burst.
 
@@ -10,6 +10,10 @@ use proto::names::NodeName;
 use tokio::time::Instant;
 
 use crate::state::quotas::{OverQuota, Quota, Quotas};
+
+/// The links that a node may make. An edge races its endpoints, and is started again, and its
+/// network breaks; then it waits longer from time to time.
+const LINKS: Rate = Rate { per_second: 1, at_once: 20 };
 
 /// The budgets of nodes that have sent something lately.
 #[derive(Default)]
@@ -29,6 +33,11 @@ impl Budgets {
         }
         let what = || format!("control messages at once with {per_second} a second");
         quotas.check(Quota::ControlMessages, at_once.saturating_add(1), what)
+    }
+
+    /// Takes one link of the node. Returns `false` if it makes more than it may.
+    pub(super) fn take_link(&self, node: &NodeName) -> bool {
+        self.lock().entry(node.clone()).or_default().try_take(LINKS, Instant::now())
     }
 
     /// Forgets the nodes whose budget is full again, and returns them.
@@ -51,6 +60,19 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+
+    /// An edge that loses each link after some seconds, as with a bad network, is never refused.
+    #[tokio::test(start_paused = true)]
+    async fn an_edge_whose_links_break_is_not_refused() {
+        let node: NodeName = "n1".parse().unwrap();
+        let budgets = Budgets::default();
+        for round in 0..1000 {
+            assert!(budgets.take_link(&node), "{round}");
+            // It begins anew after a longer time whenever it has been started again at once.
+            let pause = if round % 10 == 0 { 0 } else { 1200 };
+            tokio::time::advance(Duration::from_millis(pause)).await;
+        }
+    }
 
     #[tokio::test(start_paused = true)]
     async fn each_node_has_a_budget_of_its_own_until_all_is_paid() {

@@ -84,6 +84,17 @@ pub struct Peer {
     pub run: Option<Run>,
 }
 
+impl Peer {
+    /// The run of csi-edge and its address, in words.
+    pub(crate) fn of_run(&self) -> String {
+        let run = self.run.map_or_else(|| "an unknown run".into(), |run| format!("run {run}"));
+        match self.address {
+            Some(address) => format!("{run} at {address}"),
+            None => run,
+        }
+    }
+}
+
 impl Handle {
     pub(crate) fn new(peer: Peer, want: mpsc::Sender<Want>, tasks: Tasks) -> Self {
         let connections = Arc::<Connections>::default();

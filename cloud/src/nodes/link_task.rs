@@ -163,6 +163,10 @@ async fn establish(
     };
     greeting.hello_received();
     let peer = peer(identity, &link, from, &hello);
+    if let Err(reason) = links.take_link(node, &peer) {
+        refuse(node, link, &reason).await;
+        return None;
+    }
     hello.drivers = match report::check(links.store(), node, hello.drivers) {
         Ok(drivers) => drivers,
         Err(over) => {

@@ -26,7 +26,7 @@ use crate::nodes::budgets::Budgets;
 use crate::nodes::connections::Connections;
 use crate::nodes::driver_health::DriverHealth;
 use crate::nodes::greetings::Greetings;
-use crate::nodes::handle::Handle;
+use crate::nodes::handle::{Handle, Peer};
 use crate::nodes::leading::Leading;
 use crate::nodes::link_history::LinkHistory;
 use crate::nodes::published_topology::{ByNode, PublishedTopology};
@@ -86,6 +86,8 @@ pub struct Links {
     budgets: Budgets,
     /// The HTTP/2 connections of the links.
     connections: Arc<Connections>,
+    /// The links that nodes may make.
+    link_budgets: Budgets,
     authority: Authority,
     /// True if direct volumes get new leases.
     new_leases: bool,
@@ -126,6 +128,7 @@ impl Links {
             greetings: Greetings::default(),
             budgets: Budgets::default(),
             connections: Arc::default(),
+            link_budgets: Budgets::default(),
             authority: Authority::default(),
             new_leases: true,
             published_topology: PublishedTopology::default(),
@@ -351,6 +354,7 @@ impl Links {
         loop {
             tokio::time::sleep(LOOK).await;
             self.end_expired(SystemTime::now());
+            self.link_budgets.forget_full();
             for node in self.budgets.forget_full() {
                 self.store.clear_apart(&node, None, ReasonKind::TooManyMessages);
             }
@@ -374,6 +378,26 @@ impl Links {
     pub(super) fn take_message(&self, node: &NodeName) -> Result<(), OverQuota> {
         let taken = self.budgets.take(node, self.store.quotas());
         taken.inspect_err(|over| self.store.refuse_over_quota(node, None, over))
+    }
+
+    /// Takes a link of the node. Its established one stays, whatever this answers.
+    ///
+    /// # Errors
+    /// The node links too often: the reason, with both runs of csi-edge.
+    pub(super) fn take_link(&self, node: &NodeName, peer: &Peer) -> Result<(), String> {
+        if self.link_budgets.take_link(node) {
+            return Ok(());
+        }
+        let established = match self.now(node) {
+            Some(link) => format!("its link of {} stays", link.peer.of_run()),
+            None => "it has no link now".into(),
+        };
+        Err(format!(
+            "the node links too often: 20 at once and one a second is the limit. This is {}, and \
+             {established}. Two csi-edges with one certificate do so, or one that is started again \
+             and again",
+            peer.of_run()
+        ))
     }
 
     fn end_expired(&self, now: SystemTime) {

@@ -85,6 +85,15 @@ pub enum Error {
         #[source]
         source: BadRequest,
     },
+    /// The request was not there in time, or found no room; nothing of it was passed on.
+    #[error(
+        "node {node}: the request was not whole within 10 s, or too many large ones came at once; \
+         nothing was done, so send it again"
+    )]
+    BodyLate {
+        /// The node.
+        node: NodeName,
+    },
     /// The caller's deadline passed; a call that was passed on before goes on at the edge.
     #[error(transparent)]
     DeadlinePassed(#[from] DeadlinePassed),
@@ -234,6 +243,7 @@ proto::codes! { Error:
     BadRequest { source: BadRequest::Frame(FrameError::Broken(_)), .. } => Cancelled,
     // Nothing was sent anywhere, and sending it again would not help.
     BadRequest { .. } => InvalidArgument,
+    BodyLate { .. } => Unavailable,
     DeadlinePassed(_) => DeadlineExceeded,
     TooLate(_) => DeadlineExceeded,
     BeginsTooLate => Unavailable,
@@ -276,6 +286,7 @@ impl Error {
             | Self::NotSent(_)
             | Self::Denied { .. }
             | Self::BadRequest { .. }
+            | Self::BodyLate { .. }
             | Self::TooLate(_)
             | Self::BeginsTooLate
             | Self::DriverAway { .. }

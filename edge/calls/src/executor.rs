@@ -27,6 +27,7 @@ use tracing::debug;
 use tracing::field::display;
 use uuid::Uuid;
 
+use crate::bodies::{BodyBudget, BodyShare, NoBody};
 use crate::denied_methods::{self, DeniedMethods};
 pub use crate::driver_calls::DeleteGuard;
 use crate::driver_calls::DriverCalls;
@@ -58,6 +59,9 @@ pub struct Executor {
     fence: Arc<Fence>,
     busy_poll: Arc<BusyPoll>,
     ended: EndedCalls,
+    bodies: BodyBudget,
+    /// The part of it that the callers at the node's own fronts have.
+    own_bodies: BodyShare,
 }
 
 /// A call in flight at a driver.
@@ -81,6 +85,8 @@ pub struct Origin {
     pub replaced: Replaced,
     /// This node, if the request came by its own front, whose callers see our topology.
     pub front_of: Option<NodeName>,
+    /// The link's memory for requests that arrive; `None` at a front of the node.
+    pub bodies: Option<BodyShare>,
 }
 
 /// Takes the leader epoch of the csi-cloud that sends a call, which is not for drivers.
@@ -99,6 +105,7 @@ impl Executor {
     /// Executes calls against these drivers; the calls run in `tasks`.
     pub fn new(drivers: Arc<Drivers>, tasks: Tasks) -> Self {
         let fence = Arc::new(Fence::open(None, drivers.node().clone()));
+        let bodies = BodyBudget::default();
         Self {
             drivers,
             calls: RwLock::default(),
@@ -110,6 +117,8 @@ impl Executor {
             fence,
             busy_poll: Arc::default(),
             ended: EndedCalls::default(),
+            own_bodies: bodies.share(),
+            bodies,
         }
     }
 
@@ -170,7 +179,15 @@ impl Executor {
         replaced: Replaced,
         tasks: &Tasks,
     ) -> hyper::Result<()> {
-        let service = move |request| self.clone().answer_link(request, replaced.clone());
+        let bodies = self.bodies.share();
+        let service = move |request| {
+            let origin = Origin {
+                replaced: replaced.clone(),
+                bodies: Some(bodies.clone()),
+                ..Origin::default()
+            };
+            self.clone().answer_link(request, origin)
+        };
         tokio::select! {
             biased;
             served = serve::serve(io, service, tasks.stopped()) => served,
@@ -182,12 +199,12 @@ impl Executor {
     async fn answer_link(
         self: Arc<Self>,
         request: Request<Incoming>,
-        replaced: Replaced,
+        origin: Origin,
     ) -> Result<Response<Body>, Infallible> {
         let authority = request.uri().authority();
         let driver = authority.map(|authority| authority.as_str().to_owned()).unwrap_or_default();
         let id = call_id::ours(request.headers());
-        self.answer(&driver, Origin { id, replaced, front_of: None }, request).await
+        self.answer(&driver, Origin { id, ..origin }, request).await
     }
 
     /// Answers a request for a driver.
@@ -231,7 +248,7 @@ impl Executor {
     async fn run<B: Incomplete>(
         &self,
         driver: &str,
-        Origin { id, replaced, front_of }: Origin,
+        Origin { id, replaced, front_of, bodies }: Origin,
         request: Request<B>,
     ) -> Result<Response<Body>, Shared> {
         let (mut parts, body) = request.into_parts();
@@ -256,7 +273,7 @@ impl Executor {
             false => validity,
         };
         let work = async {
-            let mut body = frame::collect(body).await.map_err(|e| Error::bad(method, e))?;
+            let mut body = self.collect(method, bodies.as_ref(), body).await?;
             let (message, key) = read(method, &body)?;
             if by_link {
                 validity.check_link()?;
@@ -294,6 +311,20 @@ impl Executor {
             })
         };
         forward::until(deadline, std::pin::pin!(work)).await
+    }
+
+    /// The whole body of a request, in the memory of its link or of the node's own callers.
+    async fn collect<B: Incomplete>(
+        &self,
+        method: Option<Method>,
+        share: Option<&BodyShare>,
+        body: B,
+    ) -> Result<Bytes, Error> {
+        let collected = share.unwrap_or(&self.own_bodies).collect(body).await;
+        collected.map_err(|why| match why {
+            NoBody::Frame(error) => Error::bad(method, error),
+            NoBody::Late => Error::BodyLate { node: self.drivers.node().clone() },
+        })
     }
 
     /// Waits until it is known whether the csi-cloud of this epoch may call.

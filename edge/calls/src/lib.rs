@@ -5,6 +5,7 @@
 //! cloud told this node (scopes, metadata), what drivers said last (introductions), and how this
 //! node asks for leases. It may use `proto` only.
 
+mod bodies;
 mod connection;
 pub mod denied_methods;
 mod driver_calls;

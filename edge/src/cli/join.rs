@@ -45,9 +45,9 @@ pub struct Join {
 
 const EXAMPLE: &str = "\
 Example, with what `csi-cloud token create node-1` printed:
-  csi-edge join --cloud wss://cloud.example:7443 \\
+  printf %s 5f0c.QmFzZTY0 | csi-edge join --cloud wss://cloud.example:7443 \\
     --ca-hash sha256:2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881 \\
-    --token 5f0c.QmFzZTY0
+    --token-file -
 
 It writes DIR/node.pem (certificate and key, mode 0600) and DIR/ca.crt. Then start
   csi-edge serve --identity DIR ...";

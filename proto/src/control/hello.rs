@@ -5,6 +5,7 @@
 //! not as garbage.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
@@ -139,6 +140,12 @@ impl From<True> for bool {
 /// and sees by it that two programs have one certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Run(Uuid);
+
+impl fmt::Display for Run {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
 
 impl Run {
     /// A run that is no other.

@@ -9,6 +9,8 @@ use crate::names::{DriverName, is_subdomain};
 
 /// The most volumes that a report names; its total counts all.
 pub const MAX_VOLUMES: usize = 64;
+/// The most that a node can have, and the most that its total counts.
+const MAX_TOTAL: u64 = 1_000_000;
 /// The longest id of a volume in a report, in bytes. CSI's limit is 128.
 const MAX_ID: usize = 256;
 /// The longest namespace, and the longest uid, in bytes. Kubernetes: a DNS-1123 label; a UUID.
@@ -86,7 +88,8 @@ impl NotTaken {
             volume
         };
         let volumes = self.volumes.into_iter().filter(fits).map(named).take(MAX_VOLUMES);
-        Self { total: self.total.max(stated), volumes: volumes.collect() }
+        let total = self.total.clamp(stated.min(MAX_TOTAL), MAX_TOTAL);
+        Self { total, volumes: volumes.collect() }
     }
 }
 
@@ -134,6 +137,8 @@ mod tests {
         assert_eq!(report.volumes[0].volume, "v0");
         let lies = NotTaken { total: 0, volumes: vec![volume("v", None)] };
         assert_eq!(lies.bounded().total, 1);
+        let lies = NotTaken { total: u64::MAX, volumes: Vec::new() };
+        assert_eq!(lies.bounded().total, MAX_TOTAL, "the sum over all nodes stays a number");
     }
 
     #[test]

@@ -13,6 +13,8 @@ use webpki::EndEntityCert;
 
 pub mod certificate;
 
+/// All names of ours in certificates begin so.
+const OUR_URI: &str = "edge-csi://";
 /// A node's certificate has this and the node's name as its only URI.
 pub const NODE_URI: &str = "edge-csi://node/";
 
@@ -46,6 +48,9 @@ pub enum IdentityError {
     /// The certificate's serial number or validity cannot be read.
     #[error("the certificate cannot be read: {0}")]
     Unreadable(String),
+    /// The certificate has names of two kinds.
+    #[error("the certificate has names of two kinds that begin with {OUR_URI}; it may have one")]
+    Several,
     /// The certificate does not have exactly one name of a node.
     #[error(
         "the certificate has {0} names that begin with {NODE_URI} and a node's has one; was it \
@@ -181,8 +186,15 @@ pub fn front_of(certificate: &CertificateDer<'_>) -> Result<FrontName, IdentityE
 
 fn names(certificate: &CertificateDer<'_>, begin: &str) -> Result<Vec<String>, IdentityError> {
     let certificate = EndEntityCert::try_from(certificate).map_err(IdentityError::Certificate)?;
-    let names = certificate.valid_uri_names().filter_map(|uri| uri.strip_prefix(begin));
-    Ok(names.map(str::to_owned).collect())
+    let ours = certificate.valid_uri_names().filter(|uri| uri.starts_with(OUR_URI));
+    let ours: Vec<_> = ours.collect();
+    let names = ours.iter().filter_map(|uri| uri.strip_prefix(begin));
+    let names: Vec<_> = names.map(str::to_owned).collect();
+    // Of a certificate that names two, it depends on who reads it what it is.
+    if !names.is_empty() && ours.len() > names.len() {
+        return Err(IdentityError::Several);
+    }
+    Ok(names)
 }
 
 #[cfg(test)]
@@ -221,6 +233,9 @@ mod tests {
         assert!(matches!(node_of(&certificate(&[])), Err(IdentityError::Names(0))));
         let two = certificate(&["edge-csi://node/n1", "edge-csi://node/n2"]);
         assert!(matches!(node_of(&two), Err(IdentityError::Names(2))));
+        let both = certificate(&["edge-csi://node/n1", "edge-csi://front/f1"]);
+        assert!(matches!(node_of(&both), Err(IdentityError::Several)));
+        assert!(matches!(front_of(&both), Err(IdentityError::Several)));
         assert!(matches!(
             node_of(&certificate(&["edge-csi://node/../x"])),
             Err(IdentityError::NodeName(_))

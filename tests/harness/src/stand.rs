@@ -189,8 +189,13 @@ impl Stand {
     /// It is another command, or it failed.
     pub async fn join(&self, command: &str, dir: &str) -> anyhow::Result<String> {
         let dir = self.at(dir);
-        let args = command.trim().strip_prefix("csi-edge ").context("another command")?;
-        let args: Vec<_> = args.split(' ').chain(["--identity", &dir]).collect();
+        let (token, args) = shown(command)?;
+        let mut args: Vec<_> = args.split(' ').chain(["--identity", &dir]).collect();
+        let file = format!("{dir}.token");
+        if let Some(token) = token {
+            publish(file.as_ref(), token.as_bytes(), 0o600, Existing::Replace)?;
+            args.iter_mut().filter(|arg| **arg == "-").for_each(|arg| *arg = &file);
+        }
         self.run("csi-edge", &args).await
     }
 
@@ -371,4 +376,18 @@ impl Stand {
 pub async fn channel(socket: &str) -> anyhow::Result<Channel> {
     let endpoint = Endpoint::from_shared(format!("unix://{socket}"))?;
     endpoint.connect().await.with_context(|| format!("cannot connect to {socket}"))
+}
+
+/// The token and the arguments of csi-edge in what `csi-cloud token create` printed. Until 0.2.0
+/// the token is one of the arguments.
+fn shown(command: &str) -> anyhow::Result<(Option<&str>, &str)> {
+    let command = command.trim();
+    let (token, command) = match command.strip_prefix("printf %s ") {
+        Some(piped) => {
+            let (token, command) = piped.split_once(" | ").context("no pipe")?;
+            (Some(token), command)
+        }
+        None => (None, command),
+    };
+    Ok((token, command.strip_prefix("csi-edge ").context("another command")?))
 }

@@ -52,8 +52,11 @@ async fn a_token_is_shown_once_with_the_command_that_uses_it() {
     let created = create(&state, "n1").await.unwrap();
     let token = created["token"].as_str().unwrap();
     let command = created["command"].as_str().unwrap();
+    let piped = format!("printf %s {token} | ");
+    let join = command.strip_prefix(&*piped).unwrap();
     let expected = "csi-edge join --cloud wss://cloud.example:7443 --ca-hash sha256:";
-    assert!(command.starts_with(expected) && command.ends_with(token), "{command}");
+    assert!(join.starts_with(expected) && join.ends_with(" --token-file -"), "{command}");
+    assert!(!join.contains(token), "each user of the node sees the arguments");
     let listed = ask(&state, "/tokens", json!({})).await.unwrap();
     assert_eq!(listed[0]["state"], "open");
     assert_eq!(listed[0]["id"], created["id"]);

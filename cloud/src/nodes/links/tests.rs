@@ -1,11 +1,11 @@
 //! Links that replace each other, end, and are set apart.
 
 use futures_channel::mpsc;
+use proto::control::hello::Run;
 use proto::link::Link;
 use proto::names::certificate::Identity;
 
 use super::*;
-use crate::nodes::handle::Peer;
 use crate::nodes::link_task;
 use crate::state::record::Node;
 use crate::state::store::memory::Memory;
@@ -60,6 +60,34 @@ async fn a_link_ends_with_its_edges_certificate() {
     assert_eq!(ended.why(), Some(EXPIRED));
     links.end(&"n2".parse().unwrap(), REMOVED);
     assert_eq!(valid.why(), Some(REMOVED));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_links_too_often_is_refused_and_keeps_its_link() {
+    let tasks = Tasks::default();
+    let links = links(&tasks);
+    let [node, other]: [NodeName; 2] = ["n1", "n2"].map(|name| name.parse().unwrap());
+    let [honest, copy] = [1, 2].map(|port| Peer {
+        run: Some(Run::begin()),
+        address: Some(([192, 0, 2, 1], port).into()),
+        ..Peer::default()
+    });
+    let established = Handle::new(honest.clone(), mpsc::channel(1).0, tasks.child());
+    let established = Arc::new(established);
+    links.enter(&node, &established);
+    for number in 0..20 {
+        assert_eq!(links.take_link(&node, &copy), Ok(()), "{number}");
+    }
+    let why = links.take_link(&node, &copy).unwrap_err();
+    for peer in [&honest, &copy] {
+        assert!(why.contains(&peer.of_run()), "{why}");
+    }
+    assert!(links.now(&node).is_some_and(|link| Arc::ptr_eq(&link, &established)));
+    assert!(established.is_up());
+    assert_eq!(links.take_link(&other, &honest), Ok(()), "another node's links are its own");
+    tokio::time::advance(Duration::from_secs(1)).await;
+    assert_eq!(links.take_link(&node, &honest), Ok(()), "one a second");
+    assert!(links.take_link(&node, &copy).is_err());
 }
 
 #[tokio::test(start_paused = true)]

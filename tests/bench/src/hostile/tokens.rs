@@ -140,6 +140,6 @@ async fn is_linked(world: &World) -> anyhow::Result<()> {
 /// The token in the command that joins.
 fn token_of(command: &str) -> anyhow::Result<&str> {
     let mut words = command.split(' ');
-    words.find(|word| *word == "--token").context("no --token")?;
+    words.find(|word| *word == "%s").context("no token")?;
     words.next().context("no token")
 }

@@ -177,14 +177,21 @@ async fn shut_out(
 pub(super) async fn joined(scene: &Scene<'_>, node: &Node) -> anyhow::Result<()> {
     let created = created(scene.cluster, node).await?;
     // As it is printed, for the node's shell.
-    let words: Vec<_> = created.command.split_whitespace().collect();
-    ensure!(words.starts_with(&["csi-edge", "join"]), "the command is {}", created.command);
-    let dir = identity(scene, node, "identity").display().to_string();
-    let args = [words.get(1..).unwrap_or_default(), &["--identity", &dir]].concat();
-    let program = scene.cluster.ground.program("csi-edge").display().to_string();
-    let said = node.worker.space.run(&program, &args).await?;
+    let said = piped(scene, node, &created.command).await?;
     ensure!(said.contains(&format!("joined as node {}", node.name)), "csi-edge says {said}");
     serve(scene, node, &[]).await
+}
+
+/// Runs the command that `csi-cloud token create` printed in the node's shell, and returns what
+/// csi-edge says.
+pub(super) async fn piped(scene: &Scene<'_>, node: &Node, printed: &str) -> anyhow::Result<String> {
+    let is_it = |line: &&str| line.contains(" | csi-edge join ");
+    let line = printed.lines().map(str::trim).find(is_it);
+    let line = line.with_context(|| format!("no command is printed: {printed}"))?;
+    let dir = identity(scene, node, "identity").display().to_string();
+    let program = scene.cluster.ground.program("csi-edge").display().to_string();
+    let line = line.replace("| csi-edge", &format!("| {program}"));
+    node.worker.space.run("sh", &["-c", &format!("{line} --identity {dir}")]).await
 }
 
 /// A new token for a node.

@@ -267,13 +267,7 @@ impl Walk<'_> {
 
     /// Runs what `csi-cloud token create` printed at the node, into the stand's directory.
     async fn join(&self, printed: &str) -> anyhow::Result<()> {
-        let command = printed.lines().find_map(|line| line.trim().strip_prefix("csi-edge join "));
-        let command = command.with_context(|| format!("no command is printed: {printed}"))?;
-        let dir = joins::identity(self.scene, self.node, "identity").display().to_string();
-        let words: Vec<_> = command.split_whitespace().collect();
-        let args = [&["join"], &words[..], &["--identity", &dir]].concat();
-        let program = self.scene.cluster.ground.program("csi-edge").display().to_string();
-        self.node.worker.space.run(&program, &args).await?;
+        joins::piped(self.scene, self.node, printed).await?;
         joins::serve(self.scene, self.node, &[]).await
     }
 

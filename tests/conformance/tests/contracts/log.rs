@@ -12,7 +12,7 @@ const ROOMS: [&str; 10] = [
     "cloud/page/src",
     "cloud/src/lease",
     "cloud/src/nodes",
-    "cloud/src/pki",
+    "cloud/src/pki/enrolment.rs",
     "cloud/src/relay",
     "edge/calls/src/connection",
     "edge/calls/src/executor.rs",
@@ -23,7 +23,7 @@ const ROOMS: [&str; 10] = [
 
 /// What the rooms log without the budget: certificates, leases, leaders, and what a peer cannot
 /// cause, such as a file that has changed.
-const NEVER_SUPPRESSED: [&str; 32] = [
+const NEVER_SUPPRESSED: [&str; 25] = [
     // Certificates: issue, refusal, end.
     "issued a certificate to a node that joined",
     "renewed the certificate of a node",
@@ -35,14 +35,6 @@ const NEVER_SUPPRESSED: [&str; 32] = [
     "cannot request a new certificate",
     "certificates have changed; new connections use them",
     "certificates have changed and cannot be used",
-    // The CA, and csi-cloud's own certificate.
-    "made csi-cloud's CA and certificate",
-    "csi-cloud's own certificate was issued again",
-    "the CA's files changed; certificates are issued with them",
-    "the CA's files changed and cannot be used; the CA stays",
-    "csi-cloud's own certificate is not renewed; trying again",
-    "csi-cloud's own certificate was renewed; new connections use it",
-    "csi-cloud's new certificate cannot be used",
     // Changes of leases. What a node only says of them has the budget.
     "lease moved to another node",
     "a volume is the node's\"",
@@ -64,7 +56,9 @@ const NEVER_SUPPRESSED: [&str; 32] = [
 ];
 
 /// What is logged elsewhere and never left out: the place, and the text.
-const ELSEWHERE: [(&str, &str); 13] = [
+const ELSEWHERE: [(&str, &str); 15] = [
+    ("cloud/src/pki/first_start.rs", "made csi-cloud's CA and certificate"),
+    ("cloud/src/pki/own.rs", "csi-cloud's own certificate was renewed"),
     ("proto/src/admin/command.rs", "changed by an operator"),
     ("cloud/src/admin/tokens.rs", "made a token"),
     ("cloud/src/csi/volume_call.rs", "cannot remove the home of a deleted id"),

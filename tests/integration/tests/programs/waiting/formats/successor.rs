@@ -259,9 +259,9 @@ impl Successor {
         let admin = self.stand.at("cloud/_admin.sock");
         let create = ["token", "create", "n9", "--cloud", &url, "--admin", &admin];
         let command = self.stand.run("csi-cloud", &create).await?;
-        let (join, _) = command.split_once("--token ").context("no token")?;
+        let (_, join) = command.split_once(" | ").context("no token")?;
         let token = std::fs::read_to_string(committed(version, "token"))?;
-        self.stand.join(&format!("{join}--token {token}"), "joined").await?;
+        self.stand.join(&format!("printf %s {token} | {join}"), "joined").await?;
         let tokens = self.json(&["token", "list"]).await?;
         let used = tokens.iter().find(|token| token["node"] == TOKEN_NODE);
         ensure!(used.is_some_and(|token| token["state"] == "used"), "{tokens:?}");

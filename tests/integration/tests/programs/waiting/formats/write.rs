@@ -203,7 +203,8 @@ impl Older {
     async fn trust(&self) -> anyhow::Result<String> {
         self.say(&["node", "revoke", REVOKED_NODE]).await?;
         let command = self.say(&["token", "create", TOKEN_NODE, "--cloud", &self.url]).await?;
-        let (_, token) = command.trim().split_once("--token ").context("no token")?;
+        let shown = command.trim().strip_prefix("printf %s ").context("no token")?;
+        let (token, _) = shown.split_once(' ').context("no command")?;
         Ok(token.into())
     }
 
