@@ -14,6 +14,7 @@ use crate::nodes::driver_health;
 use crate::nodes::driver_health::STATES;
 use crate::state::driver_state::DriverState;
 use crate::state::known::State;
+use crate::state::policy::{Policy, Scope};
 use crate::state::set_apart::ReasonKind;
 use crate::telemetry::calls::Stage;
 use crate::telemetry::metrics::{DriverNow, Now};
@@ -81,12 +82,17 @@ impl AdminState {
         let stages = in_flight.get(driver);
         let calls = |stage| stages.and_then(|stages| stages.get(&stage)).copied().unwrap_or(0);
         let in_flight = Stage::ALL.map(|stage| (stage.name(), calls(stage) as u64));
+        // Not within `read`, which it calls too.
+        let is_shared = self.links.scope(driver) == Some(Scope::Shared);
         self.store.read(|state| {
             let of = state.driver(driver);
             DriverNow {
                 driver: driver.clone(),
                 nodes: of.map_or((0, 0), |of| (of.nodes().len(), count_linked(of, linked))),
                 homes: of.map_or(0, |of| of.homes().len()),
+                homes_unconfirmed: of
+                    .filter(|_| !is_shared)
+                    .map_or(0, |of| self.unconfirmed_count(driver, of)),
                 intents: of.map_or(0, DriverState::open_intents),
                 in_flight: in_flight.into(),
                 limit: MAX_FRONT_CALLS,
@@ -94,6 +100,16 @@ impl AdminState {
                 health: of.map_or_else(Vec::new, |of| self.health_counts(driver, of)),
             }
         })
+    }
+
+    /// The number of homes that only their own node says. The only node of a driver has all of it.
+    fn unconfirmed_count(&self, driver: &DriverName, of: &DriverState) -> usize {
+        if of.nodes().len() < 2 {
+            return 0;
+        }
+        let default = Policy::new(None);
+        let policy = self.links.authority().policy(driver).unwrap_or(&default);
+        of.homes().values().filter(|home| !policy.is_confirmed(home)).count()
     }
 
     /// The number of linked nodes by the health of a driver there.

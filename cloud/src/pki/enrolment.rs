@@ -21,7 +21,7 @@ use zeroize::Zeroizing;
 
 use crate::pki::issuer::{CaTag, DAY, IssueError, Issued, new_serial};
 use crate::pki::issuers::{Cas, Issuers};
-use crate::pki::pace::{Failures, Renewals};
+use crate::pki::pace::{Failures, FirstKeys, Renewals};
 use crate::pki::request::{ProvenKey, RequestError};
 use crate::state::clock::now;
 use crate::state::store::backend::StoreError;
@@ -78,6 +78,7 @@ pub struct Enrolment {
     places: Semaphore,
     failures: Mutex<Failures>,
     renewals: Mutex<Renewals>,
+    first_keys: Mutex<FirstKeys>,
 }
 
 /// The reason why no certificate is issued.
@@ -104,6 +105,13 @@ pub enum EnrolmentError {
          join_service_account in [kubernetes]"
     )]
     NoReview,
+    /// The ServiceAccount's token was used with another key.
+    #[error(
+        "this ServiceAccount token of {0} was used by another key, so somebody may have joined as \
+         {0}; if that was not this node: `csi-cloud node revoke {0}`. the kubelet \
+         makes a new token within ten minutes"
+    )]
+    OtherKey(NodeName),
     /// The node was revoked, and asks by its ServiceAccount.
     #[error(
         "{0} was revoked, so its ServiceAccount does not let it join; an operator does: `csi-cloud \
@@ -189,6 +197,7 @@ impl Enrolment {
             places: Semaphore::new(AT_ONCE),
             failures: Mutex::default(),
             renewals: Mutex::default(),
+            first_keys: Mutex::default(),
         }
     }
 
@@ -240,7 +249,7 @@ impl Enrolment {
             if is_slowed {
                 return Err(EnrolmentError::TooManyFailures);
             }
-            self.reviewed(token).await?
+            self.reviewed(token, key.hash()).await?
         } else {
             let shown = ShownToken::parse(token)?;
             // A good token is never slowed: others behind the same address may have failed. Nobody
@@ -261,9 +270,12 @@ impl Enrolment {
     }
 
     /// The node of a ServiceAccount's token, if it may join so.
-    async fn reviewed(&self, token: &str) -> Result<NodeName, EnrolmentError> {
+    async fn reviewed(&self, token: &str, key: Hash) -> Result<NodeName, EnrolmentError> {
         let review = self.review.get().ok_or(EnrolmentError::NoReview)?;
         let node = review(token.to_owned()).await?;
+        if !self.first_keys.lock().take(Hash::of(token.as_bytes()), key) {
+            return Err(EnrolmentError::OtherKey(node));
+        }
         let at = node.clone();
         // A write sees what is being changed at this moment.
         self.store.write(move |txn| allow_reviewed(txn, &at)).await??;

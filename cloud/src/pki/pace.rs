@@ -1,4 +1,4 @@
-//! Limits failed joins of an address, and renewals of a node.
+//! Limits failed joins of an address, renewals of a node, and the keys of a token.
 //!
 //! A token's secret cannot be guessed; the limit of failures spares the log and the CPU. Both maps
 //! are bounded.
@@ -10,10 +10,14 @@ use proto::host::limit::{Window, host_network};
 use proto::names::NodeName;
 use tokio::time::{Duration, Instant};
 
+use crate::state::trust::Hash;
+
 /// The time in which failures and renewals are counted.
 const WINDOW: Duration = Duration::from_secs(60);
 /// The failures of one address in that time.
 const FAILURES: usize = 10;
+/// A ServiceAccount's token has ended after this time. The chart's are for ten minutes.
+const TOKEN_TTL: Duration = Duration::from_secs(3600);
 /// The entries of a map. Beyond them it is emptied, so that no stranger can keep others out.
 const ENTRIES: usize = 4096;
 
@@ -58,9 +62,37 @@ impl Renewals {
     }
 }
 
+/// The keys with which tokens of ServiceAccounts were used first.
+#[derive(Default)]
+pub(super) struct FirstKeys(HashMap<Hash, (Hash, Instant)>);
+
+impl FirstKeys {
+    /// Notes that a good token is used with a key. Returns `false` if it was used with another one.
+    pub(super) fn take(&mut self, token: Hash, key: Hash) -> bool {
+        // Only tokens that Kubernetes authenticates get here, and they end.
+        self.0.retain(|_, (_, at)| at.elapsed() < TOKEN_TTL);
+        let (first, _) = self.0.entry(token).or_insert_with(|| (key, Instant::now()));
+        *first == key
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_token_is_for_the_first_key_that_used_it() {
+        let mut keys = FirstKeys::default();
+        let [token, other_token, key, other_key] =
+            ["t1", "t2", "k1", "k2"].map(|text| Hash::of(text.as_bytes()));
+        assert!(keys.take(token, key));
+        assert!(keys.take(token, key), "its answer was lost");
+        assert!(!keys.take(token, other_key));
+        assert!(keys.take(other_token, other_key));
+        tokio::time::advance(TOKEN_TTL).await;
+        assert!(keys.take(token, other_key), "Kubernetes has ended it long ago");
+        assert_eq!(keys.0.len(), 1);
+    }
 
     #[tokio::test(start_paused = true)]
     async fn an_address_that_fails_waits_and_others_do_not() {

@@ -61,6 +61,7 @@ pub struct Metrics {
     certificate_seconds: Family<Of, Gauge>,
     links_ending: Gauge,
     homes: Family<DriverLabel, Gauge>,
+    homes_unconfirmed: Family<DriverLabel, Gauge>,
     intents: Family<DriverLabel, Gauge>,
     slow: Family<DriverLabel, Counter>,
     queue: Gauge,
@@ -114,6 +115,8 @@ pub struct DriverNow {
     pub health: Vec<(&'static str, usize)>,
     /// Volumes, snapshots and groups with a known home node.
     pub homes: usize,
+    /// Those of them that only their own node says. A PersistentVolume may confirm some.
+    pub homes_unconfirmed: usize,
     /// Creates with an unknown outcome.
     pub intents: usize,
     /// Calls in flight by stage.
@@ -202,6 +205,7 @@ impl Metrics {
                 (&self.driver_nodes, driver.nodes.0),
                 (&self.driver_nodes_linked, driver.nodes.1),
                 (&self.homes, driver.homes),
+                (&self.homes_unconfirmed, driver.homes_unconfirmed),
                 (&self.intents, driver.intents),
                 (&self.limit, driver.limit),
             ] {
@@ -318,6 +322,11 @@ impl Metrics {
             self.homes.clone(),
         );
         registry.register(
+            "homes_unconfirmed",
+            "Those of them that only their own node says, without a create or an operator",
+            self.homes_unconfirmed.clone(),
+        );
+        registry.register(
             "intents_open",
             "Creates whose outcome nobody knows",
             self.intents.clone(),
@@ -399,6 +408,7 @@ impl Default for Metrics {
             certificate_seconds: Family::default(),
             links_ending: Gauge::default(),
             homes: Family::default(),
+            homes_unconfirmed: Family::default(),
             intents: Family::default(),
             slow: Family::default(),
             queue: Gauge::default(),

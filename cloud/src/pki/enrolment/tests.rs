@@ -227,6 +227,8 @@ async fn a_service_account_lets_its_node_join_unless_it_was_revoked() {
     assert_eq!(joined.name, node());
     let refused = stand.join(jwt, &key).await.unwrap_err();
     assert!(refused.contains("within the last minute"), "{refused}");
+    let refused = stand.join(jwt, &KeyPair::generate().unwrap()).await.unwrap_err();
+    assert!(refused.contains("was used by another key"), "{refused}");
     let refused = stand.join("eyJ.y.z", &key).await.unwrap_err();
     assert!(refused.contains("does not authenticate"), "{refused}");
     stand.set_revoked(30).await;

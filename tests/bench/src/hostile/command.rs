@@ -11,7 +11,7 @@ use tokio::time::{Instant, timeout};
 use super::memory::Bound;
 use super::report::Row;
 use super::{
-    attacks, claims, clocks, controls, door, elections, endless, frames, initials, invented,
+    attacks, claims, clocks, controls, door, elections, endless, frames, initials, invented, loops,
     orders, removal, replays, report, scopes, secrets, segments, tokens, unanimous, unread,
     unwelcomed,
 };
@@ -56,6 +56,8 @@ enum Case {
     Invented,
     /// Floods of HTTP/2 frames
     Frames,
+    /// What is logged, or costs a peer nothing, again and again
+    Loops,
     /// Tokens that are wrong, and two edges of one name
     Tokens,
     /// A node that claims to be at another node's place
@@ -123,6 +125,7 @@ async fn run(case: Case, short: bool, rows: &mut Vec<Row>) -> anyhow::Result<()>
         Case::Initials => initials::run(short, rows).await,
         Case::Invented => invented::run(short, rows).await,
         Case::Frames => frames::run(short, rows).await,
+        Case::Loops => loops::run(short, rows).await,
         Case::Tokens => tokens::run(short, rows).await,
         Case::Segments => segments::run(short, rows).await,
         Case::Claims => claims::run(short, rows).await,

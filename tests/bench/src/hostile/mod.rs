@@ -16,6 +16,7 @@ mod fleet;
 mod frames;
 mod initials;
 mod invented;
+mod loops;
 mod memory;
 mod orders;
 mod removal;
