@@ -221,7 +221,9 @@ impl Acceptor {
             }),
             Ok(Arrival::Asker(asker)) => join::answer(&self.links, from, *asker).await,
             Ok(Arrival::Bulk) => {}
-            Err(error @ LinkError::Checked(_)) => peer_info!(LogPeer::Stranger, %from, "{error}"),
+            Err(ref error @ LinkError::Checked(ref node)) => {
+                peer_info!(LogPeer::Node(node), %from, "{error}");
+            }
             Err(error) => {
                 peer_warn!(LogPeer::Stranger, %from, error = chain(&error), "refused a connection")
             }

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use drivers::testdriver::{Fault, TestDriver, Times};
@@ -115,6 +116,8 @@ async fn an_edge_that_invents_drivers_segments_and_long_names_is_refused() -> an
         world.cloud.process.logged(reason).await?;
         let why = why_apart(&world).await?;
         assert!(why.len() == 1 && why[0].contains(reason), "{why:?}");
+        // A node has 20 lines of the log, and one more each second.
+        tokio::time::sleep(Duration::from_secs(8)).await;
         // What one driver says too much costs that driver alone.
         for (drivers, reason) in [
             (at("id", &many)?, "33 topology segments of"),

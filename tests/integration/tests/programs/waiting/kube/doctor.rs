@@ -216,7 +216,7 @@ async fn rights_kinds_of_snapshots_and_the_time_are_asked_for() -> anyhow::Resul
     site.stands("ours").await?;
     site.is("api-server", "ok", "it answers").await?;
     site.is("clock", "ok", "agree").await?;
-    site.is("rights", "ok", "all 28 are there").await?;
+    site.is("rights", "ok", "all 29 are there").await?;
     site.is("snapshot-kinds", "warning", "there are none").await?;
     site.is("sidecars", "warning", "no sidecar runs there").await?;
     // A role of an older release, which may not label nodes nor list pods.
