@@ -1,6 +1,7 @@
 //! `csi-cloud replicas`: the csi-clouds that share a store, and which of them leads.
 
 use proto::admin::command::{Command, Done, Refusal, Row};
+use proto::control::leader::LeaderEpoch;
 use std::sync::Arc;
 
 use crate::admin::cells::optional;
@@ -9,8 +10,10 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 
 use crate::admin::admin_state::AdminState;
+use crate::state::leader_epoch;
 use crate::state::store::leadership::Role;
 use crate::state::store::replicated::{Cluster, OrderError, Replica};
+use crate::state::txn::Txn;
 use crate::telemetry::metrics::ReplicaNow;
 
 /// Show the csi-clouds that share a store in etcd, or say which of them leads.
@@ -93,6 +96,42 @@ impl Command<AdminState> for UndrainReplica {
         let name = self.name;
         admin.cluster()?.undrain(&name).await?;
         Ok(Done::logged(format!("{name} may lead again")))
+    }
+}
+
+/// Raise the leader epoch to one that nodes were told: they hear no csi-cloud with a lower one.
+#[derive(Debug, Args, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RaiseEpoch {
+    /// The epoch that nodes were told, as their refusals name it
+    #[arg(long, value_name = "EPOCH")]
+    pub to: u64,
+}
+
+impl Command<AdminState> for RaiseEpoch {
+    const NAME: &'static str = "replicas raise";
+    const PATH: &'static str = "/replicas/raise";
+    const NEEDS_LINKS: bool = true;
+    type Answer = Done;
+
+    async fn carry_out(self, admin: &AdminState) -> Result<Done, Refusal> {
+        let to = LeaderEpoch(self.to);
+        let latest = leader_epoch::latest();
+        if to > latest {
+            return Err(Refusal::bad(format!(
+                "{to} is more than 30 days after this machine's clock, and nodes hear no such \
+                 epoch; at most {latest}"
+            )));
+        }
+        let raised = admin.store.write(move |txn: &mut Txn<'_>| txn.raise_leader_epoch(to));
+        if let Err(last) = raised.await? {
+            return Err(Refusal::conflict(format!("the leader epoch is {last} already")));
+        }
+        admin.store.leadership().resign();
+        Ok(Done::logged(format!(
+            "the leader epoch is {to} now; this csi-cloud ends, so that whoever runs it starts it \
+             again with it"
+        )))
     }
 }
 

@@ -31,7 +31,9 @@ use crate::admin::node_removal::{AdmitNode, RemoveNode};
 use crate::admin::nodes::NodesQuery;
 use crate::admin::rebuild_homes::RebuildHomes;
 use crate::admin::release_volume::ReleaseVolume;
-use crate::admin::replicas::{DrainReplica, ListReplicas, PromoteReplica, UndrainReplica};
+use crate::admin::replicas::{
+    DrainReplica, ListReplicas, PromoteReplica, RaiseEpoch, UndrainReplica,
+};
 use crate::admin::resolve_intent::ResolveIntent;
 use crate::admin::revocation::Revoke;
 use crate::admin::tokens::{CreateToken, ListTokens, RevokeToken};
@@ -43,7 +45,7 @@ const CONNECTIONS: usize = 16;
 const MAX_REQUEST: usize = 16 * 1024 * 1024;
 
 /// The commands that a running csi-cloud answers. A new one is one line here.
-pub(crate) static COMMANDS: [Served<AdminState>; 31] = [
+pub(crate) static COMMANDS: [Served<AdminState>; 32] = [
     Served::of::<NodesQuery>(),
     Served::of::<ListDrivers>(),
     Served::of::<Examine>(),
@@ -58,6 +60,7 @@ pub(crate) static COMMANDS: [Served<AdminState>; 31] = [
     Served::of::<PromoteReplica>(),
     Served::of::<DrainReplica>(),
     Served::of::<UndrainReplica>(),
+    Served::of::<RaiseEpoch>(),
     Served::of::<RemoveNode>(),
     Served::of::<PurgeNode>(),
     Served::of::<Revoke>(),

@@ -13,6 +13,12 @@ pub(super) fn next(last: Option<LeaderEpoch>) -> LeaderEpoch {
     LeaderEpoch(after.max(seconds))
 }
 
+/// The latest epoch that nodes hear: 30 days after the clock, as their own fence has it.
+pub(crate) fn latest() -> LeaderEpoch {
+    const AHEAD: u64 = 30 * 24 * 3600;
+    LeaderEpoch(clock::now() / 1000 + AHEAD)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

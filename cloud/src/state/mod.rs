@@ -22,7 +22,7 @@ pub mod ingest;
 mod json;
 mod key;
 pub mod known;
-mod leader_epoch;
+pub(crate) mod leader_epoch;
 pub mod line;
 pub mod list_entry;
 pub mod listed;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::hash::Hash;
 
 use ahash::{HashMap, HashSet};
+use proto::control::leader::LeaderEpoch;
 use proto::csi::Id;
 use proto::names::certificate::Subject;
 use proto::names::{DriverName, NodeName};
@@ -35,6 +36,7 @@ pub struct Txn<'a> {
     profiles: Over<DriverName, Profile>,
     leases: OfDrivers<Id, LeaseRecord>,
     epoch: Option<u64>,
+    leader_epoch: Option<LeaderEpoch>,
     trust: TrustChanges,
     /// Changed things without a home.
     without: HashSet<(DriverName, Id)>,
@@ -59,6 +61,7 @@ impl<'a> Txn<'a> {
             profiles: Default::default(),
             leases: Default::default(),
             epoch: None,
+            leader_epoch: None,
             trust: TrustChanges::default(),
             without: Default::default(),
             confirms: false,
@@ -237,6 +240,20 @@ impl<'a> Txn<'a> {
         self.epoch.unwrap_or_else(|| self.state.epoch())
     }
 
+    /// Makes this the epoch of the last csi-cloud that led.
+    ///
+    /// # Errors
+    /// The last epoch, if that is not lower.
+    pub fn raise_leader_epoch(&mut self, to: LeaderEpoch) -> Result<(), LeaderEpoch> {
+        match self.state.leader_epoch() {
+            Some(last) if last >= to => Err(last),
+            Some(_) | None => {
+                self.leader_epoch = Some(to);
+                Ok(())
+            }
+        }
+    }
+
     /// Sets the last lease epoch. It only grows.
     pub fn set_epoch(&mut self, epoch: u64) {
         self.epoch = Some(epoch.max(self.epoch()));
@@ -329,7 +346,11 @@ impl<'a> Txn<'a> {
         let records = self.homes.len() + self.intents.len() + self.at.len() + self.nodes.len();
         let records = records + self.ended.len();
         let others = self.elected.len() + self.profiles.len() + self.leases.len();
-        records + others + usize::from(self.epoch.is_some()) + self.trust.len()
+        records
+            + others
+            + self.epoch.iter().len()
+            + self.leader_epoch.iter().len()
+            + self.trust.len()
     }
 
     /// All changes, each key once, and the changed things without a home.
@@ -345,6 +366,7 @@ impl<'a> Txn<'a> {
         let profiles =
             self.profiles.into_iter().map(|(driver, profile)| Change::Profile(driver, profile));
         let epoch = self.epoch.map(Change::Epoch);
+        let leader_epoch = self.leader_epoch.map(Change::LeaderEpoch);
         let trust = self.trust.into_changes().map(Change::Trust);
         let of_drivers = homes
             .chain(ended)
@@ -353,7 +375,8 @@ impl<'a> Txn<'a> {
             .chain(elected)
             .chain(profiles)
             .chain(leases);
-        (of_drivers.chain(nodes).chain(epoch).chain(trust).collect(), self.without)
+        let epochs = epoch.into_iter().chain(leader_epoch);
+        (of_drivers.chain(nodes).chain(epochs).chain(trust).collect(), self.without)
     }
 }
 

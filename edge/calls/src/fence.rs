@@ -61,8 +61,8 @@ pub enum FenceError {
     #[error(
         "node {node}: csi-edge was told that the csi-cloud of leader epoch {newest} leads, and \
          this is one {}, so it is not heard and nothing was done; call the one that leads \
-         (`csi-cloud replicas`). If its store is gone for good, remove {FILE} from csi-edge's \
-         --state and start csi-edge again", of(*.epoch)
+         (`csi-cloud replicas`). If its store is gone for good, or was an older copy: `csi-cloud \
+         replicas raise --to {newest}` at the one that is to lead", of(*.epoch)
     )]
     OldLeader {
         /// The node.
@@ -292,7 +292,7 @@ mod tests {
         for (epoch, word) in [(OLD, "of epoch 5"), (None, "without an epoch")] {
             let text = fence.observe(epoch).unwrap_err().to_string();
             assert_eq!(fence.settle(epoch).await.unwrap_err().to_string(), text);
-            for word in ["node n1", "leader epoch 9", word, "csi-cloud replicas", FILE] {
+            for word in ["node n1", "leader epoch 9", word, "csi-cloud replicas raise --to 9"] {
                 assert!(text.contains(word), "{text}");
             }
             assert_eq!(fence.check(epoch).unwrap_err().to_string(), text);

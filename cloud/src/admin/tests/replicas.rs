@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use http_body_util::BodyExt;
+use proto::control::leader::LeaderEpoch;
 
 use super::*;
 use crate::admin::replicas::ReplicaView;
+use crate::state::store::file::File;
 use crate::state::store::replica::Replica;
 use crate::state::store::replicated::Joining;
 use crate::state::store::tests::etcd_server::EtcdServer;
@@ -41,6 +43,33 @@ async fn a_csi_cloud_with_a_store_of_its_own_has_no_replicas() {
     assert_eq!(refused.status, 409);
     let text = state.metrics();
     assert!(text.contains("edge_csi_replica_leads 1"), "{text}");
+}
+
+#[tokio::test]
+async fn the_epoch_is_raised_on_any_store_and_never_lowered() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store.redb");
+    let now = proto::host::clock::now() / 1000;
+    let raise = |to: u64| format!("{{\"to\":{to}}}").into_bytes();
+    let tasks = Tasks::default();
+    let state = admin_state_into(Box::new(File::open(&path).unwrap()), &tasks);
+    assert_eq!(state.store.leadership().epoch(), None);
+    for late in [u64::MAX, now + 31 * 24 * 3600] {
+        let refused = server::answer(&state, "/replicas/raise", &raise(late)).await.unwrap_err();
+        assert!(refused.text.contains("30 days"), "{}", refused.text);
+    }
+    server::answer(&state, "/replicas/raise", &raise(now)).await.unwrap();
+    let resigned = state.store.leadership().resigning();
+    tokio::time::timeout(Duration::from_secs(30), resigned).await.unwrap();
+    for lower in [now, 1] {
+        let refused = server::answer(&state, "/replicas/raise", &raise(lower)).await.unwrap_err();
+        assert_eq!((refused.status.as_u16(), refused.text.contains("already")), (409, true));
+    }
+    drop(state);
+    tasks.finish(Duration::from_secs(5)).await;
+    let tasks = Tasks::default();
+    let again = admin_state_into(Box::new(File::open(&path).unwrap()), &tasks);
+    assert_eq!(again.store.leadership().epoch(), Some(LeaderEpoch(now)));
 }
 
 #[tokio::test]

@@ -150,8 +150,9 @@ impl Leadership {
         let _ = self.roles().wait_for(|role| matches!(role, Role::Deposed)).await;
     }
 
-    /// Another one shall lead. This csi-cloud stops as if it was told to, and is started again.
-    pub(super) fn resign(&self) {
+    /// This csi-cloud stops as if it was told to, and is started again; of several, another one
+    /// leads.
+    pub(crate) fn resign(&self) {
         self.0.resign.cancel();
     }
 
