@@ -14,7 +14,7 @@ use proto::csi::frame;
 use proto::host::publish::{Existing, publish};
 use tonic::Code;
 
-/// Debian's package `faketime`.
+/// Of Debian's package `libfaketime`.
 const FAKETIME: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1";
 const INFO: &str = "/csi.v1.Node/NodeGetInfo";
 
@@ -58,7 +58,11 @@ fn set(clock: &str, time: &str) -> std::io::Result<()> {
 #[tokio::test]
 async fn a_node_that_boots_in_1970_serves_its_front_and_links_when_its_clock_is_set()
 -> anyhow::Result<()> {
-    if skipped() || !Path::new(FAKETIME).exists() {
+    if skipped() {
+        return Ok(());
+    }
+    if !Path::new(FAKETIME).exists() {
+        anyhow::ensure!(std::env::var_os("CI").is_none(), "{FAKETIME} is not installed");
         eprintln!("skipped: {FAKETIME} is needed");
         return Ok(());
     }
