@@ -1,7 +1,7 @@
 //! Calls of a shared driver that run at a node or are in doubt. A call in doubt was sent there, and
 //! its outcome is unknown.
 //!
-//! Such a call may still begin for [`BEGIN`], so another one about the same must not go to a newly
+//! Such a call may still begin for `BEGIN`, so another one about the same must not go to a newly
 //! elected node. An edge that does not know this time may begin until the deadline. The table is in
 //! memory. A csi-cloud that begins assumes that any call may be in doubt at the nodes elected
 //! lately. Creates have durable intents instead.

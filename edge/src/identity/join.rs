@@ -118,7 +118,7 @@ impl Automatic {
     /// Asks this csi-cloud for an identity.
     ///
     /// # Errors
-    /// As for [`join`], or the token cannot be read.
+    /// As for [`join()`], or the token cannot be read.
     pub(super) async fn once(
         &self,
         cloud: &Cloud,
