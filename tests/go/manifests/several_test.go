@@ -26,6 +26,7 @@ edge_csi_nodes_removed 1x120
 edge_csi_driver_nodes{driver="d"} 100x120
 edge_csi_driver_nodes_set_apart{driver="d",reason="quota"} 0x120
 edge_csi_homes{driver="d"} 500x120
+edge_csi_homes_unconfirmed{driver="d"} 0x120
 edge_csi_intents_open{driver="d"} 0x120
 edge_csi_records_bytes 100x120
 edge_csi_records_bytes_limit 1000x120
@@ -49,6 +50,7 @@ edge_csi_direct_not_taken 0x120
 kube_daemonset_status_number_unavailable{daemonset="csi-edge-nri"} 0x120
 edge_csi_direct_not_taken_nodes 0x120
 edge_csi_quota_refusals_total{quota="volumes"} 0x120
+edge_csi_log_lines_suppressed_total{peer="stranger"} 0x120
 edge_csi_list_slow_nodes_total{driver="d"} 0x120
 edge_csi_calls_total{driver="d",rpc="CreateSnapshot",code="OK"} 0+60x120
 edge_csi_calls_total{driver="d",rpc="CreateSnapshot",code="UNAVAILABLE"} 0x120
