@@ -331,7 +331,8 @@ impl Walk<'_> {
         .await?;
         self.object_sync(binding).await?;
         self.changed("node-selector", daemon_set, |set| {
-            set["spec"]["template"]["spec"]["nodeSelector"] = json!({"edge-csi.io/edge": "true"});
+            set["spec"]["template"]["spec"]["nodeSelector"] =
+                json!({"edge-csi.io/no-node-has-it": "true"});
         })
         .await?;
         self.changed("registrar", daemon_set, |set| {
