@@ -201,6 +201,30 @@ async fn end(cloud: &mut Link, edge: &mut Link, mut ours: Io, mut theirs: Io) {
     }
 }
 
+/// The edge ends a byte stream before the cloud's end arrives, as HTTP/2 does after a GOAWAY.
+async fn end_early(cloud: &mut Link, edge: &mut Link, mut ours: Io, mut theirs: Io) {
+    let ending = async {
+        let their_end = async {
+            let ended = theirs.shutdown().await;
+            drop(theirs);
+            ended
+        };
+        let our_end = async {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            let ended = ours.shutdown().await;
+            drop(ours);
+            ended
+        };
+        let (theirs, ours) = tokio::join!(their_end, our_end);
+        assert!(theirs.is_ok() && ours.is_ok(), "{theirs:?} {ours:?}");
+    };
+    tokio::select! {
+        biased;
+        () = ending => {}
+        _ = async { tokio::join!(cloud.next(), edge.next()) } => panic!("they sent nothing"),
+    }
+}
+
 #[tokio::test]
 async fn calls_streams_follow_each_other_on_a_link() {
     for transport in Transport::ALL {
@@ -221,6 +245,11 @@ async fn calls_streams_follow_each_other_on_a_link() {
             let calls = StreamKind::Calls;
             let (ours, theirs) = open(&listener, &mut cloud, &mut edge, calls).await;
             end(&mut cloud, &mut edge, ours, theirs).await;
+        }
+        for _ in 0..3 {
+            let calls = StreamKind::Calls;
+            let (ours, theirs) = open(&listener, &mut cloud, &mut edge, calls).await;
+            end_early(&mut cloud, &mut edge, ours, theirs).await;
         }
         // Nobody took this one.
         drop(cloud.open(StreamKind::Calls));

@@ -327,6 +327,11 @@ impl AsyncWrite for Socket {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if matches!(self.end, StreamEnd::Theirs) {
+            // HTTP/2 ends here with the other side's GOAWAY, which comes before its end. If the
+            // socket closes instead, there is nothing to wait for.
+            let _ = ready!(self.poll_end(cx));
+        }
         if self.end.send() {
             self.send_outgoing(cx, Frame::Binary(Bytes::new()))?;
         }
