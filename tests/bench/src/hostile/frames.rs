@@ -56,19 +56,7 @@ const END_HEADERS: u8 = 4;
 /// Answers with headers that are complete.
 const ANSWERED: Option<(u8, u8)> = Some((HEADERS, END_HEADERS));
 
-/// The headers of an answer of 103: `:status: 103`, and 250 times a header by its index in HPACK's
-/// table.
-const INFORMATION: [u8; 255] = {
-    let mut headers = [0x90; 255];
-    headers[0] = 0x08;
-    headers[1] = 3;
-    headers[2] = b'1';
-    headers[3] = b'0';
-    headers[4] = b'3';
-    headers
-};
-
-static FRAMES: [Frame; 10] = [
+static FRAMES: [Frame; 9] = [
     Frame { name: "PING", kind: 6, stream: 0, payload: &[0; 8], begin: None },
     Frame { name: "SETTINGS", kind: SETTINGS, stream: 0, payload: &[], begin: None },
     Frame { name: "empty DATA", kind: 0, stream: 1, payload: &[], begin: ANSWERED },
@@ -77,7 +65,6 @@ static FRAMES: [Frame; 10] = [
     Frame { name: "WINDOW_UPDATE", kind: 8, stream: 0, payload: &[0, 0, 0, 1], begin: None },
     Frame { name: "CONTINUATION", kind: 9, stream: 1, payload: &[], begin: Some((HEADERS, 0)) },
     Frame { name: "PRIORITY", kind: 2, stream: 3, payload: &[0, 0, 0, 0, 1], begin: None },
-    Frame { name: "answers of 103", kind: HEADERS, stream: 1, payload: &INFORMATION, begin: None },
     Frame { name: "an unknown type", kind: 0x7f, stream: 1, payload: &[], begin: None },
 ];
 
@@ -194,8 +181,7 @@ async fn flood(io: Io, frame: &Frame, sent: Arc<AtomicU64>) {
             begin.extend(encoded(kind, flags, 1, HEAD));
         }
         writer.write_all(&begin).await?;
-        let flags = if frame.kind == HEADERS { END_HEADERS } else { 0 };
-        let frames = encoded(frame.kind, flags, frame.stream, frame.payload).repeat(AT_ONCE);
+        let frames = encoded(frame.kind, 0, frame.stream, frame.payload).repeat(AT_ONCE);
         loop {
             writer.write_all(&frames).await?;
             writer.flush().await?;
