@@ -303,17 +303,6 @@ mod tests {
 
     const DAY: Duration = Duration::from_secs(86_400);
 
-    /// Writes an identity that ends in, or ended before, so many days.
-    fn identity(dir: &Path, ca: &Ca, days: i64) -> Directory {
-        let directory = Directory::new(dir);
-        let request = directory.request().unwrap();
-        let certificate = ca.issue(&request.csr().unwrap(), "edge-csi://node/n1", days);
-        let chain = format!("{}{}", certificate.chain, request.key()).into_bytes();
-        let pem = Pem { ca: certificate.ca.into(), cert: chain.clone(), key: chain.into() };
-        directory.write(&pem).unwrap();
-        directory
-    }
-
     #[test]
     fn only_an_identity_of_no_more_use_is_replaced_without_being_asked() {
         let dir = tempfile::tempdir().unwrap();
@@ -321,14 +310,14 @@ mod tests {
         let directory = Directory::new(&dir.path().join("new"));
         directory.check_replaceable().unwrap();
         for (days, replaceable) in [(3, false), (-3, false), (-91, true)] {
-            let directory = identity(dir.path(), &ca, days);
+            let directory = ca.identity(dir.path(), days);
             let checked = directory.check_replaceable();
             assert_eq!(checked.is_ok(), replaceable, "{days}: {checked:?}");
             if let Err(error) = checked {
                 assert!(error.to_string().contains("--replace"), "{error}");
             }
         }
-        let directory = identity(dir.path(), &ca, -91);
+        let directory = ca.identity(dir.path(), -91);
         publish(&directory.files().cert, b"nonsense", 0o600, Existing::Replace).unwrap();
         let error = directory.check_replaceable().unwrap_err().to_string();
         assert!(error.contains("cannot be read as an identity"), "{error}");
@@ -344,7 +333,7 @@ mod tests {
         let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!(mode(&path), 0o700);
         assert_eq!(mode(&path.join(JOINING)), 0o600);
-        let files = identity(&path, &Ca::new(), 3).files();
+        let files = Ca::new().identity(&path, 3).files();
         assert!(!path.join(JOINING).exists(), "the key is used");
         assert_eq!(mode(&files.cert), 0o600);
         assert!(std::fs::read_to_string(&files.key).unwrap().contains(&key));
@@ -355,7 +344,7 @@ mod tests {
     fn a_renewal_replaces_the_identity_in_use() {
         let dir = tempfile::tempdir().unwrap();
         let ca = Ca::new();
-        let directory = identity(dir.path(), &ca, 3);
+        let directory = ca.identity(dir.path(), 3);
         let credentials = Credentials::load(&directory.files(), Role::Node).unwrap();
         let identity = NodeIdentity::new(directory.clone(), credentials.clone());
         let before = credentials.certificate();
@@ -397,7 +386,7 @@ mod tests {
     async fn a_renewal_that_cannot_be_written_is_used_and_written_later() {
         let dir = tempfile::tempdir().unwrap();
         let ca = Ca::new();
-        let directory = identity(dir.path(), &ca, 3);
+        let directory = ca.identity(dir.path(), 3);
         let credentials = Credentials::load(&directory.files(), Role::Node).unwrap();
         let identity = NodeIdentity::new(directory.clone(), credentials.clone());
         let before = credentials.certificate();

@@ -179,26 +179,14 @@ impl Default for JoinAttempts {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
 
     use proto::host::publish::{Existing, publish};
-    use proto::link::tls::{Pem, Pin};
+    use proto::link::tls::Pin;
     use proto::link::ws;
 
     use super::*;
     use crate::identity::join::Cloud;
     use crate::identity::test_ca::Ca;
-
-    /// An identity of n1 that ends in so many days.
-    fn identity(dir: &Path, ca: &Ca, days: i64) -> Directory {
-        let directory = Directory::new(dir);
-        let request = directory.request().unwrap();
-        let certificate = ca.issue(&request.csr().unwrap(), "edge-csi://node/n1", days);
-        let chain = format!("{}{}", certificate.chain, request.key()).into_bytes();
-        let pem = Pem { ca: certificate.ca.into(), cert: chain.clone(), key: chain.into() };
-        directory.write(&pem).unwrap();
-        directory
-    }
 
     fn source(directory: &Directory) -> IdentitySource {
         IdentitySource::new(directory.files(), None, ws::tcp())
@@ -208,7 +196,7 @@ mod tests {
     fn a_node_is_named_whatever_the_dates_of_its_certificate() {
         let dir = tempfile::tempdir().unwrap();
         for days in [300, 3, -3, -200] {
-            let directory = identity(dir.path(), &Ca::new(), days);
+            let directory = Ca::new().identity(dir.path(), days);
             let source = source(&directory);
             assert_eq!(source.node().unwrap().as_str(), "n1", "{days}");
             assert!(source.begun() > SystemTime::UNIX_EPOCH);
@@ -223,7 +211,7 @@ mod tests {
         for name in ["node.pem", "ca.crt"] {
             for content in [Some(""), Some("-----BEGIN CERTIFICATE-----\nMIIB"), None] {
                 let dir = tempfile::tempdir().unwrap();
-                let directory = identity(dir.path(), &Ca::new(), 10);
+                let directory = Ca::new().identity(dir.path(), 10);
                 let source = source(&directory);
                 source.load().unwrap();
                 let path = dir.path().join(name);
@@ -246,7 +234,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let ca = Ca::new();
         // The clock is so far behind that it has not begun.
-        let directory = identity(dir.path(), &ca, 300);
+        let directory = ca.identity(dir.path(), 300);
         let cloud = Cloud { endpoint: "wss://h:1".parse().unwrap(), ca: Pin::of(&ca.der()) };
         let token_file = dir.path().join("none");
         let join = Automatic { clouds: vec![cloud], token_file };
@@ -255,11 +243,11 @@ mod tests {
         assert!(waited.is_err());
         assert!(source.waits_for().contains("is not valid yet"), "{}", source.waits_for());
         // Or so far ahead that it is over, and the token was used long ago.
-        identity(dir.path(), &ca, -200);
+        ca.identity(dir.path(), -200);
         let waited = tokio::time::timeout(Duration::from_secs(100), source.obtain()).await;
         assert!(waited.is_err());
         assert!(source.waits_for().contains("token"), "{}", source.waits_for());
-        identity(dir.path(), &ca, 10);
+        ca.identity(dir.path(), 10);
         tokio::time::timeout(Duration::from_secs(20), source.obtain()).await.unwrap();
         assert_eq!(source.waits_for(), "");
     }

@@ -1,15 +1,18 @@
 //! A CA for tests: it issues what csi-cloud would.
 
+use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use proto::control::base64::Base64;
 use proto::control::certificate::Certificate;
-use proto::link::tls::Credentials;
+use proto::link::tls::{Credentials, Pem};
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateSigningRequestParams, CertifiedIssuer,
     ExtendedKeyUsagePurpose, IsCa, KeyPair, SanType,
 };
 use rustls::pki_types::{CertificateDer, CertificateSigningRequestDer, PrivatePkcs8KeyDer};
+
+use super::directory::Directory;
 
 const DAY: Duration = Duration::from_secs(86_400);
 
@@ -34,6 +37,17 @@ impl Ca {
         request.params = client(uri, days);
         let certificate = request.signed_by(&self.0).unwrap();
         Certificate { chain: certificate.pem(), ca: self.0.pem() }
+    }
+
+    /// The directory with an identity of n1 that ends in so many days, or ended before.
+    pub(crate) fn identity(&self, dir: &Path, days: i64) -> Directory {
+        let directory = Directory::new(dir);
+        let request = directory.request().unwrap();
+        let certificate = self.issue(&request.csr().unwrap(), "edge-csi://node/n1", days);
+        let chain = format!("{}{}", certificate.chain, request.key()).into_bytes();
+        let pem = Pem { ca: certificate.ca.into(), cert: chain.clone(), key: chain.into() };
+        directory.write(&pem).unwrap();
+        directory
     }
 
     /// A cloud's credentials for `localhost`.
