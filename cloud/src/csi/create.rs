@@ -29,7 +29,6 @@ use crate::state::colocated::Colocated;
 use crate::state::election::HOLD;
 use crate::state::list_entry;
 use crate::state::node_names::first_few;
-use crate::state::policy::Scope;
 use crate::state::record::NodeDriver;
 use crate::state::store::writer::Store;
 use crate::telemetry::calls::Running;
@@ -205,17 +204,12 @@ impl Creates<'_> {
             let Some(of) = state.driver(driver) else { return Ok(Placed::Unclear) };
             placed(&shown, node, at, NodesOf { driver: of, policy })
         })?;
-        let others = match placed {
+        let named = match &placed {
             Placed::Here => return Ok(shown),
-            Placed::Elsewhere(others) => Some(others),
-            Placed::Unclear => None,
+            Placed::Elsewhere(others) => first_few(others.iter().map(ToString::to_string)),
+            Placed::Unclear => "an unknown place".to_owned(),
         };
-        let is_at_node = policy.is_some_and(|policy| policy.scope == Some(Scope::Node));
-        let is_corrected = is_at_node && others.is_some();
-        let named = match &others {
-            Some(others) => first_few(others.iter().map(ToString::to_string)),
-            None => "an unknown place".to_owned(),
-        };
+        let is_corrected = placed.is_corrected(policy);
         peer_warn!(
             LogPeer::Node(node),
             call = %call.running.id, %driver, %node, named, is_corrected,

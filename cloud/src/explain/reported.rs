@@ -4,13 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use prost::Message;
 use proto::csi::topology::{NODE_SEGMENT, constrained, has_segments};
-use proto::csi::{self, Capabilities, GetPluginInfoResponse, Id, Local, Method, Segments};
+use proto::csi::{self, Capabilities, GetPluginInfoResponse, Id, Local, Method};
 use proto::host::plain;
 use proto::names::{DriverName, NodeName};
 
 use super::answer::{Cause, Verdict};
 use crate::kubernetes::object_facts::{ClassFacts, CsiDriverFacts};
-use crate::state::affinity::{Affinity, NodesOf};
+use crate::rewrite::placed::{Placed, volume_placed};
+use crate::state::affinity::NodesOf;
 use crate::state::capabilities::capability_names;
 use crate::state::driver_state::DriverState;
 use crate::state::node_names::{first_few, names};
@@ -116,7 +117,6 @@ pub(super) fn misplaced(
     policy: Option<&Policy>,
     homes: &BTreeMap<Id, Box<Home>>,
 ) -> Option<Verdict> {
-    let is_at_node = policy.is_some_and(|policy| policy.scope == Some(Scope::Node));
     let scope = policy.and_then(|policy| policy.scope).unwrap_or_else(|| of.info().scope());
     if scope == Scope::Shared {
         return None;
@@ -126,14 +126,9 @@ pub(super) fn misplaced(
         let Id::Volume(id) = id else { return None };
         let at = of.at(&home.node).filter(|at| at.has_own_topology())?;
         let volume = csi::list_volumes_response::Entry::decode(home.entry.clone()).ok()?.volume?;
-        let topologies = volume.accessible_topology.into_iter();
-        let topologies: Vec<Segments> =
-            topologies.map(|topology| topology.segments.into_iter().collect()).collect();
-        if topologies.is_empty() || topologies.iter().any(|segments| at.is_at(segments)) {
-            return None;
-        }
-        let is_known = Affinity::new(topologies).others(&home.node, nodes).is_some();
-        (!is_at_node || !is_known).then(|| format!("{id:?} at {}", home.node))
+        let placed = volume_placed(volume, &home.node, at, nodes);
+        let is_misplaced = placed != Placed::Here && !placed.is_corrected(policy);
+        is_misplaced.then(|| format!("{id:?} at {}", home.node))
     });
     let elsewhere: Vec<_> = elsewhere.collect();
     if elsewhere.is_empty() {
@@ -189,7 +184,7 @@ pub(super) fn class(name: &str, facts: &ClassFacts) -> Step {
     (format!("StorageClass {name}"), "there".into(), format!("{binds}; its volumes {expands}"))
 }
 
-/// Whether a StorageClass promises what the driver does not report.
+/// The fault of a StorageClass that lets volumes grow, if the driver cannot expand them.
 pub(super) fn class_contradicted(
     driver: &DriverName,
     of: &DriverState,
@@ -199,12 +194,8 @@ pub(super) fn class_contradicted(
     if !facts.expands {
         return None;
     }
-    let reports = |kind| {
-        let answer = of.info().answer(Local::Capabilities(kind), false).ok().flatten()?;
-        Some(capability_names(kind, &answer).iter().any(|name| name == "EXPAND_VOLUME"))
-    };
     // What is not known yet contradicts nothing.
-    if reports(Capabilities::Controller)? || reports(Capabilities::Node)? {
+    if expands(of, Capabilities::Controller)? || expands(of, Capabilities::Node)? {
         return None;
     }
     let text = format!(
@@ -213,6 +204,12 @@ pub(super) fn class_contradicted(
     );
     let next = "set allowVolumeExpansion to false, or use a version of the driver that expands";
     Some(Verdict::of(Cause::DriverContradicted, text, next))
+}
+
+/// True if the driver reports EXPAND_VOLUME among these capabilities; `None` if they are not known.
+fn expands(of: &DriverState, kind: Capabilities) -> Option<bool> {
+    let answer = of.info().answer(Local::Capabilities(kind), false).ok().flatten()?;
+    Some(capability_names(kind, &answer).iter().any(|name| name == "EXPAND_VOLUME"))
 }
 
 /// The nodes whose kubelet does not have the driver.

@@ -9,11 +9,12 @@ use bytes::Bytes;
 use prost::Message;
 use proto::csi::wire;
 use proto::csi::wire::{Edit, Malformed};
-use proto::csi::{CreateVolumeResponse, Segments};
+use proto::csi::{CreateVolumeResponse, Segments, Volume};
 use proto::names::NodeName;
 
 use super::colocate::topology_of;
 use crate::state::affinity::{Affinity, NodesOf};
+use crate::state::policy::{Policy, Scope};
 use crate::state::record::NodeDriver;
 
 // Field numbers of CSI messages; the tests decode the edited messages with the generated code.
@@ -31,6 +32,15 @@ pub(crate) enum Placed {
     Unclear,
 }
 
+impl Placed {
+    /// True if the answer is corrected. Only the operator's word says that a volume is where it was
+    /// made: with an inferred scope it may well be where the driver says.
+    pub(crate) fn is_corrected(&self, policy: Option<&Policy>) -> bool {
+        let is_at_node = policy.is_some_and(|policy| policy.scope == Some(Scope::Node));
+        is_at_node && matches!(self, Self::Elsewhere(_))
+    }
+}
+
 /// Where the answer to a CreateVolume places the volume that this node made.
 ///
 /// # Errors
@@ -42,18 +52,28 @@ pub(crate) fn placed(
     nodes: NodesOf<'_>,
 ) -> Result<Placed, Malformed> {
     let volume = CreateVolumeResponse::decode(answer.clone())?.volume.unwrap_or_default();
+    Ok(volume_placed(volume, node, at, nodes))
+}
+
+/// The same of a volume that this node made, as its driver describes it.
+pub(crate) fn volume_placed(
+    volume: Volume,
+    node: &NodeName,
+    at: &NodeDriver,
+    nodes: NodesOf<'_>,
+) -> Placed {
     let topologies: Vec<Segments> = volume
         .accessible_topology
         .into_iter()
         .map(|topology| topology.segments.into_iter().collect())
         .collect();
     if topologies.is_empty() || topologies.iter().any(|segments| at.is_at(segments)) {
-        return Ok(Placed::Here);
+        return Placed::Here;
     }
-    Ok(match Affinity::new(topologies).others(node, nodes) {
+    match Affinity::new(topologies).others(node, nodes) {
         Some(others) => Placed::Elsewhere(others),
         None => Placed::Unclear,
-    })
+    }
 }
 
 /// The answer to a CreateVolume with these segments as its only topology.
@@ -73,11 +93,11 @@ pub(crate) fn corrected(answer: &Bytes, segments: &Segments) -> Result<Bytes, Ma
 mod tests {
     use std::collections::BTreeMap;
 
-    use proto::csi::{Topology, Volume};
+    use proto::csi::Topology;
 
     use super::*;
     use crate::state::driver_state::DriverState;
-    use crate::state::policy::{KeyKind, Policy};
+    use crate::state::policy::KeyKind;
 
     type Topologies<'a> = &'a [&'a [(&'a str, &'a str)]];
 
