@@ -16,7 +16,7 @@ use crate::state::policy::Scope;
 pub(super) enum HomeUse {
     /// The request as it is.
     Request,
-    /// A snapshot of what the home has.
+    /// A snapshot is taken of it, which copies its data.
     Copy,
 }
 

@@ -54,7 +54,8 @@ pub struct NodeCall<'a> {
     pub(crate) lane: Lane,
     /// The caller's deadline.
     pub deadline: Option<Instant>,
-    /// By when a shared driver's call may begin at the node; none if its edge cannot be told.
+    /// The time by which a shared driver's call must have begun at the node. `None` if it may begin
+    /// until its deadline.
     pub(crate) begins_by: Option<Instant>,
     /// The call in flight, which records the progress; none for queries of csi-cloud itself.
     pub call: Option<Arc<Running>>,
@@ -63,12 +64,14 @@ pub struct NodeCall<'a> {
 }
 
 impl Sender<'_> {
-    /// By when a shared driver's call that is sent now may begin at one of these nodes. None if it
-    /// may begin until its deadline, since not all of their edges keep to such a time.
+    /// The time by which a shared driver's call that is sent now must have begun at one of these
+    /// nodes. `None` if it may begin until its deadline, because the csi-edge of some node does not
+    /// keep to such a time.
     pub(crate) fn begins_by(&self, nodes: &[NodeName]) -> Option<Instant> {
         self.in_doubt?;
-        let keeps_to_it = |node| self.links.now(node).is_some_and(|at| at.peer.begins_within);
-        nodes.iter().all(keeps_to_it).then(|| Instant::now() + BEGIN)
+        let mut links = nodes.iter().map(|node| self.links.now(node));
+        let all_keep_to_it = links.all(|link| link.is_some_and(|at| at.peer.begins_within));
+        all_keep_to_it.then(|| Instant::now() + BEGIN)
     }
 }
 

@@ -39,7 +39,7 @@ pub(super) struct NodeQuestion {
     pub(super) wish: NodeWish,
 }
 
-/// What a node is asked.
+/// The request that each node gets.
 #[derive(Clone)]
 pub(super) enum NodeWish {
     /// Whether it has the id. CSI: the snapshots that a caller names of a group "MUST match" it, so

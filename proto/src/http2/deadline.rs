@@ -45,7 +45,8 @@ pub fn deadline(headers: &HeaderMap) -> Result<Option<Instant>, BadRequest> {
     deadline_in(headers, &TIMEOUT)
 }
 
-/// The time in a header that is written as `grpc-timeout` is; none if the header is not there.
+/// Reads a timeout from a header in the format of `grpc-timeout`, and returns the time at which it
+/// ends. `None` without that header.
 ///
 /// # Errors
 /// [`BadRequest::Timeout`] if the header is malformed.

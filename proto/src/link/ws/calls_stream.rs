@@ -1,8 +1,8 @@
 //! The calls stream of a link: lent to HTTP/2, and taken back when both sides have ended it.
 //!
-//! The socket itself is the stream. The cloud ends it with an empty binary message, the edge
-//! answers with another one, and then the socket is idle again. What the edge has sent before its
-//! end is of no call, and is dropped.
+//! The socket itself is the stream. The cloud ends the stream with an empty binary message. The
+//! edge answers with an empty message of its own, and then the socket is idle again. Bytes that the
+//! edge sent before its empty message belong to no call and are dropped.
 
 use std::io;
 use std::pin::Pin;
