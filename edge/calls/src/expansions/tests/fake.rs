@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
+use std::io::ErrorKind;
 use std::path::PathBuf;
 
 use http::{Request, Response};
@@ -116,7 +117,11 @@ pub(super) fn copy(state: &Path) -> TempDir {
     std::fs::create_dir(&into).unwrap();
     for entry in std::fs::read_dir(state.join("node-volumes")).into_iter().flatten() {
         let entry = entry.unwrap();
-        std::fs::copy(entry.path(), into.join(entry.file_name())).unwrap();
+        match std::fs::copy(entry.path(), into.join(entry.file_name())) {
+            // A file that is being written is renamed meanwhile.
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            copied => drop(copied.unwrap()),
+        }
     }
     copied
 }
