@@ -4,6 +4,7 @@
 //! that a peer can cause is written with [`peer_warn`] or [`peer_info`], which name the peer.
 //! Strangers share a part of the budget; each node and each driver has its own. The first line of a
 //! kind in an hour is always written. A line tells how many of its peer were left out before it.
+//! What is left out is an event at `debug` with `suppressed=true`, for whoever looks for one thing.
 //!
 //! Lines about certificates, commands of operators, homes, leases, leaders and disks are written
 //! with tracing's own macros, and none is left out. A test of the contracts has the list.
@@ -174,6 +175,8 @@ macro_rules! __peer_warn {
     ($peer:expr, $($line:tt)+) => {
         if let Some(line) = $crate::host::peer_log::admit($peer) {
             ::tracing::warn!(suppressed = line.suppressed, $($line)+);
+        } else {
+            ::tracing::debug!(suppressed = true, $($line)+);
         }
     };
 }
@@ -186,6 +189,8 @@ macro_rules! __peer_info {
     ($peer:expr, $($line:tt)+) => {
         if let Some(line) = $crate::host::peer_log::admit($peer) {
             ::tracing::info!(suppressed = line.suppressed, $($line)+);
+        } else {
+            ::tracing::debug!(suppressed = true, $($line)+);
         }
     };
 }

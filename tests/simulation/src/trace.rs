@@ -8,7 +8,11 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
-use tracing_subscriber::fmt::MakeWriter;
+use tracing::Level;
+use tracing_subscriber::filter::filter_fn;
+use tracing_subscriber::fmt::{self, MakeWriter};
+use tracing_subscriber::prelude::*;
+use tracing_subscriber::registry;
 
 /// More lines than this are dropped: a run that has more goes round in circles.
 const MOST: usize = 200_000;
@@ -66,15 +70,16 @@ impl Trace {
     }
 
     /// Sends what the product logs on this thread into the trace, until the guard is dropped.
+    ///
+    /// The log's budget is one for all runs of this program, and a run is judged by its lines. So
+    /// the lines that the budget leaves out are in the trace too.
     #[must_use]
     pub fn log(&self) -> tracing::subscriber::DefaultGuard {
-        let log = tracing_subscriber::fmt()
-            .with_writer(self.clone())
-            .with_max_level(tracing::Level::INFO)
-            .with_ansi(false)
-            .without_time()
-            .finish();
-        tracing::subscriber::set_default(log)
+        let is_line = filter_fn(|event| {
+            *event.level() <= Level::INFO || event.fields().field("suppressed").is_some()
+        });
+        let lines = fmt::layer().with_writer(self.clone()).with_ansi(false).without_time();
+        tracing::subscriber::set_default(registry().with(lines.with_filter(is_line)))
     }
 }
 
@@ -95,5 +100,25 @@ impl io::Write for &Trace {
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proto::host::peer_log::{LogPeer, peer_info};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_trace_has_the_lines_that_the_budget_leaves_out() {
+        let trace = Trace::begin();
+        let log = trace.log();
+        for number in 0..100 {
+            peer_info!(LogPeer::Stranger, number, "knocked");
+        }
+        tracing::debug!("said at debug");
+        drop(log);
+        assert_eq!(trace.moments("knocked").len(), 100);
+        assert_eq!(trace.moments("said at debug"), []);
     }
 }
