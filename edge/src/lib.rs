@@ -94,6 +94,7 @@ async fn serve_until_stop(config: Config, doors: &Tasks) -> anyhow::Result<()> {
     }
     drivers.keep(&work);
     work.spawn_until_stop(TaskKind::All("introductions"), drivers.clone().keep_introductions());
+    work.spawn_until_stop(TaskKind::All("node infos"), executor.clone().ask_node_infos());
     let registrations = discover(discovery, doors);
     let Common { grace, workers, .. } = config.common;
     if workers == 1 {

@@ -64,6 +64,8 @@ pub(crate) struct Connection {
     retry_now: Notify,
     /// Asks for a Probe now.
     probe_now: Notify,
+    /// Asks for NodeGetInfo once more.
+    node_info_due: Notify,
     /// Incremented when a driver connects, moves to another socket, or changes health.
     changes: watch::Sender<u64>,
     connect: Connect,
@@ -111,6 +113,7 @@ impl Connection {
             health: Mutex::new(HealthTracker::new(Instant::now())),
             retry_now: Notify::new(),
             probe_now: Notify::new(),
+            node_info_due: Notify::new(),
             changes,
             connect,
             introductions,
@@ -242,6 +245,11 @@ impl Connection {
         }
         // Boxed: otherwise the future of every call would hold it.
         Ok(Box::pin(self.further_transport(main)).await)
+    }
+
+    /// Has the driver asked for NodeGetInfo once more.
+    pub(crate) fn ask_node_info(&self) {
+        self.node_info_due.notify_one();
     }
 
     /// A further connection with room, which may have to be dialed; without one, the least busy.

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::Response;
 use proto::csi::topology::Scope;
-use proto::csi::{DirectCall, Method, frame};
+use proto::csi::{DirectCall, Learn, Method, frame};
 use proto::host::plain;
 use proto::host::tasks::Tasks;
 use proto::http2::body::Body;
@@ -158,15 +158,24 @@ impl DriverCalls {
             if let Some(mount) = mount {
                 mount.answered(status.as_ref().map(Status::code));
             }
-            if let Some(status) = status.filter(|status| status.code() == Code::Unavailable) {
+            if let Some(status) = status {
                 self.note_refusal(&operation, &status);
             }
         }
         outcome
     }
 
-    /// Notes an UNAVAILABLE of a shared driver, whose node is elected by its health.
+    /// Notes an attach for which the node has no room: a kubelet would ask again then how much it
+    /// has. Also an UNAVAILABLE of a shared driver, whose node is elected by its health.
     fn note_refusal(&self, operation: &Operation, status: &Status) {
+        let is_full = status.code() == Code::ResourceExhausted
+            && matches!(operation.method.learn(), Learn::Attached(_));
+        if is_full && self.scopes.publishes_topology(&self.driver.name) {
+            self.driver.ask_node_info();
+        }
+        if status.code() != Code::Unavailable {
+            return;
+        }
         let Some(about) = operation.about.first() else { return };
         if self.scopes.of(&self.driver.name) == Some(Scope::Shared) {
             let method = operation.method;

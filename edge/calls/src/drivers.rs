@@ -19,6 +19,7 @@ use proto::csi::node_service_capability;
 use proto::csi::topology;
 use proto::csi::{Capabilities, Local, Method};
 use proto::host::tasks::Tasks;
+use proto::http2::forward::Answer;
 use proto::link::{Connect, Io};
 use proto::names::{DriverName, NodeName};
 use tokio::net::UnixStream;
@@ -184,6 +185,20 @@ impl Driver {
         let info = said.answers.get(Method::answering(Local::Info).name())?;
         Some(info.0.clone())
     }
+    /// Has it asked for NodeGetInfo again. The cloud is told of another answer.
+    pub(crate) fn ask_node_info(&self) {
+        self.main.ask_node_info();
+    }
+
+    /// Notes its answer to a caller's NodeGetInfo. If it is another one than before, the cloud is
+    /// told too.
+    pub(crate) fn note_node_info(&self, answer: &Answer) {
+        let Some((answer, said)) = answer.message().zip(self.main.introduction()) else { return };
+        if said.known(Local::NodeInfo).is_some_and(|known| known != answer) {
+            self.ask_node_info();
+        }
+    }
+
 
     /// The driver's health: of its worse socket, if it has two.
     pub fn health(&self) -> Health {

@@ -3,6 +3,7 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
@@ -22,7 +23,7 @@ use proto::http2::forward::{self, Answer, BEGIN_WITHIN, CALL_ID, Call, LEADER_EP
 use proto::http2::serve;
 use proto::link::Io;
 use proto::names::{DriverName, NodeName};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 use tracing::debug;
 use tracing::field::display;
 use uuid::Uuid;
@@ -45,6 +46,9 @@ pub use crate::runs::LOCK_WAIT;
 use crate::scopes::Scopes;
 pub use crate::validity::Replaced;
 use crate::validity::Validity;
+
+/// How often drivers are asked for NodeGetInfo where csi-cloud publishes it in a kubelet's place.
+const NODE_INFO_EVERY: Duration = Duration::from_mins(10);
 
 /// Executes the calls of all drivers of this node.
 pub struct Executor {
@@ -160,6 +164,19 @@ impl Executor {
     /// Whether the program polls for the next call instead of sleeping.
     pub fn busy_poll(&self) -> &Arc<BusyPoll> {
         &self.busy_poll
+    }
+
+    /// Has drivers asked for NodeGetInfo again, from time to time and until dropped: those that no
+    /// kubelet registers, because csi-cloud publishes them.
+    pub async fn ask_node_infos(self: Arc<Self>) {
+        loop {
+            sleep(NODE_INFO_EVERY).await;
+            for driver in self.drivers.all() {
+                if self.scopes.publishes_topology(&driver.name) {
+                    driver.ask_node_info();
+                }
+            }
+        }
     }
 
     /// The calls of the Node service at this node's fronts that ended.
@@ -371,11 +388,13 @@ impl Executor {
         Some(Answer::of(frame::frame(&message)))
     }
 
-    /// What the same driver said to NodeGetInfo before, if this is a failure that may pass.
+    /// What the same driver said to NodeGetInfo before, if this is a failure that may pass. Another
+    /// answer than before is noted.
     fn earlier(&self, method: Method, calls: &DriverCalls, answer: &Answer) -> Option<Answer> {
         if method.local() != Some(Local::NodeInfo) {
             return None;
         }
+        calls.driver.note_node_info(answer);
         let failure = answer.failure()?;
         let info = calls.driver.plugin_info().filter(|_| may_stand_for(failure.code()))?;
         let message = self.drivers.introductions().node_info(&calls.driver.name, &info)?;

@@ -155,6 +155,15 @@ impl Introduction {
         stands_in
     }
 
+    /// Asks for NodeGetInfo once more, and returns whether the answer is another one. A failure
+    /// changes nothing.
+    pub(super) async fn renew_node_info(&mut self, upstream: &Upstream) -> bool {
+        let method = Method::answering(Local::NodeInfo);
+        let Ok(Some(answer)) = said(upstream, method).await else { return false };
+        let before = self.answers.insert(method.name().to_owned(), Protobuf(answer.clone()));
+        before.is_none_or(|before| before.0 != answer)
+    }
+
     /// True if this process need not be asked again.
     pub(super) fn is_complete(&self) -> bool {
         self.missing.is_empty()

@@ -326,7 +326,7 @@ impl Connection {
     }
 
     /// Asks the driver until it has introduced itself, and then no more: the answers of one process
-    /// do not change. It never returns.
+    /// do not change. That to NodeGetInfo may, and is asked for on request. It never returns.
     async fn introduce(&self, transport: &Arc<DriverTransport>, mut said: Introduction) {
         let mut delays = Backoff::new(FIRST_DELAY, LONGEST_DELAY);
         while !said.is_complete() {
@@ -347,6 +347,12 @@ impl Connection {
         self.publish(&self.at(), transport, &said);
         self.note(|health, now| health.introduced(now, None));
         self.changes.send_modify(|changes| *changes += 1);
-        std::future::pending().await
+        loop {
+            self.node_info_due.notified().await;
+            if said.renew_node_info(transport.upstream()).await {
+                self.publish(&self.at(), transport, &said);
+                self.changes.send_modify(|changes| *changes += 1);
+            }
+        }
     }
 }

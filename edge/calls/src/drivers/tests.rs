@@ -133,9 +133,9 @@ impl Process {
 /// A node with this driver.
 struct Scene {
     process: Process,
-    drivers: Drivers,
+    drivers: Arc<Drivers>,
     driver: Arc<Driver>,
-    _tasks: Tasks,
+    tasks: Tasks,
 }
 
 impl Scene {
@@ -156,15 +156,15 @@ impl Scene {
 
     fn with(
         process: Process,
-        drivers: Drivers,
+        drivers: impl Into<Arc<Drivers>>,
         sockets: impl Into<Sockets>,
         found_by: FoundBy,
     ) -> Self {
-        let tasks = Tasks::default();
+        let (drivers, tasks) = (drivers.into(), Tasks::default());
         drivers.keep(&tasks);
         let name = NAME.parse().unwrap();
         let driver = drivers.add(name, sockets, found_by).unwrap();
-        Self { process, drivers, driver, _tasks: tasks }
+        Self { process, drivers, driver, tasks }
     }
 
     /// Waits until the driver has this health, as who tells the cloud does.

@@ -1,7 +1,9 @@
 //! Introductions of which a part is missing.
 
 use super::*;
+use crate::executor::Executor;
 use crate::introductions::{Introductions, KeptFor};
+use crate::scopes::Scopes;
 
 const INFO: &str = "/csi.v1.Node/NodeGetInfo";
 const PLUGIN: &str = "/csi.v1.Identity/GetPluginCapabilities";
@@ -107,4 +109,59 @@ async fn what_the_same_driver_said_before_stands_while_it_cannot_say_it() {
         assert_eq!(told(&scene), None, "{code:?}");
         assert_eq!(scene.driver.health().state, HealthState::Starting);
     }
+}
+
+/// The node at which csi-cloud publishes the driver in a kubelet's place, or a kubelet does.
+async fn published(is_ours: bool) -> Scene {
+    let process = Process::default();
+    process.does(INFO, Does::Ok(node_info));
+    process.starts(MAIN);
+    let drivers = Drivers::new("n1".parse().unwrap(), process.connect());
+    let scene = Scene::of(process, drivers, PathBuf::from(MAIN));
+    let scopes = Arc::new(Scopes::default());
+    let ours = is_ours.then(|| NAME.parse().unwrap());
+    scopes.receive_published(Some(ours.into_iter().collect()));
+    scopes.settle().await;
+    let executor = Executor::new(scene.drivers.clone(), scene.tasks.clone()).with_scopes(scopes);
+    scene.tasks.spawn_until_stop("node infos", Arc::new(executor).ask_node_infos());
+    scene.until(HealthState::Up).await;
+    scene
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_published_by_csi_cloud_is_asked_again_and_another_answer_is_told() {
+    const MINUTES: Duration = Duration::from_mins(11);
+    let scene = published(true).await;
+    let mut changes = scene.drivers.changes();
+    changes.mark_unchanged();
+    sleep(MINUTES).await;
+    assert_eq!(scene.called(INFO).len(), 2);
+    assert!(!changes.has_changed().unwrap(), "it says the same");
+    for fails in [Does::Fail(Code::Internal), Does::Fail(Code::Unimplemented), Does::Hang] {
+        scene.process.does(INFO, fails);
+        sleep(MINUTES).await;
+        assert_eq!(told(&scene).as_deref(), Some("id-1"));
+        assert_eq!(scene.driver.health().state, HealthState::Up, "a failure changes nothing");
+    }
+    scene.process.does(INFO, Does::Ok(other_node_info));
+    sleep(MINUTES).await;
+    assert!(changes.has_changed().unwrap(), "the cloud is told");
+    assert_eq!(told(&scene).as_deref(), Some("id-2"));
+    let kubelets = published(false).await;
+    sleep(MINUTES).await;
+    assert_eq!(kubelets.called(INFO).len(), 1, "its kubelet asks");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_kubelet_was_told_is_told_to_the_cloud_too() {
+    let scene = published(false).await;
+    scene.process.does(INFO, Does::Ok(other_node_info));
+    let answer = scene.call(INFO).await.unwrap();
+    scene.driver.note_node_info(&answer);
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(told(&scene).as_deref(), Some("id-2"));
+    let asked = scene.called(INFO).len();
+    scene.driver.note_node_info(&answer);
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(scene.called(INFO).len(), asked, "the same answer is no news");
 }
