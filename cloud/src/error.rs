@@ -431,6 +431,20 @@ pub enum Error {
         /// The volume's id.
         volume: String,
     },
+    /// The attach names a node by an id that it had before.
+    #[error(
+        "{node_id:?} is an id that node {node} had before, and driver {driver} reports another one \
+         there by now; restart the driver's registrar on {node}, so that its kubelet learns it. \
+         Nothing was sent"
+    )]
+    FormerNodeId {
+        /// The driver that the call is for.
+        driver: DriverName,
+        /// The node that had it.
+        node: NodeName,
+        /// The former id.
+        node_id: String,
+    },
     /// Another node has the volume's lease; nothing was done.
     #[error("volume {volume} is owned by another: {why}; nothing was done")]
     Owned {
@@ -499,6 +513,7 @@ proto::codes! { Error:
     // external-resizer shows it at the claim and tries seldom; nothing was sent.
     NodeSecret { .. } => InvalidArgument,
     NodeSecretUnknown { .. } => Unavailable,
+    FormerNodeId { .. } => Unavailable,
     // CSI, ControllerPublishVolume: "Volume published to another node";
     // DeleteVolume: "Volume in use".
     Owned { .. } => FailedPrecondition,

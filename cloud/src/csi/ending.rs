@@ -102,7 +102,8 @@ impl Ending<'_> {
         })
     }
 
-    /// The node with the node id of a detach, if no other one can have that id.
+    /// The node with the node id of a detach, if no other one can have that id; or else the one
+    /// that had it before.
     fn detached_node(&self) -> Option<NodeName> {
         let node_id = self.node_id.filter(|id| !id.is_empty() && !self.awaits)?;
         let mut found = None;
@@ -112,7 +113,10 @@ impl Ending<'_> {
                 return None;
             }
         }
-        found.cloned()
+        found.cloned().or_else(|| match self.driver.formerly(node_id).as_slice() {
+            [node] => Some((*node).clone()),
+            _ => None,
+        })
     }
 
     fn unclear(&self, why: &str) -> EndsAt {
@@ -156,6 +160,17 @@ mod tests {
             ..NodeDriver::default()
         };
         Change::NodeDriver(driver_name(), name(node), Some(at))
+    }
+
+    /// A node with this node id, which had the other one before.
+    fn changed(node: &str, node_id: &str, former: &str) -> Change {
+        match at(node, node_id) {
+            Change::NodeDriver(driver, node, Some(at)) => {
+                let at = NodeDriver { former_ids: [former.into()].into(), ..at };
+                Change::NodeDriver(driver, node, Some(at))
+            }
+            other => other,
+        }
     }
 
     fn home(node: &str, adopted: bool) -> Change {
@@ -253,6 +268,11 @@ mod tests {
             assert_eq!(detach([], node_id), EndsAt::Everywhere);
         }
         assert_eq!(detach([at("n5", "n2")], Some("n2")), EndsAt::Everywhere);
+        assert_eq!(detach([changed("n2", "b", "a")], Some("a")), EndsAt::Detached(name("n2")));
+        let present = [changed("n2", "b", "a"), at("n3", "a")];
+        assert_eq!(detach(present, Some("a")), EndsAt::Detached(name("n3")));
+        let two = [changed("n2", "b", "a"), changed("n3", "c", "a")];
+        assert_eq!(detach(two, Some("a")), EndsAt::Everywhere);
         let unknown = Change::NodeDriver(driver_name(), name("n4"), Some(NodeDriver::default()));
         assert_eq!(detach([unknown], Some("n2")), EndsAt::Everywhere, "n4 may have that id too");
     }

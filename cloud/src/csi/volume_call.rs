@@ -45,6 +45,7 @@ impl VolumeCalls<'_> {
         call: &CallRequest,
         message: &Bytes,
     ) -> Result<Response<Body>, Error> {
+        self.check_node_id(call)?;
         self.attach_to_holder(call).await?;
         self.check_expansion(node, call).await?;
         let mut answer = call.at(node, self.sender).unary(&mut call.outbound(message)).await?;
@@ -87,6 +88,23 @@ impl VolumeCalls<'_> {
             Some(Scope::Shared) => Deleted::Everywhere,
             Some(Scope::Node) | None => Deleted::At(node.clone()),
         }
+    }
+
+    /// Refuses an attach to a node by an id that it had before: its kubelet has not learned the
+    /// present one, and the former may be another machine's by now. An id that no node ever had is
+    /// the driver's to judge.
+    fn check_node_id(&self, call: &CallRequest) -> Result<(), Error> {
+        let is_attach = matches!(call.method.learn(), Learn::Attached(_));
+        let Some(node_id) = call.node_id.as_deref().filter(|_| is_attach) else { return Ok(()) };
+        let driver = self.sender.driver;
+        let former = self.store.read(|state| {
+            let former = state.driver(driver)?.formerly(node_id);
+            former.first().map(|node| (*node).clone())
+        });
+        former.map_or(Ok(()), |node| {
+            let node_id = node_id.to_owned();
+            Err(Error::FormerNodeId { driver: driver.clone(), node, node_id })
+        })
     }
 
     /// Reserves the lease of a volume for the node of an attach call. This applies to direct

@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::OnceLock;
 
 use ahash::{HashMap, HashSet};
+use prost::Message;
+use proto::csi;
 use proto::csi::topology::has_controller;
 use proto::csi::{Capabilities, Id, Local, Segments};
 use proto::names::NodeName;
@@ -107,6 +109,18 @@ impl DriverState {
     /// See [`excludes`](crate::state::set_apart::ReasonKind::excludes).
     pub fn members(&self) -> impl Iterator<Item = (&NodeName, &NodeDriver)> {
         self.at.iter().filter(|(node, _)| self.is_member(node))
+    }
+
+    /// The nodes that had this node id before, if no node has it now.
+    pub fn formerly(&self, node_id: &str) -> Vec<&NodeName> {
+        let had = |at: &NodeDriver| at.former_ids.iter().any(|id| **id == *node_id);
+        let former: Vec<_> =
+            self.members().filter(|(_, at)| had(at)).map(|(node, _)| node).collect();
+        let is_present = || self.members().any(|(_, at)| has_node_id(at, node_id));
+        if former.is_empty() || is_present() {
+            return Vec::new();
+        }
+        former
     }
 
     /// True if a node counts; see [`Self::members`].
@@ -325,4 +339,9 @@ impl DriverState {
         self.by_load.insert((load, node.clone()));
         self.at.insert(node, at);
     }
+}
+/// True if a driver's answer to NodeGetInfo has this node id.
+fn has_node_id(at: &NodeDriver, node_id: &str) -> bool {
+    let info = at.info.clone().map(csi::NodeGetInfoResponse::decode);
+    info.and_then(Result::ok).is_some_and(|info| info.node_id == node_id)
 }

@@ -30,6 +30,10 @@ use crate::state::txn::Txn;
 
 /// The most characters that are kept of a wrong plugin name.
 const MAX_NAME: usize = 128;
+/// The longest node id that CSI allows, in bytes.
+const MAX_NODE_ID: usize = 256;
+/// The most former ids that are kept of a driver at a node.
+const MAX_FORMER_IDS: usize = 8;
 /// The most drivers without a front that are shown of one node.
 const MAX_UNSERVED: usize = 64;
 
@@ -169,7 +173,9 @@ fn reported(node: &NodeName, driver: &Driver, before: Option<&NodeDriver>) -> No
             .iter()
             .map(|(method, answer)| (method.clone(), answer.0.clone()))
             .collect();
-        at.info = answers.remove(Method::answering(Local::NodeInfo).name());
+        let info = answers.remove(Method::answering(Local::NodeInfo).name());
+        let former = std::mem::replace(&mut at.info, info);
+        note_former_id(&mut at, former.as_ref());
         // A driver says that alone while its node does not know the rest.
         if !answers.is_empty() {
             at.answers = answers.into();
@@ -182,9 +188,27 @@ fn reported(node: &NodeName, driver: &Driver, before: Option<&NodeDriver>) -> No
     at
 }
 
+/// Keeps the id of a former answer to NodeGetInfo, if the present one has another: a kubelet may
+/// know the node by it for as long as nobody starts its registrar again.
+fn note_former_id(at: &mut NodeDriver, former: Option<&Bytes>) {
+    let id = |info: Option<&Bytes>| Some(message_of(info?).node_id).filter(|id| !id.is_empty());
+    let present = id(at.info.as_ref());
+    let former = id(former).filter(|id| id.len() <= MAX_NODE_ID);
+    let Some(former) = former.filter(|former| present.as_ref() != Some(former)) else { return };
+    let mut ids = at.former_ids.to_vec();
+    ids.retain(|id| **id != *former && present.as_deref() != Some(&**id));
+    ids.push(former.into());
+    let too_many = ids.len().saturating_sub(MAX_FORMER_IDS);
+    at.former_ids = ids.split_off(too_many).into();
+}
+
+fn message_of(info: &Bytes) -> csi::NodeGetInfoResponse {
+    csi::NodeGetInfoResponse::decode(info.clone()).unwrap_or_default()
+}
+
 fn segments_of(info: &Bytes) -> Segments {
-    let info = csi::NodeGetInfoResponse::decode(info.clone()).unwrap_or_default();
-    info.accessible_topology
+    message_of(info)
+        .accessible_topology
         .map(|topology| topology.segments.into_iter().collect())
         .unwrap_or_default()
 }

@@ -131,6 +131,9 @@ record! {
         /// because it may come back.
         #[serde(default)]
         pub gone: Option<u64> = 5 (uint64, optional),
+        /// The ids that its answers to NodeGetInfo had before, the latest last.
+        #[serde(default, skip_serializing_if = "<[_]>::is_empty")]
+        pub former_ids: Box<[Box<str>]> = 6 (string, repeated),
     }
 }
 

@@ -81,8 +81,13 @@ pub fn grow(path: &Path, size: Size) -> anyhow::Result<()> {
         };
         let info = Some(info.encode_to_vec().into());
         let place = segments(number).map(Arc::new).into();
-        let at =
-            NodeDriver { answers: alike.clone(), info, segments: place, listed: SINCE, gone: None };
+        let at = NodeDriver {
+            answers: alike.clone(),
+            info,
+            segments: place,
+            listed: SINCE,
+            ..NodeDriver::default()
+        };
         changes.push(Change::NodeDriver(driver.clone(), node(number)?, Some(at)));
         flush(&mut file, &mut changes, BATCH)?;
     }

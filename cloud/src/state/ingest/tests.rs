@@ -65,6 +65,34 @@ async fn a_nodes_half_alone_says_nothing_of_the_controller() {
 }
 
 #[tokio::test]
+async fn a_nodes_former_ids_are_kept_until_it_has_them_again() {
+    let store = Store::open(Box::new(Memory::default()), &Tasks::default()).unwrap();
+    let node = "n1".parse().unwrap();
+    let former = async |node_id: &str| {
+        let info = csi::NodeGetInfoResponse { node_id: node_id.into(), ..Default::default() };
+        let info = Protobuf(info.encode_to_vec().into());
+        let mut hello = hello(&["a.example"]);
+        hello[0].answers = [(Method::answering(Local::NodeInfo).name().to_owned(), info)].into();
+        drivers(&store, &Authority::default(), &node, hello).await.unwrap();
+        store.read(|state| {
+            let at = state.driver(&"a.example".parse().unwrap()).unwrap().at(&node).unwrap();
+            at.former_ids.iter().map(ToString::to_string).collect::<Vec<_>>()
+        })
+    };
+    assert_eq!(former("id-1").await, [""; 0]);
+    assert_eq!(former("id-1").await, [""; 0], "it is the same id");
+    assert_eq!(former("id-2").await, ["id-1"]);
+    assert_eq!(former("id-1").await, ["id-2"]);
+    assert_eq!(former("").await, ["id-2", "id-1"]);
+    for n in 0..20 {
+        former(&format!("many-{n}")).await;
+    }
+    assert_eq!(former("last").await.len(), MAX_FORMER_IDS);
+    former(&"x".repeat(MAX_NODE_ID + 1)).await;
+    assert_eq!(former("id-1").await.last().unwrap(), "last", "a driver may not have such an id");
+}
+
+#[tokio::test]
 async fn a_groups_deletion_takes_no_snapshot_of_another_node() {
     let store = Store::open(Box::new(Memory::default()), &Tasks::default()).unwrap();
     let driver: DriverName = "a.example".parse().unwrap();

@@ -166,6 +166,7 @@ fn any_node_driver() -> impl Strategy<Value = NodeDriver> {
             segments,
             listed,
             gone,
+            former_ids: Box::default(),
         },
     )
 }
@@ -294,6 +295,7 @@ fn the_bytes_of_a_record_never_change() {
         segments: [Arc::new(("k".to_owned(), "v".to_owned()))].into(),
         listed: 3,
         gone: Some(9),
+        former_ids: Box::default(),
     };
     let driver: DriverName = "d".parse().unwrap();
     let lease = Change::Lease(driver.clone(), Id::Volume("v".into()), Some(lease));

@@ -24,6 +24,7 @@ fn grown(path: &Path) {
                 .into(),
             listed: 1,
             gone: None,
+            former_ids: Box::default(),
         };
         Change::NodeDriver(
             "d.example".parse().unwrap(),

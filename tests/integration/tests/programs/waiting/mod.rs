@@ -20,6 +20,7 @@ mod kube;
 mod limits;
 mod links;
 mod net;
+mod node_ids;
 mod offline_front;
 mod page;
 mod proxy;

@@ -332,6 +332,7 @@ impl From<NodeDriverValue> for NodeDriver {
                 .collect(),
             listed: at.listed,
             gone: at.gone,
+            former_ids: Box::default(),
         }
     }
 }
