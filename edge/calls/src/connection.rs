@@ -162,8 +162,9 @@ impl Connection {
             match sent {
                 Ok(response) => return Ok((response, stream)),
                 Err(Unanswered::InDoubt(source)) => {
-                    stream.over();
-                    return Err(self.broke_at(&stream, source));
+                    // Whoever has it keeps the connection open.
+                    drop(transport);
+                    return Err(self.in_doubt(stream, source, validity).await);
                 }
                 Err(Unanswered::Unprocessed(source)) => {
                     stream.over();
@@ -191,7 +192,10 @@ impl Connection {
 
     async fn exchange_unended(&self, call: &Call, validity: &Validity) -> Result<Answer, Error> {
         let (response, mut stream) = self.send(call, validity).await?;
-        let collected = Answer::collect(response).await;
+        let mut answer = match Answer::collect(response).await {
+            Ok(answer) => answer,
+            Err(source) => return Err(self.in_doubt(stream, source, validity).await),
+        };
         stream.over();
         let mut answer = collected.map_err(|source| self.broke_at(&stream, source))?;
         // A driver does not speak for the edge.
@@ -199,6 +203,26 @@ impl Connection {
         self.note_answer(&answer);
         Ok(answer)
     }
+    /// The error of a call that broke on this stream. One of a create comes when the connection has
+    /// ended, which takes no new calls until then: the driver may be carrying it out, and would
+    /// refuse a second attempt because the first holds the space.
+    async fn in_doubt(
+        &self,
+        mut stream: OpenStream,
+        source: BoxError,
+        validity: &Validity,
+    ) -> Error {
+        stream.over();
+        let error = self.broke_at(&stream, source);
+        if validity.is_create() {
+            let ended = stream.retire();
+            self.more.lock().retain(|one| one.is_usable());
+            // Boxed: otherwise the future of every call would hold it.
+            Box::pin(ended).await;
+        }
+        error
+    }
+
 
     /// The error of a call that broke on this stream. If its connection takes no new calls, another
     /// process may serve the path by now, so nothing is noted of the driver.

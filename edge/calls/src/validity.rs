@@ -29,6 +29,7 @@ pub type Replaced = Arc<AtomicBool>;
 pub(crate) struct Validity {
     deadline: Option<Instant>,
     ends: Option<Instant>,
+    is_create: bool,
     begins_by: Option<Instant>,
     link: Option<ByLink>,
 }
@@ -44,7 +45,7 @@ struct ByLink {
 impl Validity {
     /// Valid until the deadline; without one, always.
     pub(crate) fn until(deadline: Option<Instant>) -> Self {
-        Self { deadline, ends: deadline, begins_by: None, link: None }
+        Self { deadline, ends: deadline, ..Self::default() }
     }
 
     /// Also requires that the driver gets the call by then. Afterwards csi-cloud may send it to
@@ -74,7 +75,8 @@ impl Validity {
     #[must_use]
     pub(crate) fn of_run(self, method: Method) -> Self {
         let ends = self.deadline.unwrap_or_else(|| Instant::now() + WITHOUT_DEADLINE);
-        Self { ends: method.creates().is_none().then_some(ends), ..self }
+        let is_create = method.creates().is_some();
+        Self { ends: (!is_create).then_some(ends), is_create, ..self }
     }
 
     /// The end of the caller's wait.
@@ -85,6 +87,11 @@ impl Validity {
     /// The time at which the call is ended at its driver; none if it never is.
     pub(crate) fn ends(&self) -> Option<Instant> {
         self.ends
+    }
+
+    /// True for a run that makes something of a name.
+    pub(crate) fn is_create(&self) -> bool {
+        self.is_create
     }
 
     /// The deadline that the driver gets.

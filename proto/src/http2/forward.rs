@@ -182,9 +182,9 @@ impl Upstream {
         self.closed.is_cancelled()
     }
 
-    /// Ends with the connection.
-    pub async fn closed(&self) {
-        self.closed.cancelled().await;
+    /// Ends with the connection, which it does not keep open.
+    pub fn closed(&self) -> impl Future<Output = ()> + Send + use<> {
+        self.closed.clone().cancelled_owned()
     }
 
     /// The most streams that the other side takes at a time.

@@ -159,6 +159,12 @@ impl OpenStream {
 
     /// Notes that it was answered, or broke: the driver has no handler for it that nobody awaits.
     pub(crate) fn over(&mut self) {
+    /// Lets its connection live for the streams that it has, without this one. Ends with it.
+    pub(super) fn retire(self) -> impl Future<Output = ()> + Send + use<> {
+        self.transport.drain();
+        self.transport.upstream.closed()
+    }
+
         self.is_over = true;
     }
 }

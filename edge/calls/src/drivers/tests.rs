@@ -18,6 +18,7 @@ use proto::http2::serve;
 use tokio::time::{Instant, sleep, timeout};
 use tonic::{Code, Status};
 
+mod ends;
 mod parts;
 
 use super::*;
@@ -38,6 +39,8 @@ enum Does {
     Ok(fn() -> Vec<u8>),
     Fail(Code),
     Hang,
+    /// Answers what is not gRPC.
+    Babble,
     /// Says the driver's name after this time.
     Named(Duration),
     /// Answers that it does not have the method, after this time.
@@ -117,6 +120,7 @@ impl Process {
             Some(Does::Ok(message)) => Answer::of(frame::frame(&message())).response(),
             Some(Does::Fail(code)) => Status::new(code, "the reason").into_http(),
             Some(Does::Hang) => std::future::pending().await,
+            Some(Does::Babble) => Response::new(Body::Empty),
             Some(Does::Named(after)) => {
                 sleep(after).await;
                 Answer::of(frame::frame(&info())).response()
