@@ -38,7 +38,7 @@ pub(crate) use introduction::{Answers, Introduction, Serves};
 use questions::LOCALHOST;
 pub(crate) use questions::{BoxError, check_name, headers, probe};
 use transport::{DriverTransport, NotUsable};
-pub(crate) use transport::{OpenStream, why_away};
+pub(crate) use transport::{OpenStream, dial_unix, why_away};
 
 /// So many times a call that was certainly not processed is sent again.
 const RESENDS: usize = 2;
@@ -197,12 +197,12 @@ impl Connection {
             Err(source) => return Err(self.in_doubt(stream, source, validity).await),
         };
         stream.over();
-        let mut answer = collected.map_err(|source| self.broke_at(&stream, source))?;
         // A driver does not speak for the edge.
         answer.take_not_dispatched();
         self.note_answer(&answer);
         Ok(answer)
     }
+
     /// The error of a call that broke on this stream. One of a create comes when the connection has
     /// ended, which takes no new calls until then: the driver may be carrying it out, and would
     /// refuse a second attempt because the first holds the space.
@@ -222,7 +222,6 @@ impl Connection {
         }
         error
     }
-
 
     /// The error of a call that broke on this stream. If its connection takes no new calls, another
     /// process may serve the path by now, so nothing is noted of the driver.
@@ -248,6 +247,11 @@ impl Connection {
         self.note(|health, now| health.refused(now, about, why));
     }
 
+    /// Has the driver asked for NodeGetInfo once more.
+    pub(crate) fn ask_node_info(&self) {
+        self.node_info_due.notify_one();
+    }
+
     fn note_answer(&self, answer: &Answer) {
         if answer.failure().is_some_and(|status| status.code() == Code::Unavailable) {
             // CSI gives it no meaning for the driver as a whole, so Probe decides.
@@ -269,11 +273,6 @@ impl Connection {
         }
         // Boxed: otherwise the future of every call would hold it.
         Ok(Box::pin(self.further_transport(main)).await)
-    }
-
-    /// Has the driver asked for NodeGetInfo once more.
-    pub(crate) fn ask_node_info(&self) {
-        self.node_info_due.notify_one();
     }
 
     /// A further connection with room, which may have to be dialed; without one, the least busy.

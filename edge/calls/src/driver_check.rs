@@ -9,10 +9,9 @@ use proto::host::chain;
 use proto::http2::forward;
 use proto::http2::forward::Upstream;
 use proto::names::DriverName;
-use tokio::net::UnixStream;
 use tokio::time::timeout;
 
-use crate::connection::{BoxError, check_name, probe, why_away};
+use crate::connection::{BoxError, check_name, dial_unix, probe, why_away};
 
 /// Asks the driver at this socket for its name, and whether it is ready.
 ///
@@ -25,8 +24,8 @@ pub async fn look(socket: &Path, driver: &DriverName, patience: Duration) -> Res
 }
 
 async fn look_patiently(socket: &Path, driver: &DriverName) -> Result<bool, BoxError> {
-    let away = |error| why_away(&socket.to_string_lossy(), error);
-    let stream = UnixStream::connect(socket).await.map_err(away)?;
+    let socket = socket.to_string_lossy();
+    let stream = dial_unix(&socket).await.map_err(|error| why_away(&socket, error))?;
     let (sender, connection) = forward::connect(stream).await?;
     tokio::select! {
         biased;
@@ -45,6 +44,22 @@ mod tests {
     use super::*;
     use std::os::unix::net::UnixListener;
     use tokio::time::Instant;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_abstract_socket_is_dialed_by_its_name() {
+        use std::os::linux::net::SocketAddrExt;
+        use std::os::unix::net::SocketAddr;
+        let driver: DriverName = "d.example".parse().unwrap();
+        let name = format!("edge-csi-test-{}", std::process::id());
+        let socket = format!("unix-abstract:{name}");
+        let look = async || look(socket.as_ref(), &driver, Duration::from_secs(5)).await;
+        let error = look().await.unwrap_err();
+        assert!(error.contains("nobody serves its abstract socket"), "{error}");
+        let address = SocketAddr::from_abstract_name(name).unwrap();
+        let _silent = UnixListener::bind_addr(&address).unwrap();
+        let error = look().await.unwrap_err();
+        assert!(error.contains("does not answer within 5s"), "{error}");
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_socket_without_a_driver_is_explained_in_time() {

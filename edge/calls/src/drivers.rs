@@ -22,11 +22,10 @@ use proto::host::tasks::Tasks;
 use proto::http2::forward::Answer;
 use proto::link::{Connect, Io};
 use proto::names::{DriverName, NodeName};
-use tokio::net::UnixStream;
 use tokio::sync::watch;
 
 pub(crate) use crate::connection::headers;
-use crate::connection::{Answers, Connection, Serves};
+use crate::connection::{Answers, Connection, Serves, dial_unix};
 use crate::error::DriverSocket;
 use crate::introductions::Introductions;
 
@@ -185,6 +184,7 @@ impl Driver {
         let info = said.answers.get(Method::answering(Local::Info).name())?;
         Some(info.0.clone())
     }
+
     /// Has it asked for NodeGetInfo again. The cloud is told of another answer.
     pub(crate) fn ask_node_info(&self) {
         self.main.ask_node_info();
@@ -198,7 +198,6 @@ impl Driver {
             self.ask_node_info();
         }
     }
-
 
     /// The driver's health: of its worse socket, if it has two.
     pub fn health(&self) -> Health {
@@ -392,9 +391,9 @@ fn same_socket(known: &Arc<Driver>, sockets: Sockets) -> Result<Arc<Driver>, Two
     Err(TwoSockets { driver: known.name.clone(), used, other: sockets.socket })
 }
 
-/// Connects to a driver by the path of its unix socket.
+/// Connects to a driver by the path of its unix socket, or by the name of an abstract one.
 pub fn unix() -> Connect {
-    Arc::new(|path| Box::pin(async { Ok(Box::new(UnixStream::connect(path).await?) as Io) }))
+    Arc::new(|path| Box::pin(async move { Ok(Box::new(dial_unix(&path).await?) as Io) }))
 }
 
 #[cfg(test)]

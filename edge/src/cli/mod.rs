@@ -10,7 +10,7 @@ use edge_calls::drivers::Sockets;
 use edge_direct::climbs;
 use proto::admin::output::Output;
 use proto::config::Flags;
-use proto::host::socket::path_of;
+use proto::host::socket::{abstract_name, path_of};
 use proto::link::endpoint::Endpoint;
 use proto::link::proxy::ProxyText;
 use proto::link::tls::Pin;
@@ -108,7 +108,7 @@ pub(crate) fn target_directory(path: &str) -> Result<PathBuf, String> {
 fn driver_at(text: &str) -> Result<DriverAt, String> {
     let (name, socket) = text.split_once('=').ok_or("write NAME=SOCKET")?;
     let name = name.parse().map_err(|error: proto::names::IdentityError| error.to_string())?;
-    let socket = path_of(socket);
+    let socket = if abstract_name(socket).is_some() { socket } else { path_of(socket) };
     if socket.is_empty() {
         Err("the socket's path is missing".into())
     } else {

@@ -4,6 +4,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use proto::host::plain;
+use proto::host::socket::path_of;
 use proto::names::DriverName;
 use proto::registration::PluginInfo;
 
@@ -70,7 +71,7 @@ pub(super) fn read(
     }
     let wrong = |why: String| Unused::Wrong(plain(&why));
     let driver: DriverName = info.name.parse().map_err(|error| wrong(format!("{error}")))?;
-    let endpoint = info.endpoint.strip_prefix("unix://").unwrap_or(&info.endpoint);
+    let endpoint = path_of(&info.endpoint);
     let given = Path::new(endpoint);
     if !given.is_absolute() {
         return Err(wrong(format!("its endpoint {endpoint:?} is no absolute path")));

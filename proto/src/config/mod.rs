@@ -282,9 +282,12 @@ impl Reader {
     }
 
     /// Takes the path of a socket, with `unix://` before it or bare; a relative one begins at the
-    /// file's directory.
+    /// file's directory. An abstract socket stays as it is written, `unix-abstract:NAME`.
     pub fn socket(&mut self, key: &str) -> Option<PathBuf> {
-        self.text(key).map(|text| self.directory.join(socket::path_of(&text)))
+        self.text(key).map(|text| match socket::abstract_name(&text) {
+            Some(_) => text.into(),
+            None => self.directory.join(socket::path_of(&text)),
+        })
     }
 
     /// Takes a whole number from 1 to `most`.

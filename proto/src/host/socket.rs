@@ -22,6 +22,12 @@ pub fn path_of(address: &str) -> &str {
     path.strip_prefix("//").filter(|path| path.starts_with('/')).unwrap_or(path)
 }
 
+/// The name of the abstract socket at this address, which has no file; none if it is a path. So
+/// gRPC's clients write it.
+pub fn abstract_name(address: &str) -> Option<&str> {
+    address.strip_prefix("unix-abstract:").filter(|name| !name.is_empty())
+}
+
 /// The reason why a socket cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
@@ -207,6 +213,10 @@ mod tests {
             assert_eq!(path_of(address), "/a/b", "{address}");
         }
         assert_eq!(path_of("unix:b"), "b");
+        assert_eq!(abstract_name("unix-abstract:a/b"), Some("a/b"));
+        for other in ["unix-abstract:", "unix:a", "/unix-abstract:a"] {
+            assert_eq!(abstract_name(other), None);
+        }
         assert_eq!(path_of("b"), "b");
     }
 

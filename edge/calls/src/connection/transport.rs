@@ -6,10 +6,12 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
+use proto::host::socket::abstract_name;
 use proto::host::tasks::Tasks;
 use proto::http2::forward::{self, Upstream};
 use proto::link::Connect;
 use proto::names::DriverName;
+use tokio::net::UnixStream;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
@@ -157,14 +159,14 @@ impl OpenStream {
         *self.transport.draining.borrow()
     }
 
-    /// Notes that it was answered, or broke: the driver has no handler for it that nobody awaits.
-    pub(crate) fn over(&mut self) {
     /// Lets its connection live for the streams that it has, without this one. Ends with it.
     pub(super) fn retire(self) -> impl Future<Output = ()> + Send + use<> {
         self.transport.drain();
         self.transport.upstream.closed()
     }
 
+    /// Notes that it was answered, or broke: the driver has no handler for it that nobody awaits.
+    pub(crate) fn over(&mut self) {
         self.is_over = true;
     }
 }
@@ -188,9 +190,26 @@ fn inode(socket: &str) -> Option<Inode> {
     Some((meta.dev(), meta.ino()))
 }
 
+/// Connects to a unix socket by its path, or by the name of an abstract one.
+///
+/// # Errors
+/// Nobody serves it.
+pub(crate) async fn dial_unix(path: &str) -> std::io::Result<UnixStream> {
+    match abstract_name(path) {
+        // So tokio tells such a name from a path.
+        Some(name) => UnixStream::connect(format!("\0{name}")).await,
+        None => UnixStream::connect(path).await,
+    }
+}
+
 /// Explains to people why there is no connection.
 pub(crate) fn why_away(socket: &str, error: std::io::Error) -> BoxError {
     match std::fs::metadata(socket) {
+        _ if abstract_name(socket).is_some() => {
+            "nobody serves its abstract socket; does the driver run, and in csi-edge's network \
+             namespace?"
+                .into()
+        }
         Err(missing) if missing.kind() == std::io::ErrorKind::NotFound => {
             "there is nothing at its socket's path; is the driver running?".into()
         }
