@@ -68,6 +68,14 @@ pub fn message(body: &Bytes) -> Result<Bytes, FrameError> {
     }
 }
 
+/// The compressed message in a body that holds exactly one; none if it is not compressed, or not
+/// whole.
+pub fn compressed(body: &[u8]) -> Option<&[u8]> {
+    let (&[flag, a, b, c, d], rest) = body.split_first_chunk::<PREFIX>()?;
+    let length = usize::try_from(u32::from_be_bytes([a, b, c, d])).ok()?;
+    (flag == 1 && rest.len() == length).then_some(rest)
+}
+
 /// A body that holds this one message, which is shorter than [`MAX_MESSAGE`].
 pub fn frame(message: &[u8]) -> Bytes {
     let mut body = BytesMut::with_capacity(PREFIX + message.len());

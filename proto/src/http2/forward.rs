@@ -1,8 +1,8 @@
 //! Copies one HTTP/2 exchange: request headers and body to an upstream, its answer back, untouched.
 //!
-//! Nothing is decoded here. Only authority and deadline are set anew, because in gRPC they belong
-//! to each hop. An answer that breaks off, or is not gRPC, ends with UNAVAILABLE in its trailers:
-//! the caller must not take the outcome for known.
+//! Nothing is decoded here, but what was compressed unasked. Only authority and deadline are set
+//! anew, because in gRPC they belong to each hop. An answer that breaks off, or is not gRPC, ends
+//! with UNAVAILABLE in its trailers: the caller must not take the outcome for known.
 
 use std::future::{Future, poll_fn};
 use std::task::Poll;
@@ -26,6 +26,7 @@ use crate::csi::status::ToStatus;
 use crate::http2::batch::Batched;
 pub use crate::http2::body::STATUS;
 use crate::http2::body::{Body, Received, tidy};
+use crate::http2::compressed::uncompressed;
 pub use crate::http2::deadline::{
     DeadlinePassed, TIMEOUT, deadline, deadline_in, timeout_value, until,
 };
@@ -314,7 +315,8 @@ impl Answer {
         }
         tidy(&mut parts.headers);
         trailers.iter_mut().for_each(tidy);
-        Ok(Self { headers: parts.headers, body: whole, trailers })
+        let body = uncompressed(&mut parts.headers, whole)?;
+        Ok(Self { headers: parts.headers, body, trailers })
     }
 
     /// The answer as a response, body and trailers untouched.

@@ -12,3 +12,4 @@ pub mod paced;
 pub mod serve;
 
 mod batch;
+mod compressed;

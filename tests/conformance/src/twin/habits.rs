@@ -46,6 +46,14 @@ pub(super) const HABITS: &[Scenario] = &[
         })
     },
     Scenario {
+        unit: "unreadable",
+        flags: &["--gzip=always"],
+        is_start: true,
+        ..Scenario::new("gzip, which nobody asked for", Bound::AtMost(0.0), |scene| {
+            compressed_unasked(scene).boxed_local()
+        })
+    },
+    Scenario {
         flags: &["--controller=absent"],
         is_start: true,
         ..Scenario::new("a node whose controller is absent", Bound::More(1.0), |scene| {
@@ -164,6 +172,16 @@ async fn compressed(scene: &Scene) -> anyhow::Result<f64> {
         }
     }
     Ok(unreadable)
+}
+
+/// The same of a driver that the clients of other scenarios cannot read.
+async fn compressed_unasked(scene: &Scene) -> anyhow::Result<f64> {
+    let socket = scene.controller_socket();
+    until("the driver", || async {
+        encoding_of(&socket, Method::CreateVolume, &creation("ready")).await.map(drop)
+    })
+    .await?;
+    compressed(scene).await
 }
 
 /// The seconds until a kubelet has what it needs to register the driver.
