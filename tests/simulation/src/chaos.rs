@@ -30,6 +30,8 @@ enum FleetEvent {
     CloudStops(Duration),
     EdgeStops(usize, Duration),
     Driver(usize, Duration),
+    /// Another process serves a driver's path, and the one before goes on for so long.
+    Replaced(usize, Duration),
     /// A driver stops and starts repeatedly, so that calls wait for it.
     Flaps(usize, u64),
     Sidecar(usize),
@@ -139,6 +141,10 @@ impl Chaos {
                 fleet.kill_driver(node);
                 self.later(down, move || fleet.start_driver(node));
                 "driver killed"
+            }
+            FleetEvent::Replaced(node, after) => {
+                fleet.replace_driver(node, after);
+                "driver replaced"
             }
             FleetEvent::Flaps(node, number) => {
                 self.tasks.spawn_until_stop("flaps", flap(fleet, node, number));
@@ -270,6 +276,7 @@ fn event(
         4 => FleetEvent::Edge(node, short),
         5 if dice.chance(30) => FleetEvent::Driver(node, dice.time(30_000, 600_000)),
         5 if dice.chance(50) => FleetEvent::Driver(node, short),
+        5 if dice.chance(50) => FleetEvent::Replaced(node, long),
         5 => FleetEvent::Flaps(node, dice.between(0, u64::MAX)),
         6 => FleetEvent::Sidecar(dice.below(KINDS.len())),
         8 if dice.chance(50) => FleetEvent::CloudStops(short),

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ use edge_calls::executor::Executor;
 use edge_calls::fence::Fence;
 use parking_lot::{Mutex, MutexGuard};
 use proto::control::hello::Run;
+use proto::host::publish::{Existing, publish};
 use proto::host::tasks::Tasks;
 use proto::http2::serve;
 use proto::link::tls::{Credentials, Role};
@@ -66,6 +68,8 @@ pub struct Fleet {
     pub(super) replicas: Option<Arc<Replicas>>,
     /// The state directories of edges that know several clouds. All else of an edge is in memory.
     disks: Option<TempDir>,
+    /// A file for each driver, in the place of its socket: another file there is another process.
+    sockets: Option<TempDir>,
     state: Mutex<FleetState>,
 }
 
@@ -122,6 +126,12 @@ impl Fleet {
                 driver.stay_here();
             }
         }
+        for driver in &drivers {
+            // As most vendors' servers have it: connections of a maximum age, few streams on each.
+            let age = dice.chance(30).then(|| dice.time(2_000, 60_000));
+            let streams = dice.chance(20).then(|| u32::try_from(dice.between(1, 6)).unwrap_or(1));
+            driver.limit_connections(age, streams);
+        }
         let replicas = (shape.replicas > 1).then(|| {
             let parts = (keys.clone(), net.clone(), trace.clone(), tasks.clone());
             let dice = Dice::new(dice.between(0, u64::MAX), "replicas");
@@ -144,7 +154,8 @@ impl Fleet {
         };
         let state = Mutex::new(state);
         let disks = replicas.as_ref().and_then(|_| tempfile::tempdir().ok());
-        Arc::new(Self { drivers, net, keys, trace, tasks, shape, replicas, disks, state })
+        let sockets = tempfile::tempdir().ok();
+        Arc::new(Self { drivers, net, keys, trace, tasks, shape, replicas, disks, sockets, state })
     }
 
     /// Its shape.
@@ -379,7 +390,7 @@ impl Fleet {
         let doors = Tasks::default();
         let connect = self.to_driver(node, process.end.clone());
         let drivers = Arc::new(Drivers::new(name.clone(), connect));
-        drivers.add(driver_name()?, "csi.sock", FoundBy::Configuration)?;
+        drivers.add(driver_name()?, self.socket(node), FoundBy::Configuration)?;
         drivers.keep(&process.tasks);
         let cloud = self.shape.endpoints.iter().map(|name| format!("wss://{name}").parse());
         let dial = Dial {
@@ -455,7 +466,38 @@ impl Fleet {
         if let (Some(driver), false) = (self.drivers.get(node), state.drivers.contains_key(&node)) {
             self.trace.say(format_args!("the driver of n{} starts", node + 1));
             state.drivers.insert(node, (CancellationToken::new(), Arc::new(driver.start())));
+            // Without a file nobody can tell that a later process is another one.
+            drop(publish(&self.socket(node), b"", 0o600, Existing::Keep));
         }
+    }
+
+    /// The path of a driver's socket.
+    fn socket(&self, node: usize) -> PathBuf {
+        let directory = self.sockets.as_ref().map(TempDir::path);
+        directory.unwrap_or_else(|| Path::new("")).join(format!("n{}.sock", node + 1))
+    }
+
+    /// Has another process of a node's driver serve its path. The one before goes on with its
+    /// calls, and is killed after this time.
+    pub fn replace_driver(self: &Arc<Self>, node: usize, after: Duration) {
+        let mut state = self.lock();
+        let Some(driver) = self.drivers.get(node) else { return };
+        let Some(running) = state.drivers.get_mut(&node) else { return };
+        let newer = (CancellationToken::new(), Arc::new(driver.start()));
+        let (end, older) = std::mem::replace(running, newer);
+        drop(state);
+        self.trace.say(format_args!("another process serves the driver's path at n{}", node + 1));
+        drop(publish(&self.socket(node), b"", 0o600, Existing::Replace));
+        let (fleet, trace) = (Arc::downgrade(self), self.trace.clone());
+        self.tasks.spawn_until_stop("older driver", async move {
+            tokio::time::sleep(after).await;
+            trace.say(format_args!("the older driver of n{} is killed", node + 1));
+            end.cancel();
+            drop(older);
+            if let Some(fleet) = fleet.upgrade() {
+                fleet.lock().driver_ends.push((node, Instant::now()));
+            }
+        });
     }
 
     /// Kills a node's driver: its calls are dropped, what it has stored stays.

@@ -56,6 +56,8 @@ pub(super) struct Core {
     pub(super) ends: Mutex<Vec<Instant>>,
     /// How long work takes, and then its answer.
     pub(super) slow: Mutex<(Duration, Duration)>,
+    /// How long a connection takes calls, and how many at a time; none if it has no limit.
+    pub(super) connections: Mutex<(Option<Duration>, Option<u32>)>,
     offered: [AtomicBool; 3],
 }
 
@@ -73,6 +75,7 @@ impl Core {
             refuse_overlaps: AtomicBool::new(true),
             ends: Mutex::default(),
             slow: Mutex::default(),
+            connections: Mutex::default(),
             offered: [const { AtomicBool::new(true) }; 3],
         }
     }

@@ -103,6 +103,12 @@ impl TestDriver {
         *lock(&self.core.slow) = (before, after);
     }
 
+    /// Tells the callers of each further connection to leave it (GOAWAY) when it is so old, and
+    /// takes so many calls on it at a time, as servers of the field do. The default is no limit.
+    pub fn limit_connections(&self, age: Option<Duration>, streams: Option<u32>) {
+        *lock(&self.core.connections) = (age, streams);
+    }
+
     /// Applies a fault to the next calls of an RPC, such as `NodePublishVolume`, or of all with
     /// `*`. Of several faults, those for the method go before those for `*`, and earlier ones
     /// before later ones; one call takes one.

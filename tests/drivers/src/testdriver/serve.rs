@@ -115,19 +115,38 @@ async fn connection<I>(
     // This runs even if the task is dropped or the caller has left, because nobody waits for these
     // calls any more.
     let _calls = alive.clone().drop_guard();
+    let (age, streams) = *lock(&core.connections);
     let served = http2::Builder::new(Streams { tasks, alive })
         // The tests decide how many calls there are at once and how many are cancelled in a row.
-        .max_concurrent_streams(None)
+        .max_concurrent_streams(streams)
         .max_pending_accept_reset_streams(4096)
         .serve_connection(TokioIo::new(stream), service);
-    tokio::select! {
+    let mut served = std::pin::pin!(served);
+    let is_old = tokio::select! {
         // This branch is first, so that bytes from before a break are still written: see
         // `answer::half_of`.
         biased;
-        _ = served => {}
-        () = broken.cancelled() => {}
+        _ = served.as_mut() => false,
+        () = broken.cancelled() => false,
+        () = aged(age) => true,
+    };
+    if is_old {
+        served.as_mut().graceful_shutdown();
+        tokio::select! {
+            biased;
+            _ = served => {}
+            () = broken.cancelled() => {}
+        }
     }
     lock(&core.ends).push(Instant::now());
+}
+
+/// Ends when a connection is so old; never without an age.
+async fn aged(age: Option<Duration>) {
+    match age {
+        Some(age) => tokio::time::sleep(age).await,
+        None => std::future::pending().await,
+    }
 }
 
 /// Runs the calls of one connection and drops them with it.
