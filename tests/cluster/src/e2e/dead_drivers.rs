@@ -1,14 +1,20 @@
-//! A driver dies at a node whose link lives, or is started anew.
+//! A driver dies at a node whose link lives, is started anew, or hangs with one mount.
 
+use std::fs::File;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
-use serde_json::Value;
-use tokio::time::sleep;
+use drivers::hostdir::PUBLISH_WAITS;
+use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod};
+use kube::Api;
+use kube::api::{DeleteParams, Patch, PatchParams};
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
 
 use super::faults::{at_node, hostdir, told_of};
-use super::scene::{Scene, claim};
+use super::pods::{READ, STAY};
+use super::scene::{Scene, claim, pod};
 use super::traces::Traces;
 use crate::stand::DRIVER;
 use crate::stand::objects::within;
@@ -16,6 +22,9 @@ use crate::stand::objects::within;
 /// How long csi-edge may take to notice it: three attempts, and 30 s without a failure to be up.
 const SOON: Duration = Duration::from_secs(90);
 const NODE: &str = "n2";
+/// The time in which the pods beside a hung mount end, and in which a mount is begun.
+const BESIDE: Duration = Duration::from_secs(30);
+const HANGS: Duration = Duration::from_secs(2);
 /// From one start of a driver to the next.
 const BETWEEN: Duration = Duration::from_secs(10);
 
@@ -84,6 +93,70 @@ pub(super) async fn updated(scene: &Scene<'_>) -> anyhow::Result<()> {
     health(scene, "up").await?;
     let open = cluster.cloud.shows(&cluster.ground, &["intents"]).await?;
     ensure!(open.is_empty(), "creates of unknown outcome: {open:?}");
+    Ok(())
+}
+
+/// A node is drained while one of its mounts hangs. All other pods end at once, also one that has
+/// the same driver's volume; the pod whose mount hangs ends with it. Nothing is left.
+pub(super) async fn drained(scene: &Scene<'_>) -> anyhow::Result<()> {
+    let node = scene.cluster.node(NODE)?;
+    let others = ["a", "b", "c"];
+    for name in others.into_iter().chain(["hangs"]) {
+        scene.apply(&at_node(name, node)).await?;
+    }
+    scene.ready(&["a", "b", "c", "hangs"]).await?;
+    let traces = Traces::of(scene, "hangs").await?;
+    scene.delete::<Pod>("hangs").await?;
+    let driver = node.drivers.iter().find(|driver| driver.name == DRIVER).context("no driver")?;
+    let pipe = driver.state.join(format!("{PUBLISH_WAITS}{}", traces.handle));
+    mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)?;
+    let drained = drain(scene, &others, &traces).await;
+    cordon(scene, false).await?;
+    // Whoever waits for a writer goes on, and nobody waits any more.
+    let writer = File::options().read(true).write(true).open(&pipe)?;
+    std::fs::remove_file(&pipe)?;
+    drained?;
+    scene.gone::<Pod>("hangs").await?;
+    drop(writer);
+    for name in others.into_iter().chain(["hangs"]) {
+        let traces = Traces::of(scene, name).await?;
+        scene.delete::<PersistentVolumeClaim>(name).await?;
+        traces.gone(scene.cluster).await?;
+    }
+    Ok(())
+}
+
+/// Deletes all pods of the node, of which one is being started with a mount that hangs.
+async fn drain(scene: &Scene<'_>, others: &[&str], traces: &Traces) -> anyhow::Result<()> {
+    let node = scene.cluster.node(NODE)?;
+    let pod = pod("hangs", "hangs", STAY, READ);
+    scene.apply(&(pod + &format!("  nodeName: {NODE}\n"))).await?;
+    within("a mount that hangs", SOON, || async {
+        let mounts = traces.mounts(node)?;
+        ensure!(mounts.len() == 1, "it is to be staged, and not published: {mounts:?}");
+        Ok(())
+    })
+    .await?;
+    // Its publish follows at once.
+    sleep(HANGS).await;
+    cordon(scene, true).await?;
+    let begun = Instant::now();
+    for name in others.iter().chain(&["hangs"]) {
+        scene.api::<Pod>().delete(name, &DeleteParams::default()).await?;
+    }
+    for name in others {
+        scene.gone::<Pod>(name).await?;
+    }
+    let took = begun.elapsed();
+    ensure!(took < BESIDE, "the pods beside it were gone after {took:?}");
+    Ok(())
+}
+
+/// Lets the scheduler choose the node no more, or again.
+async fn cordon(scene: &Scene<'_>, is_cordoned: bool) -> anyhow::Result<()> {
+    let nodes = Api::<Node>::all(scene.cluster.client.clone());
+    let patch = Patch::Merge(json!({"spec": {"unschedulable": is_cordoned}}));
+    nodes.patch(NODE, &PatchParams::default(), &patch).await?;
     Ok(())
 }
 

@@ -34,6 +34,7 @@ const LEFT_OUT: &[(&str, &str)] = &[
     ("direct-stock", HANDED_OVER),
     ("direct-kubelet", HANDED_OVER),
     ("edge-upgraded", ARGUMENTS),
+    ("drained", FILES),
     ("edge-expansion", FILES),
     ("found-by-registration", ARGUMENTS),
     ("arriving", ARGUMENTS),

@@ -111,6 +111,7 @@ pub const ROWS: &[Row] = &[
     Row::together("pod", |scene| pods::written_and_gone(scene).boxed()),
     Row::together("pod-again", |scene| pods::made_again(scene).boxed()),
     Row::long("pods-together", "2 min", |scene| pods::end_together(scene).boxed()),
+    Row::alone("drained", |scene| dead_drivers::drained(scene).boxed()),
     Row::together("block", |scene| pods::raw(scene).boxed()),
     Row::together("ephemeral", |scene| pods::ephemeral(scene).boxed()),
     Row::together("stateful-set", |scene| places::spread(scene).boxed()),

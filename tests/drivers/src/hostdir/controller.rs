@@ -27,7 +27,7 @@ impl Core {
         check::id("volume_id", &request.volume_id)?;
         check::present("node_id", &request.node_id)?;
         let capability = check::capability(request.volume_capability)?;
-        self.wait_to_attach();
+        self.wait_for(ATTACH_WAITS);
         let _held = self.locks.take("volume", &request.volume_id)?;
         let mut volume = self.volume(&request.volume_id)?;
         if request.node_id != self.node() {
@@ -70,8 +70,9 @@ impl Core {
         Ok(ControllerPublishVolumeResponse::default())
     }
 
-    fn wait_to_attach(&self) {
-        let pipe = self.state.join(ATTACH_WAITS);
+    /// Waits while a pipe of this name in the state directory has no writer.
+    pub(super) fn wait_for(&self, pipe: &str) {
+        let pipe = self.state.join(pipe);
         if pipe.exists() {
             // Opened as soon as it has a writer, so there is nothing to read.
             let _ = File::open(pipe);

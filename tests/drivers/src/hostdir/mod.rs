@@ -53,5 +53,5 @@ mod volumes;
 
 pub use self::core::Settings;
 pub use self::driver::HostDir;
-pub use self::keys::{ATTACH_WAITS, MUTABLE_KEY, TOPOLOGY_KEY};
+pub use self::keys::{ATTACH_WAITS, MUTABLE_KEY, PUBLISH_WAITS, TOPOLOGY_KEY};
 pub use self::shares::Shares;

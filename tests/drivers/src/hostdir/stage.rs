@@ -14,6 +14,7 @@ use super::controller::check_kind;
 use super::core::Core;
 use super::data;
 use super::fail::Doing as _;
+use super::keys::PUBLISH_WAITS;
 use super::loops;
 use super::mounts;
 use super::record::{Staged, Target, VolumeRecord};
@@ -115,6 +116,7 @@ impl Core {
         check::path("target_path", &request.target_path)?;
         let capability = check::capability(request.volume_capability)?;
         let _held = self.locks.take("volume", &request.volume_id)?;
+        self.wait_for(&format!("{PUBLISH_WAITS}{}", request.volume_id));
         let mut volume = self.volume(&request.volume_id)?;
         check_kind(&volume, capability.block)?;
         let staged = staged(&volume, &request.staging_target_path)?;
