@@ -81,3 +81,17 @@ async fn the_guard_of_a_delete_is_asked_when_what_it_waited_for_has_ended() {
     assert!(deleted.is_ok_and(|answer| answer.ok().is_some()));
     assert_eq!(scene.called(DELETE).len(), 1);
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_is_too_large_is_no_failure_of_the_driver() {
+    let scene = Scene::new(PathBuf::from(MAIN));
+    scene.process.does(DELETE, Does::Ok(|| vec![0; frame::MAX_MESSAGE + 1]));
+    scene.process.starts(MAIN);
+    scene.until(HealthState::Up).await;
+    for _ in 0..4 {
+        let error = scene.call(DELETE).await.err().unwrap();
+        assert!(matches!(error, Error::DriverBroke { .. }), "{error}");
+        sleep(Duration::from_secs(2)).await;
+        assert_eq!(scene.driver.health().state, HealthState::Up);
+    }
+}
