@@ -153,22 +153,22 @@ impl Connection {
     ) -> Result<(Response<Received>, OpenStream), Error> {
         let mut resends = 0;
         loop {
-            let transport = self.transport(call, validity.deadline()).await?;
+            let mut stream = self.open_stream(call, validity.deadline()).await?;
             // The call may have waited for a driver that was coming back.
-            validity.check()?;
+            if let Err(error) = validity.check() {
+                stream.over();
+                return Err(error);
+            }
             let deadline = validity.drivers_deadline();
-            let mut stream = transport.begin();
-            let sent = forward::attempt(transport.upstream(), call, &LOCALHOST, deadline).await;
+            let sent = forward::attempt(stream.upstream(), call, &LOCALHOST, deadline).await;
             match sent {
                 Ok(response) => return Ok((response, stream)),
                 Err(Unanswered::InDoubt(source)) => {
-                    // Whoever has it keeps the connection open.
-                    drop(transport);
                     return Err(self.in_doubt(stream, source, validity).await);
                 }
                 Err(Unanswered::Unprocessed(source)) => {
                     stream.over();
-                    transport.drain();
+                    stream.drain();
                     if resends == RESENDS {
                         return Err(Error::DriverAway { at: self.at(), source: source.into() });
                     }
@@ -261,38 +261,39 @@ impl Connection {
         }
     }
 
-    /// A connection with room for a stream.
-    async fn transport(
+    /// A stream on a connection with room.
+    async fn open_stream(
         &self,
         call: &Call,
         deadline: Option<Instant>,
-    ) -> Result<Arc<DriverTransport>, Error> {
+    ) -> Result<OpenStream, Error> {
         let main = self.main_transport(call, deadline).await?;
         if main.has_room() {
-            return Ok(main);
+            return Ok(main.begin());
         }
         // Boxed: otherwise the future of every call would hold it.
-        Ok(Box::pin(self.further_transport(main)).await)
+        Ok(Box::pin(self.further_stream(main)).await)
     }
 
-    /// A further connection with room, which may have to be dialed; without one, the least busy.
-    /// Only one call waits for a dial, and the others go on with what there is.
-    async fn further_transport(&self, main: Arc<DriverTransport>) -> Arc<DriverTransport> {
+    /// A stream on a further connection with room, which may have to be dialed; without one, on the
+    /// least busy. One call dials at a time, and the others wait for it: what they could go on with
+    /// may hang.
+    async fn further_stream(&self, main: Arc<DriverTransport>) -> OpenStream {
+        let turn = timeout(PATIENCE, self.dialing.lock()).await;
         let all = self.usable_ones();
-        if let Some(one) = all.iter().find(|one| one.has_room()) {
-            return one.clone();
+        if let Some(one) = all.iter().chain([&main]).find(|one| one.is_usable() && one.has_room()) {
+            return one.begin();
         }
-        let least = || all.iter().chain([&main]).min_by_key(|one| one.busy()).cloned();
-        let dialing = self.dialing.try_lock();
-        let (Some(tasks), Ok(_turn), true) = (self.tasks.get(), dialing, all.len() + 1 < MOST)
-        else {
-            return least().unwrap_or(main);
-        };
+        let least =
+            || all.iter().chain([&main]).min_by_key(|one| one.busy()).unwrap_or(&main).begin();
+        let may_dial = turn.is_ok() && all.len() + 1 < MOST;
+        let Some(tasks) = self.tasks.get().filter(|_| may_dial) else { return least() };
         let at = self.at();
         match self.dial_named(&at, tasks, PATIENCE).await {
             Ok(one) => {
-                self.more.lock().push(one.clone());
-                one
+                let stream = one.begin();
+                self.more.lock().push(one);
+                stream
             }
             Err(error) => {
                 let why = chain(error.as_ref());
@@ -300,7 +301,7 @@ impl Connection {
                     LogPeer::Driver(&at.driver), driver = %at.driver, socket = at.socket, why,
                     "no further connection"
                 );
-                least().unwrap_or(main)
+                least()
             }
         }
     }

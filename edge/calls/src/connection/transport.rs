@@ -159,6 +159,16 @@ impl OpenStream {
         *self.transport.draining.borrow()
     }
 
+    /// Its connection.
+    pub(super) fn upstream(&self) -> &Upstream {
+        self.transport.upstream()
+    }
+
+    /// Lets its connection live for the streams that it has.
+    pub(super) fn drain(&self) {
+        self.transport.drain();
+    }
+
     /// Lets its connection live for the streams that it has, without this one. Ends with it.
     pub(super) fn retire(self) -> impl Future<Output = ()> + Send + use<> {
         self.transport.drain();
