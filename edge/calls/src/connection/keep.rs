@@ -333,6 +333,10 @@ impl Connection {
             let mut before = said.answers.clone();
             let report = |said: &Introduction| {
                 self.publish(&self.at(), transport, said);
+                // What the same process said on the connection before holds until all is said here.
+                if !said.is_whole() && self.known_of(transport).is_some() {
+                    return;
+                }
                 self.note(|health, now| health.introduced(now, said.why_unknown()));
                 if said.answers != before {
                     before.clone_from(&said.answers);

@@ -55,6 +55,8 @@ struct Process {
     calls: Arc<Mutex<Vec<(String, String)>>>,
     /// The sockets where it listens, and what ends its connections there.
     listens: Arc<Mutex<BTreeMap<String, Tasks>>>,
+    /// What its connections before were served in.
+    left: Arc<Mutex<Vec<Tasks>>>,
 }
 
 fn info() -> Vec<u8> {
@@ -85,6 +87,12 @@ impl Process {
         }
     }
 
+    /// Tells the callers on its connections to leave them (GOAWAY), and takes new ones.
+    fn tells_to_leave(&self, socket: &str) {
+        let before = self.listens.lock().insert(socket.into(), Tasks::default());
+        self.left.lock().extend(before.inspect(Tasks::stop));
+    }
+
     fn connect(&self) -> Connect {
         let process = self.clone();
         Arc::new(move |socket| {
@@ -94,9 +102,9 @@ impl Process {
                 let tasks = listening.ok_or(io::ErrorKind::ConnectionRefused)?;
                 let (near, far) = tokio::io::duplex(1 << 16);
                 let ended = tasks.clone();
-                tasks.spawn_until_stop("a driver's connection", async move {
+                tasks.spawn("a driver's connection", async move {
                     let answer = move |request| process.clone().answer(socket.clone(), request);
-                    let served = serve::serve(far, answer, std::future::pending());
+                    let served = serve::serve(far, answer, ended.stopped());
                     tokio::select! {
                         biased;
                         () = ended.given_up() => {}

@@ -95,3 +95,24 @@ async fn an_answer_that_is_too_large_is_no_failure_of_the_driver() {
         assert_eq!(scene.driver.health().state, HealthState::Up);
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_driver_that_has_its_callers_leave_a_connection_stays_up() {
+    let scene = Scene::new(PathBuf::from(MAIN));
+    // Its answers do not come together.
+    let late = Does::Late(Duration::from_millis(100));
+    scene.process.does("/csi.v1.Node/NodeGetCapabilities", late);
+    scene.process.starts(MAIN);
+    scene.until(HealthState::Up).await;
+    sleep(Duration::from_secs(1)).await;
+    let mut changes = scene.drivers.changes();
+    changes.mark_unchanged();
+    let asked = scene.called("/csi.v1.Node/NodeGetCapabilities").len();
+    scene.process.tells_to_leave(MAIN);
+    sleep(Duration::from_millis(50)).await;
+    assert_eq!(scene.driver.health().state, HealthState::Up);
+    sleep(Duration::from_secs(5)).await;
+    assert!(scene.called("/csi.v1.Node/NodeGetCapabilities").len() > asked, "it was dialed anew");
+    assert_eq!(scene.driver.health().state, HealthState::Up);
+    scene.call(DELETE).await.unwrap();
+}
