@@ -21,6 +21,7 @@ use edge_direct::{Cloud, Direct, Settings};
 use proto::admin::http1;
 use proto::config::Common;
 use proto::control::hello::Run;
+use proto::control::machine::MachineId;
 use proto::host::program;
 use proto::host::socket::Socket;
 use proto::host::tasks;
@@ -38,6 +39,8 @@ use crate::discovery::table::Registrations;
 use crate::front::Fronts;
 use crate::identity::directory::NodeIdentity;
 use crate::identity::expiry;
+use crate::identity::machine;
+use crate::identity::machine::SYS;
 use crate::identity::source::{IdentitySource, Obtained};
 use crate::link::dial::{Dial, Linked};
 use crate::link::proxies;
@@ -209,6 +212,7 @@ impl Linking {
             keep_alive: config.common.keep_alive,
             connect: config.proxy.connect(),
             run: Run::begin(),
+            machine: machine::own_id(Path::new(SYS)).map(|own| MachineId::new(&own)),
         };
         dial.keep(rand::make_rng(), doors).await;
     }
@@ -260,7 +264,7 @@ fn direct(config: &Config) -> Settings {
 
 /// The drivers that the configuration names.
 fn configured(config: &Config, node: &NodeName) -> anyhow::Result<Arc<Drivers>> {
-    let of = KeptFor { node: node.clone(), machine: Host::default().machine() };
+    let of = KeptFor { node: node.clone(), machine: machine::own_id(Path::new(SYS)) };
     let introductions = Introductions::open(config.state.as_deref(), of);
     let drivers = Drivers::new(node.clone(), drivers::unix()).with_introductions(introductions);
     for (name, sockets) in &config.drivers {

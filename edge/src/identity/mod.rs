@@ -1,4 +1,5 @@
-//! The identity of this node: its key, made here, and the certificate that csi-cloud issues for it.
+//! The identity of this node: its key, made here, and the certificate that csi-cloud issues for it;
+//! and the machine's.
 //!
 //! Promises: the key never leaves the node; certificate and key are one file, replaced in one step;
 //! an identity that is valid is replaced only by a renewal or by an operator's word. It uses no
@@ -7,6 +8,7 @@
 pub mod directory;
 pub mod expiry;
 pub mod join;
+pub mod machine;
 pub mod request;
 pub mod schedule;
 pub mod source;

@@ -9,6 +9,7 @@ use edge_calls::lease_client::LeaseClient;
 use edge_calls::metadata::Metadata;
 use edge_calls::scopes::Scopes;
 use proto::control::hello::Run;
+use proto::control::machine::MachineId;
 use proto::control::not_taken::NotTaken;
 use proto::link::endpoint::Endpoint;
 use proto::link::tls::Credentials;
@@ -62,4 +63,6 @@ pub struct Dial {
     pub connect: Connect,
     /// This run of csi-edge.
     pub run: Run,
+    /// This machine. `None` if it has no id.
+    pub machine: Option<MachineId>,
 }

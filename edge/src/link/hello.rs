@@ -67,6 +67,7 @@ pub(super) async fn greet(
         trust: Some(dial.credentials.trust()),
         awaits_leader,
         run: dial.run,
+        machine: dial.machine,
     };
     link.send(&Message::Hello(hello)).await?;
     let answer = tokio::time::timeout(HANDSHAKE, link.next()).await;

@@ -17,6 +17,7 @@ use super::certificate::{Certificate, NotRenewed, Renew};
 use super::health::Health;
 use super::leader::LeaderEpoch;
 use super::lease::{Reply, Request};
+use super::machine::MachineId;
 use super::metadata::{Part, Position};
 use super::not_taken::NotTaken;
 use crate::csi::topology::Scope;
@@ -115,6 +116,9 @@ pub struct Hello {
     pub awaits_leader: bool,
     /// The run of csi-edge.
     pub run: Run,
+    /// Its machine. `None` if that has no id, and of an edge that does not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine: Option<MachineId>,
 }
 
 /// A field that both ends have set to true since [`OLDEST_PEER`], and that they still look at.
@@ -369,6 +373,7 @@ mod tests {
             trust: None,
             awaits_leader: false,
             run: Run(Uuid::nil()),
+            machine: None,
         })
     }
 

@@ -11,5 +11,6 @@ pub mod hello;
 pub mod join;
 pub mod leader;
 pub mod lease;
+pub mod machine;
 pub mod metadata;
 pub mod not_taken;

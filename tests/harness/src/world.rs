@@ -207,6 +207,7 @@ pub fn hello(node: &str) -> anyhow::Result<Hello> {
         trust: None,
         awaits_leader: false,
         run: Run::begin(),
+        machine: None,
     })
 }
 

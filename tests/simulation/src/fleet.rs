@@ -410,6 +410,7 @@ impl Fleet {
             keep_alive: KeepAlive::default(),
             connect: self.net.way(node, process.end.clone()),
             run: Run::begin(),
+            machine: None,
         };
         doors.spawn("dial", dial.keep(state.dice.fork(), doors.clone()));
         self.trace.say(format_args!("the edge of {name} starts"));

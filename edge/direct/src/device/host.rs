@@ -275,17 +275,6 @@ impl Host {
         let id = std::fs::read_to_string(self.proc.join("sys/kernel/random/boot_id"));
         id.unwrap_or_default().trim().to_owned()
     }
-
-    /// The id of this machine, which no disk takes to another one: from its DMI tables or its
-    /// device tree. None without both, or where the kernel does not tell.
-    pub fn machine(&self) -> Option<String> {
-        let known = ["class/dmi/id/product_uuid", "firmware/devicetree/base/serial-number"];
-        let read = |path| std::fs::read_to_string(self.sys.join(path)).ok();
-        // The device tree ends strings with a NUL.
-        let mut known = known.into_iter().filter_map(read);
-        let id = known.next()?.trim_end_matches('\0').trim().to_owned();
-        Some(id).filter(|id| !id.is_empty())
-    }
 }
 
 /// Whether a device is mounted or claimed by another. The kernel grants an exclusive open only
@@ -442,22 +431,6 @@ pub(crate) mod tests {
         symlink("/ended/meanwhile", dir.path().join("12/fd/1")).unwrap();
         let host = Host { proc: dir.path().to_owned(), ..Host::default() };
         (dir, host)
-    }
-
-    #[test]
-    fn a_machines_id_is_of_its_dmi_tables_or_its_device_tree() {
-        let dir = tempfile::tempdir().unwrap();
-        let host = Host { sys: dir.path().into(), ..Host::default() };
-        let publish = |file: &str, text: &[u8]| {
-            let file = dir.path().join(file);
-            std::fs::create_dir_all(file.parent().unwrap()).unwrap();
-            publish(&file, text, 0o600, Existing::Replace).unwrap();
-        };
-        assert_eq!(host.machine(), None);
-        publish("firmware/devicetree/base/serial-number", b"10000000abcd\0");
-        assert_eq!(host.machine().as_deref(), Some("10000000abcd"));
-        publish("class/dmi/id/product_uuid", b"4c4c4544-0042\n");
-        assert_eq!(host.machine().as_deref(), Some("4c4c4544-0042"));
     }
 
     #[test]

@@ -164,6 +164,7 @@ pub(super) fn hello(node: &str, drivers: Vec<Driver>) -> anyhow::Result<Hello> {
         trust: None,
         awaits_leader: false,
         run: Run::begin(),
+        machine: None,
     })
 }
 

@@ -350,6 +350,7 @@ impl Edge {
             trust: None,
             awaits_leader,
             run: Run::begin(),
+            machine: None,
         };
         link.send(&Message::Hello(hello)).await?;
         let answer = tokio::time::timeout(proto::link::HANDSHAKE, link.next()).await;

@@ -190,6 +190,7 @@ impl Liar {
             trust: None,
             awaits_leader: false,
             run: Run::begin(),
+            machine: None,
         })
     }
 
