@@ -20,6 +20,7 @@ pub mod health;
 pub mod intents;
 pub mod leases;
 pub mod metrics;
+pub mod node_machine;
 pub mod node_purge;
 pub mod node_removal;
 pub mod nodes;

@@ -99,7 +99,11 @@ impl Command<AdminState> for AdmitNode {
 }
 
 impl AdminState {
-    fn known_node(&self, node: &NodeName) -> Result<Node, Refusal> {
+    /// A node that has linked.
+    ///
+    /// # Errors
+    /// It never did.
+    pub(super) fn known_node(&self, node: &NodeName) -> Result<Node, Refusal> {
         let known = self.store.read(|state| state.node(node).cloned());
         known.ok_or_else(|| {
             Refusal::unknown(format!("{node} never linked; `csi-cloud nodes` shows those that did"))
@@ -116,7 +120,8 @@ fn homes_at(state: &State, node: &NodeName) -> Vec<(DriverName, Id)> {
     homes
 }
 
-fn open_intents_at(state: &State, node: &NodeName) -> usize {
+/// The number of creates at a node whose outcome is unknown.
+pub(super) fn open_intents_at(state: &State, node: &NodeName) -> usize {
     let is_open = |intent: &&Intent| intent.made.is_none() && intent.node == *node;
     state.drivers().values().map(|of| of.intents().values().filter(is_open).count()).sum()
 }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
 use clap::Args;
+use proto::control::machine::MachineId;
 use proto::names::certificate::Subject;
 use proto::names::{DriverName, NodeName};
 use serde::{Deserialize, Serialize};
@@ -17,6 +18,7 @@ use crate::admin::admin_state::AdminState;
 use crate::admin::cells::{age, joined, optional, since, until};
 use crate::admin::page::PAGE;
 use crate::nodes::handle::Handle;
+use crate::nodes::link_history::CertificateFault;
 use crate::state::condition::NodeCondition;
 use crate::state::driver_state::DriverState;
 use crate::state::known::State;
@@ -80,6 +82,12 @@ pub struct NodeView {
     /// The end of the certificate of its link, in ms since 1970; none without a link.
     #[serde(default)]
     pub not_after_ms: Option<u64>,
+    /// The machine that it is; none while no csi-edge there has told its id.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine: Option<MachineId>,
+    /// Another machine with its certificate, which was refused within the last minute.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused_machine: Option<MachineId>,
     /// The time at which its certificates were revoked, in ms since 1970, also if it has joined
     /// again.
     #[serde(default)]
@@ -189,6 +197,10 @@ impl AdminState {
     /// Adds the state of the node's link, or the time without one.
     fn with_link(&self, mut node: NodeView, link: Option<Arc<Handle>>) -> NodeView {
         node.not_taken = self.store.not_taken().total(&node.name);
+        if let Some(CertificateFault::OtherMachine(refused)) = self.links.history.fault(&node.name)
+        {
+            node.refused_machine = Some(refused.machine);
+        }
         let Some(link) = link else {
             node.away_s = self.links.away(&node.name).map(|away| away.as_secs());
             return node;
@@ -229,6 +241,8 @@ fn stored(state: &State, name: &NodeName, node: &Node, is_linked: bool) -> NodeV
         since_ms: node.since,
         removed_ms: node.removed,
         not_after_ms: None,
+        machine: node.machine,
+        refused_machine: None,
         revoked_ms: revocation.map(|revocation| revocation.since),
         set_apart: apart.map(|(driver, apart)| set_apart_details(driver, apart)).collect(),
     }

@@ -26,6 +26,7 @@ use crate::admin::explain::Explain;
 use crate::admin::forget_volume::ForgetVolume;
 use crate::admin::intents::IntentsQuery;
 use crate::admin::leases::LeasesQuery;
+use crate::admin::node_machine::AcceptMachine;
 use crate::admin::node_purge::PurgeNode;
 use crate::admin::node_removal::{AdmitNode, RemoveNode};
 use crate::admin::nodes::NodesQuery;
@@ -45,7 +46,7 @@ const CONNECTIONS: usize = 16;
 const MAX_REQUEST: usize = 16 * 1024 * 1024;
 
 /// The commands that a running csi-cloud answers. A new one is one line here.
-pub(crate) static COMMANDS: [Served<AdminState>; 32] = [
+pub(crate) static COMMANDS: [Served<AdminState>; 33] = [
     Served::of::<NodesQuery>(),
     Served::of::<ListDrivers>(),
     Served::of::<Examine>(),
@@ -65,6 +66,7 @@ pub(crate) static COMMANDS: [Served<AdminState>; 32] = [
     Served::of::<PurgeNode>(),
     Served::of::<Revoke>(),
     Served::of::<AdmitNode>(),
+    Served::of::<AcceptMachine>(),
     Served::of::<CreateToken>(),
     Served::of::<ListTokens>(),
     Served::of::<RevokeToken>(),

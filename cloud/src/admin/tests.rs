@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use proto::admin::command::Command;
+use proto::control::machine::MachineId;
 use proto::csi::{Id, Key, Method};
 use proto::host::tasks::Tasks;
 use proto::names::{DriverName, NodeName};
@@ -14,6 +15,7 @@ use crate::admin::adopt_volume::AdoptVolume;
 use crate::admin::forget_volume::ForgetVolume;
 use crate::admin::intents::IntentsQuery;
 use crate::admin::leases::{LeaseHolder, LeasesQuery};
+use crate::admin::node_machine::AcceptMachine;
 use crate::admin::node_removal::{AdmitNode, RemoveNode};
 use crate::admin::nodes::NodesQuery;
 use crate::admin::page::Cursor;
@@ -108,7 +110,7 @@ async fn filled(tasks: &Tasks, volumes: usize) -> AdminState {
     let admin = admin_state(tasks);
     let written = admin.store.write(move |txn| {
         for at in ["n1", "n2"].map(node) {
-            txn.set_node(&at, Some(Node { since: 1, removed: None }));
+            txn.set_node(&at, Some(Node { since: 1, removed: None, machine: None }));
             txn.set_at(&driver(), &at, Some(NodeDriver::default()));
         }
         for number in 0..volumes {
@@ -219,6 +221,28 @@ async fn a_node_is_removed_only_when_that_is_meant_and_can_come_back() {
     assert_eq!(states(&admin), [state("v0000", "ok"), state("w", "ok")]);
     let unknown = RemoveNode { node: node("n9"), yes: true }.carry_out(&admin).await.unwrap_err();
     assert_eq!(unknown.status, 404);
+}
+
+#[tokio::test]
+async fn a_node_moves_to_a_machine_by_an_operators_word_and_stays_removed() {
+    let tasks = Tasks::default();
+    let admin = filled(&tasks, 1).await;
+    let [board, spare] = ["board", "spare"].map(MachineId::new);
+    let accept = |machine| AcceptMachine { node: node("n1"), machine }.carry_out(&admin);
+    let shown = || admin.nodes(&NodesQuery::default()).items[0].machine;
+    assert_eq!(shown(), None);
+    let first = accept(board).await.unwrap();
+    assert!(first.done && first.text.contains("any other one is refused"), "{}", first.text);
+    assert!(remove(true).carry_out(&admin).await.unwrap().done);
+    let moved = accept(spare).await.unwrap();
+    for part in [format!("machine {board} is refused"), "1 creates there are open".into()] {
+        assert!(moved.text.contains(&part), "{}", moved.text);
+    }
+    assert_eq!(shown(), Some(spare));
+    assert!(admin.store.read(|state| state.is_removed(&node("n1"))));
+    assert!(accept(spare).await.unwrap().text.contains("already"));
+    let unknown = AcceptMachine { node: node("n9"), machine: board }.carry_out(&admin).await;
+    assert_eq!(unknown.unwrap_err().status, 404);
 }
 
 fn resolve(name: &str, made: Option<&str>) -> ResolveIntent {

@@ -71,7 +71,7 @@ pub enum Cause {
     CloudBegan,
     /// The node's certificate has ended.
     CertificateEnded,
-    /// Two csi-edges use the node's certificate.
+    /// Two csi-edges, or another machine, have the node's certificate.
     CertificateShared,
     /// The node never had a link.
     NodeUnknown,

@@ -10,7 +10,7 @@ use super::answer::{Cause, Chain, Explanation, Verdict};
 use super::explainer::Explainer;
 use crate::kubernetes::objects::Seen;
 use crate::nodes::driver_health::DriverHealth;
-use crate::nodes::link_history::CertificateFault;
+use crate::nodes::link_history::{CertificateFault, RefusedMachine};
 use crate::state::condition::NodeCondition;
 use crate::state::known::State;
 
@@ -203,9 +203,13 @@ pub(super) fn judge(
     Some(verdict.at(node))
 }
 
-/// Whether two csi-edges replace each other's links.
+/// Whether two csi-edges have the node's certificate.
 fn shared(facts: &NodeFacts, node: &NodeName) -> Option<Verdict> {
-    let Some(CertificateFault::Shared(addresses)) = &facts.certificate else { return None };
+    let addresses = match facts.certificate.as_ref()? {
+        CertificateFault::Ended(_) => return None,
+        CertificateFault::OtherMachine(refused) => return Some(other_machine(refused, node)),
+        CertificateFault::Shared(addresses) => addresses,
+    };
     let at = addresses.iter().flatten().map(ToString::to_string).collect::<Vec<_>>();
     Some(Verdict::of(
         Cause::CertificateShared,
@@ -218,6 +222,20 @@ fn shared(facts: &NodeFacts, node: &NodeName) -> Option<Verdict> {
              with its own name gives it an identity of its own"
         ),
     ))
+}
+
+fn other_machine(refused: &RefusedMachine, node: &NodeName) -> Verdict {
+    let machine = refused.machine;
+    Verdict::of(
+        Cause::CertificateShared,
+        format!(
+            "another machine has the certificate of node {node} and is refused: machine {refused}"
+        ),
+        format!(
+            "if the node has moved there, `csi-cloud node accept {node} --machine {machine}`; if \
+             it is a copy of the node's disk, delete its identity and state there"
+        ),
+    )
 }
 
 fn away(facts: &NodeFacts, node: &NodeName) -> Verdict {
@@ -287,6 +305,7 @@ fn linked(
 #[cfg(test)]
 mod tests {
     use proto::control::health::{Health, HealthState};
+    use proto::control::machine::MachineId;
 
     use super::super::commands::check_commands;
     use super::*;
@@ -318,6 +337,8 @@ mod tests {
         let began = NodeFacts { awaited: true, away: Duration::from_secs(9), ..away.clone() };
         let ended = Some(CertificateFault::Ended(SystemTime::UNIX_EPOCH));
         let shared = Some(CertificateFault::Shared([None, None]));
+        let refused = RefusedMachine { machine: MachineId::new("board 2"), address: None };
+        let refused = Some(CertificateFault::OtherMachine(refused));
         let down = Health { state: HealthState::Gone, seconds: 9, why: "no socket".into() };
         let down = Some(DriverHealth::reported(&down));
         let apart = Some("w".to_owned());
@@ -332,6 +353,11 @@ mod tests {
                 Some(Cause::CertificateShared),
             ),
             (NodeFacts { certificate: shared, ..good() }, Some(Cause::CertificateShared)),
+            (
+                NodeFacts { certificate: refused.clone(), ..away.clone() },
+                Some(Cause::CertificateShared),
+            ),
+            (NodeFacts { certificate: refused, ..good() }, Some(Cause::CertificateShared)),
             (away, Some(Cause::NodeAway)),
             (unlinked(NodeCondition::Unknown), Some(Cause::NodeUnknown)),
             (unlinked(NodeCondition::Revoked), Some(Cause::NodeRevoked)),

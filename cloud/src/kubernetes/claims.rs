@@ -141,7 +141,8 @@ mod tests {
         let at = |name: &str| {
             Change::NodeDriver(driver.clone(), node(name), Some(NodeDriver::default()))
         };
-        let removed = Change::Node(node("n3"), Some(Node { since: 1, removed: Some(2) }));
+        let removed =
+            Change::Node(node("n3"), Some(Node { since: 1, removed: Some(2), machine: None }));
         let intent = Intent {
             node: node("n2"),
             since: 1,

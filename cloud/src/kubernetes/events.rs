@@ -225,6 +225,15 @@ pub(super) fn certificate(node: &str, uid: &str, fault: &CertificateFault) -> No
             );
             ("CertificateShared", note)
         }
+        CertificateFault::OtherMachine(refused) => {
+            let machine = refused.machine;
+            let note = format!(
+                "another machine has the certificate of node {node} and is refused: machine \
+                 {refused}; if the node has moved there: csi-cloud node accept {node} --machine \
+                 {machine}; if it is a copy of the node's disk, delete its identity and state there"
+            );
+            ("CertificateShared", note)
+        }
     };
     Notice { about, type_: EventType::Warning, reason, note }
 }
@@ -322,8 +331,10 @@ pub(super) fn cut(note: &str) -> String {
 #[cfg(test)]
 mod tests {
     use proto::control::health::{Health, HealthState};
+    use proto::control::machine::MachineId;
 
     use super::*;
+    use crate::nodes::link_history::RefusedMachine;
     use crate::state::record::{Change, Claim, Node};
     use crate::state::set_apart;
 
@@ -352,7 +363,8 @@ mod tests {
         changes.push((Id::Snapshot("s".into()), Home { lost: true, ..Home::at(node("n2"), 1) }));
         let homes =
             changes.into_iter().map(|(id, home)| Change::Home(driver.clone(), id, Some(home)));
-        let removed = Change::Node(node("n2"), Some(Node { since: 1, removed: Some(2) }));
+        let removed =
+            Change::Node(node("n2"), Some(Node { since: 1, removed: Some(2), machine: None }));
         let state = State::of(homes.chain([removed]));
         let (notices, next) = trouble(&state, &driver, None);
         assert_eq!((notices.len(), next.clone()), (0, Some(Id::Volume("v0999".into()))));
@@ -414,7 +426,11 @@ mod tests {
         let other = Some(([192, 0, 2, 2], 8).into());
         let ended = CertificateFault::Ended(std::time::SystemTime::UNIX_EPOCH);
         let shared = CertificateFault::Shared([one, other]);
+        let machine = MachineId::new("board 2");
+        let refused = CertificateFault::OtherMachine(RefusedMachine { machine, address: one });
+        let accept = format!("node accept n1 --machine {machine}");
         for (notice, reason, word) in [
+            (certificate("n1", "u", &refused), "CertificateShared", accept.as_str()),
             (certificate("n1", "u", &ended), "CertificateEnded", "token create n1"),
             (certificate("n1", "u", &shared), "CertificateShared", "192.0.2.1:7 and 192.0.2.2:8"),
             (waiting("s/a", "u", &Reason::Ended(node("n1"))), "CertificateEnded", "both clocks"),

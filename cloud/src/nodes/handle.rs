@@ -9,6 +9,7 @@ use std::time::SystemTime;
 
 use futures_channel::mpsc;
 use proto::control::hello::Run;
+use proto::control::machine::MachineId;
 use proto::host::chain;
 use proto::host::tasks::Tasks;
 use proto::http2::forward;
@@ -82,9 +83,16 @@ pub struct Peer {
     pub ca: Option<CaTag>,
     /// The run of csi-edge; `None` in tests only.
     pub run: Option<Run>,
+    /// Its machine; `None` if it does not tell.
+    pub machine: Option<MachineId>,
 }
 
 impl Peer {
+    /// True if both tell their machine, and it is not the same one.
+    pub(super) fn is_elsewhere(&self, other: &Self) -> bool {
+        self.machine.zip(other.machine).is_some_and(|(this, other)| this != other)
+    }
+
     /// The run of csi-edge and its address, in words.
     pub(crate) fn of_run(&self) -> String {
         let run = self.run.map_or_else(|| "an unknown run".into(), |run| format!("run {run}"));

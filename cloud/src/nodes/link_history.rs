@@ -3,17 +3,20 @@
 //! It is in memory only, and small: it has only nodes to which the CA gave a certificate.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::net::SocketAddr;
 use std::time::{Duration, SystemTime};
 
 use parking_lot::{Mutex, MutexGuard};
 use proto::control::hello::Run;
+use proto::control::machine::MachineId;
 use proto::names::NodeName;
 use tokio::time::Instant;
 
 use crate::nodes::handle::Peer;
 
-/// A certificate counts as shared for this time after an edge has replaced its own successor.
+/// A certificate counts as shared for this time after an edge has replaced its own successor, or
+/// another machine was refused. That one tries again every 16 s or sooner.
 const SHARED: Duration = Duration::from_secs(60);
 
 /// A fault of a node's certificate.
@@ -23,6 +26,26 @@ pub(crate) enum CertificateFault {
     Ended(SystemTime),
     /// Two running edges share it, at these addresses.
     Shared([Option<SocketAddr>; 2]),
+    /// Another machine than the node has it, and is refused.
+    OtherMachine(RefusedMachine),
+}
+
+/// A machine that wants to link as a node that is another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RefusedMachine {
+    /// Its id.
+    pub(crate) machine: MachineId,
+    /// The address it dialed from.
+    pub(crate) address: Option<SocketAddr>,
+}
+
+impl fmt::Display for RefusedMachine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.address {
+            Some(address) => write!(f, "{} at {address}", self.machine),
+            None => self.machine.fmt(f),
+        }
+    }
 }
 
 /// The links of all nodes, as they were. Boxed, since a table has up to two places for an entry.
@@ -40,6 +63,8 @@ struct NodeHistory {
     before: Option<Edge>,
     /// The last time at which an edge replaced the one that had replaced it.
     returned: Option<Instant>,
+    /// The other machine that was refused last, and when.
+    refused: Option<(RefusedMachine, Instant)>,
 }
 
 #[derive(Clone, Copy)]
@@ -59,6 +84,9 @@ impl LinkHistory {
         let history = all.entry(node.clone()).or_default();
         history.lost = None;
         history.ended = None;
+        if history.refused.is_some_and(|(refused, _)| Some(refused.machine) == peer.machine) {
+            history.refused = None;
+        }
         let Some(run) = peer.run else { return };
         let edge = Edge { run, address: peer.address };
         let is_last = history.last.is_some_and(|last| last.run == run);
@@ -82,6 +110,17 @@ impl LinkHistory {
         self.lock().entry(node.clone()).or_default().ended = Some(at);
     }
 
+    /// Notes that this machine was refused, because the node is another one.
+    pub(super) fn refused_machine(
+        &self,
+        node: &NodeName,
+        machine: MachineId,
+        address: Option<SocketAddr>,
+    ) {
+        let refused = Some((RefusedMachine { machine, address }, Instant::now()));
+        self.lock().entry(node.clone()).or_default().refused = refused;
+    }
+
     /// The time since a node lost its link; none if it had none.
     pub(crate) fn lost_for(&self, node: &NodeName) -> Option<Duration> {
         self.lock().get(node)?.lost.map(|lost| lost.elapsed())
@@ -91,6 +130,11 @@ impl LinkHistory {
     pub(crate) fn fault(&self, node: &NodeName) -> Option<CertificateFault> {
         let all = self.lock();
         let history = all.get(node)?;
+        if let Some((refused, at)) = history.refused
+            && at.elapsed() < SHARED
+        {
+            return Some(CertificateFault::OtherMachine(refused));
+        }
         if history.returned.is_some_and(|at| at.elapsed() < SHARED) {
             let address = |edge: Option<Edge>| edge.and_then(|edge| edge.address);
             return Some(CertificateFault::Shared([
@@ -126,6 +170,29 @@ mod tests {
         assert_eq!(history.fault(&node), Some(CertificateFault::Shared([port_3, port_4])));
         tokio::time::advance(SHARED).await;
         assert_eq!(history.fault(&node), None, "it has not happened again");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn another_machine_that_is_refused_is_a_fault_until_it_is_accepted_or_gone() {
+        let history = LinkHistory::default();
+        let node: NodeName = "n1".parse().unwrap();
+        let machine = MachineId::new("board 2");
+        let refused = RefusedMachine { machine, address: peer(Run::begin(), 1).address };
+        let refuse = || history.refused_machine(&node, machine, refused.address);
+        refuse();
+        assert_eq!(history.fault(&node), Some(CertificateFault::OtherMachine(refused)));
+        assert_eq!(refused.to_string(), format!("{machine} at 192.0.2.1:1"));
+        tokio::time::advance(SHARED).await;
+        assert_eq!(history.fault(&node), None, "it does not try any more");
+        refuse();
+        let linked = |own: &str| {
+            let machine = Some(MachineId::new(own));
+            history.linked(&node, &Peer { machine, ..peer(Run::begin(), 2) });
+        };
+        linked("board 1");
+        assert!(history.fault(&node).is_some(), "the node's own machine has a link");
+        linked("board 2");
+        assert_eq!(history.fault(&node), None, "it was accepted");
     }
 
     #[tokio::test(start_paused = true)]

@@ -31,8 +31,11 @@ use crate::nodes::handle::{Handle, Peer, Want};
 use crate::nodes::labelled_report::LabelledReport;
 use crate::nodes::lease_queue::LeaseQueue;
 use crate::nodes::links::Links;
+use crate::nodes::machine;
+use crate::nodes::machine::OTHER_MACHINE;
 use crate::nodes::refusal::{Exclusion, NoHello, end_without_hello, refuse};
 use crate::pki::issuer::CaTag;
+use crate::state::authority::Unserved;
 use crate::state::{ingest, report};
 
 const STOPPING: &str = "csi-cloud is stopping; dial it elsewhere, or later";
@@ -139,6 +142,9 @@ async fn greet(
     if let Some(exclusion) = excluded(links, identity) {
         handle.end(exclusion.why());
     }
+    if machine::check(links, node, &handle.peer).is_err() {
+        handle.end(OTHER_MACHINE);
+    }
     Some((handle, established))
 }
 
@@ -161,9 +167,8 @@ async fn establish(
             return None;
         }
     };
-    greeting.hello_received();
     let peer = peer(identity, &link, from, &hello);
-    if let Err(reason) = links.take_link(node, &peer) {
+    if let Err(reason) = take_place(links, node, &peer, greeting) {
         refuse(node, link, &reason).await;
         return None;
     }
@@ -178,11 +183,10 @@ async fn establish(
     let (position, wanted_metadata) = (hello.metadata, Wanted::new(hello.takes_node));
     let health = ReportedHealth::default();
     health.set(&hello.drivers, |driver| links.authority().serves(driver));
-    let recorded = ingest::drivers(links.store(), links.authority(), node, hello.drivers).await;
-    let unserved = match recorded {
+    let unserved = match record(links, node, &peer, hello.drivers).await {
         Ok(unserved) => unserved,
-        Err(error) => {
-            refuse(node, link, &chain(&error)).await;
+        Err(reason) => {
+            refuse(node, link, &reason).await;
             return None;
         }
     };
@@ -211,6 +215,37 @@ async fn establish(
     Some((handle, Established { link, wanted, broadcasts, labelled, metadata }))
 }
 
+/// Takes the place of the node's other links that are not welcomed yet. Another machine is refused
+/// before that, so that a copy of the node's disk costs the node nothing.
+///
+/// # Errors
+/// The reason, for the edge.
+fn take_place(
+    links: &Links,
+    node: &NodeName,
+    peer: &Peer,
+    greeting: &Greeting,
+) -> Result<(), String> {
+    machine::check(links, node, peer)?;
+    greeting.hello_received();
+    links.take_link(node, peer)
+}
+
+/// Records what the hello says. Returns the drivers that have no front.
+///
+/// # Errors
+/// The reason, for the edge.
+async fn record(
+    links: &Links,
+    node: &NodeName,
+    peer: &Peer,
+    drivers: Vec<Driver>,
+) -> Result<Vec<Unserved>, String> {
+    machine::record(links, node, peer).await?;
+    let recorded = ingest::drivers(links.store(), links.authority(), node, drivers).await;
+    recorded.map_err(|error| chain(&error))
+}
+
 /// The peer, from its hello and from the connection itself.
 fn peer(
     identity: &Identity<NodeName>,
@@ -227,6 +262,7 @@ fn peer(
         expands: hello.expands,
         begins_within: hello.begins_within,
         run: Some(hello.run),
+        machine: hello.machine,
     }
 }
 

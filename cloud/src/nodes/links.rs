@@ -410,8 +410,15 @@ impl Links {
     }
 
     /// Waits until the node has another link than `lost`. None once links are drained or stopped,
-    /// because no link is accepted then, and once the node is removed.
+    /// because no link is accepted then, and once the node is removed, or is another machine: that
+    /// one would carry out again what this one may have done.
     pub async fn next(&self, node: &NodeName, lost: &Arc<Handle>) -> Option<Arc<Handle>> {
+        let next = self.next_of_any(node, lost).await?;
+        (!next.peer.is_elsewhere(&lost.peer)).then_some(next)
+    }
+
+    /// The same, whatever its machine.
+    async fn next_of_any(&self, node: &NodeName, lost: &Arc<Handle>) -> Option<Arc<Handle>> {
         let linked = {
             let by_node = self.by_node();
             if let Some(other) = by_node.get(node).filter(|link| !Arc::ptr_eq(link, lost)) {

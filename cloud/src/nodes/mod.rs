@@ -20,6 +20,7 @@ pub mod lease_queue;
 pub(crate) mod link_history;
 pub mod link_task;
 pub mod links;
+pub(crate) mod machine;
 pub mod node_call;
 pub mod node_status;
 pub(crate) mod published_topology;

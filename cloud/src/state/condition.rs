@@ -99,7 +99,8 @@ mod tests {
 
     #[test]
     fn the_worst_of_a_home_counts() {
-        let removed = Change::Node(node("n2"), Some(Node { since: 1, removed: Some(2) }));
+        let removed =
+            Change::Node(node("n2"), Some(Node { since: 1, removed: Some(2), machine: None }));
         let state = State::of([removed]);
         let good = Home::at(node("n1"), 1);
         let absent = Home { absent: true, ..good.clone() };
@@ -113,8 +114,9 @@ mod tests {
 
     #[test]
     fn a_removed_node_is_removed_whatever_else_it_is() {
-        let known = Change::Node(node("n1"), Some(Node { since: 1, removed: None }));
-        let removed = Change::Node(node("n2"), Some(Node { since: 1, removed: Some(2) }));
+        let known = Change::Node(node("n1"), Some(Node { since: 1, removed: None, machine: None }));
+        let removed =
+            Change::Node(node("n2"), Some(Node { since: 1, removed: Some(2), machine: None }));
         let state = State::of([known, removed]);
         let word = |name: &str, is_linked| NodeCondition::of(&state, &node(name), is_linked).name();
         assert_eq!([word("n1", true), word("n1", false)], ["linked", "away"]);

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use prost::Message;
+use proto::control::machine::{MachineId, NotAMachineId};
 use proto::csi::Id;
 use proto::names::certificate::Serial;
 use proto::names::{DriverName, IdentityError, NodeName};
@@ -86,6 +87,8 @@ pub(super) enum RecordError {
     Name(#[from] IdentityError),
     #[error("its value is not the protobuf message that it should be")]
     Value(#[from] prost::DecodeError),
+    #[error("it holds an invalid id of a machine")]
+    Machine(#[from] NotAMachineId),
     #[error("it holds an invalid serial number: {0:?}")]
     Serial(String),
     #[error("its {what} has {length} bytes and should have {expected}")]
@@ -294,6 +297,19 @@ pub(super) struct StoredId {
     method: String,
     #[prost(string, tag = "3")]
     text: String,
+}
+
+/// The id of a machine, in hexadecimal.
+impl Field for MachineId {
+    type Stored = String;
+
+    fn store(&self) -> String {
+        self.to_string()
+    }
+
+    fn load(stored: String, _: &mut Names) -> Result<Self, RecordError> {
+        Ok(stored.parse()?)
+    }
 }
 
 /// A serial number, in hexadecimal.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use prost::Message;
 use proto::control::hello::Driver;
+use proto::control::machine::MachineId;
 use proto::csi;
 use proto::csi::topology::NODE_SEGMENT;
 use proto::csi::wire::Malformed;
@@ -36,6 +37,29 @@ const MAX_NODE_ID: usize = 256;
 const MAX_FORMER_IDS: usize = 8;
 /// The most drivers without a front that are shown of one node.
 const MAX_UNSERVED: usize = 64;
+
+/// Records the machine of a node that has none yet. Older edges tell none.
+///
+/// # Errors
+/// The change is not durable.
+pub async fn machine(
+    store: &Store,
+    node: &NodeName,
+    machine: Option<MachineId>,
+) -> Result<(), StoreError> {
+    let has_one = |state: &State| state.node(node).is_some_and(|node| node.machine.is_some());
+    if machine.is_none() || store.read(has_one) {
+        return Ok(());
+    }
+    let node = node.clone();
+    let write = store.write(move |txn| {
+        let first = || Node { since: now(), removed: None, machine: None };
+        let known = txn.node(&node).cloned().unwrap_or_else(first);
+        let machine = known.machine.or(machine);
+        txn.set_node(&node, Some(Node { machine, ..known }));
+    });
+    write.await
+}
 
 /// Records the drivers that a node reports. A driver without answers keeps its earlier ones. A
 /// driver that the node no longer names is marked with the time. Nothing is written if nothing is
@@ -76,7 +100,7 @@ pub async fn drivers(
     let node = node.clone();
     let write = store.write(move |txn| {
         if txn.node(&node).is_none() {
-            txn.set_node(&node, Some(Node { since: now(), removed: None }));
+            txn.set_node(&node, Some(Node { since: now(), removed: None, machine: None }));
         }
         for (driver, at) in news {
             let listed = txn.at(&driver, &node).map_or(0, |before| before.listed);

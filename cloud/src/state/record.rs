@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use proto::control::leader::LeaderEpoch;
+use proto::control::machine::MachineId;
 use proto::csi::topology::NODE_SEGMENT;
 use proto::csi::{Capabilities, Id, Local, Method, Segments, topology};
 use proto::names::{DriverName, NodeName};
@@ -168,6 +169,10 @@ record! {
         pub since: u64 = 1 (uint64),
         /// The time at which an operator removed it, in ms since 1970.
         pub removed: Option<u64> = 2 (uint64, optional),
+        /// The machine that may link as this node: the first that told its id, or the one that an
+        /// operator accepted. `None` if none has told it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub machine: Option<MachineId> = 3 (string, optional),
     }
 }
 

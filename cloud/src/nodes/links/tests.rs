@@ -1,7 +1,9 @@
 //! Links that replace each other, end, and are set apart.
 
 use futures_channel::mpsc;
+use futures_util::FutureExt;
 use proto::control::hello::Run;
+use proto::control::machine::MachineId;
 use proto::link::Link;
 use proto::names::certificate::Identity;
 
@@ -135,12 +137,37 @@ async fn no_call_waits_for_the_next_link_of_a_removed_node() {
     let mut waiting = std::pin::pin!(links.next(&node, &lost));
     assert!(tokio::time::timeout(minute, &mut waiting).await.is_err());
     let at = node.clone();
-    let removed = Some(Node { since: 1, removed: Some(2) });
+    let removed = Some(Node { since: 1, removed: Some(2), machine: None });
     links.store().write(move |txn| txn.set_node(&at, removed)).await.unwrap();
     links.end_removed(&node);
     assert!(matches!(tokio::time::timeout(minute, waiting).await, Ok(None)));
     let later = tokio::time::timeout(minute, links.next(&node, &lost));
     assert!(matches!(later.await, Ok(None)), "nor does one that comes later");
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_call_goes_on_at_another_machine() {
+    let tasks = Tasks::default();
+    let links = links(&tasks);
+    let node: NodeName = "n1".parse().unwrap();
+    let linked = |own: Option<&str>| {
+        let peer = Peer { machine: own.map(MachineId::new), ..Peer::default() };
+        Arc::new(Handle::new(peer, mpsc::channel(1).0, tasks.child()))
+    };
+    let [board, older, next, other] = [Some("1"), None, Some("1"), Some("2")].map(linked);
+    for (lost, newer, goes_on) in [
+        (&board, &next, true),
+        (&board, &older, true),
+        (&older, &other, true),
+        (&board, &other, false),
+    ] {
+        links.enter(&node, lost);
+        let mut waiting = std::pin::pin!(links.next(&node, lost));
+        assert!(waiting.as_mut().now_or_never().is_none());
+        links.enter(&node, newer);
+        assert_eq!(waiting.await.is_some(), goes_on, "a call that waits");
+        assert_eq!(links.next(&node, lost).await.is_some(), goes_on, "one that comes later");
+    }
 }
 
 /// With what runs it, the task of an idle link is one allocation of 1,280 bytes.

@@ -61,7 +61,7 @@ impl Stand {
     }
 
     async fn set_removed(&self, removed: Option<u64>) {
-        let record = Some(Node { since: 1, removed });
+        let record = Some(Node { since: 1, removed, machine: None });
         self.store.write(move |txn| txn.set_node(&node(), record)).await.unwrap();
     }
 

@@ -22,6 +22,7 @@ mod links;
 mod net;
 mod node_ids;
 mod offline_front;
+mod other_machine;
 mod page;
 mod proxy;
 mod quotas;

@@ -187,7 +187,10 @@ impl Decoder {
             }
             Table::Nodes => {
                 let NodeValue { since, removed } = NodeValue::decode(value)?;
-                Change::Node(self.node(key::text(key)?)?, Some(Node { since, removed }))
+                Change::Node(
+                    self.node(key::text(key)?)?,
+                    Some(Node { since, removed, machine: None }),
+                )
             }
             Table::Elected => {
                 let driver = named(&mut self.drivers, key::text(key)?)?;
