@@ -17,12 +17,14 @@ use edge_calls::executor::Executor;
 use edge_calls::fence::Fence;
 use parking_lot::{Mutex, MutexGuard};
 use proto::control::hello::Run;
+use proto::control::machine::MachineId;
 use proto::host::publish::{Existing, publish};
 use proto::host::tasks::Tasks;
 use proto::http2::serve;
 use proto::link::tls::{Credentials, Role};
 use proto::link::{Connect, KeepAlive};
 use proto::names::NodeName;
+use rand::rngs::StdRng;
 use tempfile::TempDir;
 use tokio::io::DuplexStream;
 use tokio::time::Instant;
@@ -51,6 +53,20 @@ struct EdgeRun {
     process: Process,
     /// The tasks that accept calls; they stop before the executor does.
     doors: Tasks,
+}
+
+/// A machine that runs an edge.
+pub(super) struct Board {
+    /// The node of its certificate.
+    pub(super) node: NodeName,
+    /// Its number in the network.
+    pub(super) number: usize,
+    /// What its firmware calls it.
+    pub(super) own: String,
+    /// The way to its driver.
+    pub(super) to_driver: Connect,
+    /// The edge.
+    pub(super) process: Process,
 }
 
 /// The fleet.
@@ -387,19 +403,33 @@ impl Fleet {
         }
         let name: NodeName = NODES.get(node).copied().unwrap_or_default().parse()?;
         let process = Process::default();
+        let to_driver = self.to_driver(node, process.end.clone());
+        let own = name.to_string();
+        let board = Board { node: name, number: node, own, to_driver, process };
+        let doors = self.run_edge(&board, state.dice.fork())?;
+        self.trace.say(format_args!("the edge of {} starts", board.node));
+        state.edges.insert(node, EdgeRun { process: board.process, doors });
+        Ok(())
+    }
+
+    /// Runs an edge on a machine. Returns the tasks that accept its calls.
+    ///
+    /// # Errors
+    /// Its certificate cannot be read.
+    pub(super) fn run_edge(&self, board: &Board, dice: StdRng) -> anyhow::Result<Tasks> {
+        let Board { node, number, own, to_driver, process } = board;
         let doors = Tasks::default();
-        let connect = self.to_driver(node, process.end.clone());
-        let drivers = Arc::new(Drivers::new(name.clone(), connect));
-        drivers.add(driver_name()?, self.socket(node), FoundBy::Configuration)?;
+        let drivers = Arc::new(Drivers::new(node.clone(), to_driver.clone()));
+        drivers.add(driver_name()?, self.socket(*number), FoundBy::Configuration)?;
         drivers.keep(&process.tasks);
         let cloud = self.shape.endpoints.iter().map(|name| format!("wss://{name}").parse());
         let dial = Dial {
             cloud: cloud.collect::<Result<_, _>>()?,
             return_after: RETURN,
-            credentials: self.keys.of(name.as_str(), Role::Node)?,
+            credentials: self.keys.of(node.as_str(), Role::Node)?,
             identity: None,
-            node: name.clone(),
-            executor: Arc::new(self.executor(&drivers, &process)),
+            node: node.clone(),
+            executor: Arc::new(self.executor(&drivers, board)),
             drivers,
             scopes: Arc::default(),
             leases: Arc::default(),
@@ -408,25 +438,22 @@ impl Fleet {
             metadata: Arc::default(),
             linked: tokio::sync::watch::Sender::default(),
             keep_alive: KeepAlive::default(),
-            connect: self.net.way(node, process.end.clone()),
+            connect: self.net.way(*number, process.end.clone()),
             run: Run::begin(),
-            machine: None,
+            machine: Some(MachineId::new(own)),
         };
-        doors.spawn("dial", dial.keep(state.dice.fork(), doors.clone()));
-        self.trace.say(format_args!("the edge of {name} starts"));
-        state.edges.insert(node, EdgeRun { process, doors });
-        Ok(())
+        doors.spawn("dial", dial.keep(dice, doors.clone()));
+        Ok(doors)
     }
 
     /// What runs an edge's calls. It knows the epochs that the edge was told before it ended.
-    fn executor(&self, drivers: &Arc<Drivers>, process: &Process) -> Executor {
-        let executor = Executor::new(drivers.clone(), process.tasks.clone());
+    fn executor(&self, drivers: &Arc<Drivers>, board: &Board) -> Executor {
+        let executor = Executor::new(drivers.clone(), board.process.tasks.clone());
         let Some(disks) = &self.disks else { return executor };
-        let node = drivers.node();
-        let disk = disks.path().join(node.as_str());
+        let disk = disks.path().join(&board.own);
         // It is there already when an edge starts again.
         drop(std::fs::create_dir(&disk));
-        executor.with_fence(Fence::open(Some(&disk), node.clone()))
+        executor.with_fence(Fence::open(Some(&disk), board.node.clone()))
     }
 
     /// Kills a node's edge.

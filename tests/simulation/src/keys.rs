@@ -27,6 +27,8 @@ pub const NODES: [&str; 12] =
 pub const LIAR: &str = "liar";
 /// Its number, beyond those of all honest nodes.
 pub const LIAR_AT: usize = NODES.len();
+/// The number of a second machine with the identity of the first node.
+pub const TWIN_AT: usize = LIAR_AT + 1;
 
 /// A node's name.
 pub(super) fn name(node: usize) -> &'static str {

@@ -30,6 +30,7 @@ mod replicas;
 mod runs;
 pub mod shape;
 pub mod trace;
+mod twin;
 mod two_nodes;
 mod waits;
 pub mod wire;
@@ -56,6 +57,7 @@ use self::record::Record;
 use self::replicas::trouble;
 use self::shape::{Lying, Shape};
 use self::trace::Trace;
+use self::twin::Twin;
 use drivers::testdriver::{Fault, Times};
 
 /// When everything works again, all must be as it should within this time: some dozen of the
@@ -139,6 +141,7 @@ async fn simulate(seed: u64, keys: Arc<Keys>, trace: Trace) -> anyhow::Result<Ou
         life::inherit(&world, &mut dice, &lives);
     }
     let liar = shape.liar.map(|_| Liar::begin(&world));
+    let twin = Twin::begin(&world);
     let watchers = tasks.child();
     watchers.spawn_until_stop("lister", model::lister::keep(world.clone()));
     if shape.scope == Scope::Shared {
@@ -166,6 +169,7 @@ async fn simulate(seed: u64, keys: Arc<Keys>, trace: Trace) -> anyhow::Result<Ou
     life::give_up(&world);
     world.found.add(durable::right(&world));
     let mut outcome = judge(&world, &chaos, began);
+    outcome.wrong.extend(twin.iter().flat_map(Twin::end));
     outcome.wrong.extend(durable::rebuilt(&world).await);
     tasks.stop();
     fleet.end();
