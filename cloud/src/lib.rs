@@ -10,6 +10,7 @@ use anyhow::Context;
 use proto::admin::http1;
 use proto::config::Common;
 use proto::host::program;
+use proto::host::program::StartAgain;
 use proto::host::socket::Socket;
 use proto::host::tasks;
 use proto::host::tasks::{TaskKind, Tasks};
@@ -133,6 +134,9 @@ async fn serve_until(
         biased;
         () = stop => Ok(()),
         () = state.store.leadership().resigning() => Ok(()),
+        () = state.store.writable_again() => Err(StartAgain(
+            "a commit failed, and the disk of the store takes changes again"
+        ).into()),
         ended = lead(&state, new_leases) => ended,
     };
     finish(groups, &state, &health, grace).await;

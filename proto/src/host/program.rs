@@ -1,4 +1,4 @@
-//! Start and end of the programs: logs on stderr, one error with its causes, exit code 1 or 70.
+//! Start and end of the programs: logs on stderr, one error with its causes, exit code 1, 70 or 75.
 
 use std::env;
 use std::fmt::Display;
@@ -19,6 +19,14 @@ const LIBRARIES: &str = "h2=error,hyper=error,hyper_util=error,quinn=error,quinn
 
 /// The exit code after a panic: sysexits(3), EX_SOFTWARE.
 const PANICKED: u8 = 70;
+/// The exit code of a program that is to be started again: sysexits(3), EX_TEMPFAIL.
+const START_AGAIN: u8 = 75;
+
+/// What was at fault is good again, and only a new start can use it. As the end of a program it is
+/// exit code 75.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}; this program ends, so that it is started again")]
+pub struct StartAgain(pub &'static str);
 
 /// Runs a program's work. Logs go to stderr, filtered by `RUST_LOG` (default: `info`) and by
 /// `LIBRARIES`.
@@ -41,7 +49,11 @@ pub fn run(work: impl FnOnce() -> anyhow::Result<()>) -> ExitCode {
 
 /// The exit code of a program that failed.
 fn exit_code(failure: &anyhow::Error) -> ExitCode {
-    if failure.is::<Panicked>() { ExitCode::from(PANICKED) } else { ExitCode::FAILURE }
+    match failure {
+        failure if failure.is::<Panicked>() => ExitCode::from(PANICKED),
+        failure if failure.is::<StartAgain>() => ExitCode::from(START_AGAIN),
+        _ => ExitCode::FAILURE,
+    }
 }
 
 /// Writes a line to stdout, for whoever started the program. That it cannot be written is no reason
@@ -136,11 +148,12 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_has_an_exit_code_of_its_own() {
+    fn a_panic_and_a_wish_to_be_started_have_exit_codes_of_their_own() {
         let panicked = Panicked { task: "dial", why: "no more".into() };
-        let [panicked, other] = [anyhow::Error::from(panicked), anyhow::anyhow!("x")]
+        let again = anyhow::Error::from(StartAgain("it is good"));
+        let [panicked, again, other] = [panicked.into(), again, anyhow::anyhow!("x")]
             .map(|failure| format!("{:?}", exit_code(&failure)));
-        assert!(panicked.contains("70"), "{panicked}");
+        assert!(panicked.contains("70") && again.contains("75"), "{panicked} {again}");
         assert!(!other.contains("70"), "{other}");
     }
 

@@ -15,12 +15,14 @@ use std::sync::Arc;
 use proto::host::publish::Existing;
 use redb::backends::FileBackend;
 use redb::{Database, Durability, ReadableDatabase, ReadableTable, TableDefinition, TableError};
+use tracing::warn;
 use uuid::Uuid;
 
 use crate::state::record::Change;
 use crate::state::store::backend::{Backend, StoreError};
 use crate::state::store::codec;
 use crate::state::store::codec::Decoder;
+use crate::state::store::failed_commit;
 use crate::state::store::format;
 use crate::state::store::format::{NEWEST, Needs, Newer, OLDEST};
 use crate::state::store::table::Table;
@@ -213,6 +215,10 @@ impl Backend for File {
     fn commit(&mut self, changes: &[Change]) -> Result<(), StoreError> {
         self.write(changes).map_err(|error| StoreError::Commit(Arc::new(error)))
     }
+
+    fn try_again(&mut self) -> Option<io::Result<()>> {
+        Some(failed_commit::try_disk(&self.path))
+    }
 }
 
 /// The URL of the store in this file.
@@ -250,7 +256,37 @@ fn open(path: &Path) -> Result<Opened, FileError> {
             made => made?,
         }
     }
+    let opened = existing(path)?;
+    if failed_commit::mark(path).try_exists()? { rewritten(path, opened) } else { Ok(opened) }
+}
+
+/// Copies a store of which a commit failed into a new file, which takes its place. What the disk
+/// has of the old one is not known.
+fn rewritten(path: &Path, (old, format): Opened) -> Result<Opened, FileError> {
+    warn!(store = %path.display(), "a commit failed here; all records go into a new file");
+    // The old one stays open until it has another name's place, so that nobody else opens it.
+    make(path, Existing::Replace, |new| copy(&old, &new, format).map_err(FileError::from))?;
+    drop(old);
+    failed_commit::clear(path)?;
     existing(path)
+}
+
+fn copy(old: &Database, new: &Database, format: u64) -> Result<(), redb::Error> {
+    let reading = old.begin_read()?;
+    let writing = new.begin_write()?;
+    writing.open_table(META)?.insert(META_FORMAT, format)?;
+    for table in Table::ALL {
+        let from = match reading.open_table(rows(table)) {
+            Err(TableError::TableDoesNotExist(_)) if table.may_be_missing() => continue,
+            from => from?,
+        };
+        let mut to = writing.open_table(rows(table))?;
+        for row in from.iter()? {
+            let (key, value) = row?;
+            to.insert(key.value(), value.value())?;
+        }
+    }
+    Ok(writing.commit()?)
 }
 
 fn existing(path: &Path) -> Result<Opened, FileError> {
@@ -319,7 +355,7 @@ fn make_directory(directory: &Path) -> io::Result<()> {
     }
 }
 
-fn above(path: &Path) -> &Path {
+pub(super) fn above(path: &Path) -> &Path {
     path.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."))
 }
 

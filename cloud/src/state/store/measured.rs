@@ -38,6 +38,10 @@ impl Backend for Measured {
         outcome
     }
 
+    fn try_again(&mut self) -> Option<std::io::Result<()>> {
+        self.backend.try_again()
+    }
+
     fn waits(&self) -> bool {
         self.backend.waits()
     }

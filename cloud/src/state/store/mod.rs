@@ -8,6 +8,7 @@ mod codec;
 pub mod etcd_at;
 pub(crate) mod examine;
 mod existing;
+mod failed_commit;
 pub mod file;
 mod format;
 pub mod leadership;

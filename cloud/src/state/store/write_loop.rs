@@ -34,6 +34,14 @@ pub(super) enum Writes {
 }
 
 impl Writes {
+    /// The backend of a store that this csi-cloud has alone.
+    fn own(self) -> Option<Box<dyn Backend>> {
+        match self {
+            Self::Own(backend) => Some(backend),
+            Self::Shared(_) => None,
+        }
+    }
+
     /// The number of changes that ends a batch.
     fn enough(&self) -> usize {
         match self {
@@ -70,13 +78,13 @@ impl Writes {
 type Outcome = (Vec<Change>, Result<(), StoreError>);
 
 /// Commits waiting changes together, then makes them visible. At a stop, it commits those that
-/// wait.
+/// wait. Returns the backend of a store of its own that takes no more changes.
 pub(super) async fn run(
     state: Arc<RwLock<State>>,
     mut queue: mpsc::Receiver<Job>,
     mut writes: Writes,
     tasks: Tasks,
-) {
+) -> Option<Box<dyn Backend>> {
     let mut arrived = Vec::new();
     let mut waiting = VecDeque::new();
     loop {
@@ -92,7 +100,7 @@ pub(super) async fn run(
             waiting.extend(arrived.drain(..));
         }
         if waiting.is_empty() {
-            return;
+            return None;
         }
         let mut settle = Vec::with_capacity(waiting.len());
         let (confirms, (changes, without)) = {
@@ -116,14 +124,13 @@ pub(super) async fn run(
         for settle in settle {
             settle(outcome.clone());
         }
-        let Some(left) = left else { return };
-        writes = left;
+        writes = left?;
         if let Err(error) = outcome
             && !error.is_refusal()
         {
             // What the disk or etcd has is uncertain now; only a restart reads it again.
             tracing::error!(error = proto::host::chain(&error), "the store takes no more changes");
-            return;
+            return writes.own();
         }
     }
 }

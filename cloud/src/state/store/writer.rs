@@ -14,6 +14,8 @@ use proto::host::tasks::{TaskKind, Tasks};
 use proto::names::{DriverName, NodeName};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tracing::debug;
 
 use super::backend::{Backend, StoreError};
 use super::leadership::{Leadership, Role};
@@ -34,6 +36,9 @@ const QUEUE: usize = 4096;
 const SECRETS: Duration = Duration::from_secs(60);
 /// The interval of its checks.
 const LOOK: Duration = Duration::from_millis(50);
+
+/// The interval in which the disk of a store that failed is tried.
+const TRY_AGAIN: Duration = Duration::from_secs(5);
 
 /// The reason why there are no secret keys.
 #[derive(Debug, thiserror::Error)]
@@ -58,6 +63,7 @@ pub struct Store {
     holds_creates: bool,
     leadership: Leadership,
     cluster: Option<Arc<Cluster>>,
+    writable_again: CancellationToken,
 }
 
 impl Store {
@@ -71,11 +77,26 @@ impl Store {
         backend.load(&mut |change| state.apply(change))?;
         let state = Arc::new(RwLock::new(state));
         let (store, queue) = Self::over(state.clone(), None);
-        tasks.spawn(
-            TaskKind::All("store"),
-            write_loop::run(state, queue, Writes::Own(backend), tasks.clone()),
-        );
+        let writable = store.writable_again.clone();
+        let writing = write_loop::run(state, queue, Writes::Own(backend), tasks.clone());
+        let stop = tasks.clone();
+        tasks.spawn(TaskKind::All("store"), async move {
+            // Its queue has ended, so all callers learn meanwhile that the store is closed.
+            let Some(failed) = writing.await else { return };
+            tokio::select! {
+                biased;
+                () = stop.stopped() => {}
+                is_writable = wait_for_disk(failed) => if is_writable { writable.cancel() },
+            }
+        });
         Ok(store)
+    }
+
+    /// Ends when a commit has failed and a csi-cloud that is started again could write. Then this
+    /// one should end: what the disk has of the failed commit is read again only by a start, and a
+    /// start before would fail.
+    pub async fn writable_again(&self) {
+        self.writable_again.cancelled().await;
     }
 
     /// The store over a state, as one of several replicas or alone; and its queue of changes.
@@ -100,6 +121,7 @@ impl Store {
             holds_creates: false,
             leadership,
             cluster,
+            writable_again: CancellationToken::new(),
         };
         (store, queue)
     }
@@ -320,5 +342,23 @@ impl Store {
             Role::Deposed => StoreError::Deposed,
             Role::Alone(_) | Role::Leading(_) | Role::Following(_) => StoreError::Closed,
         }
+    }
+}
+
+/// Waits until a store that is opened again could write. Returns `false` if only a person can tell.
+async fn wait_for_disk(mut failed: Box<dyn Backend>) -> bool {
+    loop {
+        let trying = tokio::task::spawn_blocking(move || {
+            let tried = failed.try_again();
+            (failed, tried)
+        });
+        let Ok((backend, tried)) = trying.await else { return false };
+        failed = backend;
+        match tried {
+            Some(Ok(())) => return true,
+            Some(Err(error)) => debug!(%error, "the disk of the store takes nothing yet"),
+            None => return false,
+        }
+        tokio::time::sleep(TRY_AGAIN).await;
     }
 }

@@ -87,7 +87,7 @@ impl Lead {
         let writes = Writes::Shared(committer);
         tokio::select! {
             biased;
-            () = write_loop::run(state, queue, writes, tasks.clone()) => {}
+            _ = write_loop::run(state, queue, writes, tasks.clone()) => {}
             () = self.lease.ended(self.id) => {}
             () = self.obey() => {}
         }

@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::fs;
 use std::io::Write;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
 use redb::{Database, ReadableDatabase, TableDefinition};
@@ -290,4 +290,37 @@ fn after_a_crash_it_has_the_last_commit() {
         put(&crashed, &fs::read(&path).unwrap());
         assert_eq!(read(&crashed).unwrap(), kept);
     }
+}
+
+#[test]
+fn a_store_of_which_a_commit_failed_is_copied_into_a_new_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let [_, kept] = filled(&path);
+    let number = || fs::metadata(&path).unwrap().ino();
+    let before = number();
+    drop(File::open(&path).unwrap());
+    assert_eq!(number(), before, "nothing failed");
+    File::open(&path).unwrap().try_again().unwrap().unwrap();
+    let mark = dir.path().join("store.rewrite");
+    assert_eq!(fs::metadata(&mark).unwrap().len(), 0, "it takes no room on a disk that was full");
+    let mut file = File::open(&path).unwrap();
+    assert_eq!(loaded(&mut file).unwrap(), kept);
+    assert_ne!(number(), before);
+    assert!(refusal(&path).contains("another process has it open"), "{}", refusal(&path));
+    drop(file);
+    let names = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name());
+    assert_eq!(names.collect::<Vec<_>>(), ["store"]);
+    assert_eq!(read(&path).unwrap(), kept);
+}
+
+#[test]
+fn a_crash_during_the_trial_or_the_copy_loses_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let [_, kept] = filled(&path);
+    put(&dir.path().join("store.rewrite"), &[1; 1 << 20]);
+    put(&dir.path().join(".half.new"), b"redb");
+    assert_eq!(read(&path).unwrap(), kept);
+    assert!(!dir.path().join("store.rewrite").exists());
 }

@@ -94,6 +94,43 @@ async fn a_failed_commit_is_seen_by_nobody_and_is_the_last() {
     assert_eq!(homes(&opened(memory)), 1);
 }
 
+/// A disk that refuses one commit, and then two trials.
+#[derive(Default)]
+struct FullAtFirst {
+    commits: usize,
+    trials: usize,
+}
+
+impl Backend for FullAtFirst {
+    fn load(&mut self, _: &mut dyn FnMut(Change)) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    fn commit(&mut self, _: &[Change]) -> Result<(), StoreError> {
+        self.commits += 1;
+        let full = || StoreError::Commit(Arc::new(std::io::Error::other("full")));
+        if self.commits == 1 { Err(full()) } else { Ok(()) }
+    }
+
+    fn try_again(&mut self) -> Option<std::io::Result<()>> {
+        self.trials += 1;
+        Some(if self.trials <= 2 { Err(std::io::Error::other("full")) } else { Ok(()) })
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_stays_closed_when_its_disk_is_good_again_and_says_so() {
+    let store = opened(FullAtFirst::default());
+    assert!(matches!(keep(&store, v("one"), "n1").await, Err(StoreError::Commit(_))));
+    let failed = tokio::time::Instant::now();
+    let again = tokio::time::timeout(std::time::Duration::from_secs(60), store.writable_again());
+    again.await.unwrap();
+    assert_eq!(failed.elapsed().as_secs(), 10, "two trials more, one each five seconds");
+    assert!(!store.is_open());
+    assert!(matches!(keep(&store, v("two"), "n1").await, Err(StoreError::Closed)));
+    assert_eq!(homes(&store), 0);
+}
+
 #[tokio::test]
 async fn a_commit_that_nobody_heard_of_is_found_at_the_next_start() {
     let memory = Memory::default();

@@ -13,6 +13,7 @@ mod endpoints;
 mod expansion;
 mod failover;
 mod formats;
+mod full_disk;
 mod history;
 mod hostile;
 mod hung_program;
