@@ -134,8 +134,8 @@ async fn serve_until_stop(config: Config, doors: &Tasks) -> anyhow::Result<()> {
 /// The source of this node's identity, as soon as it is known which node this is; `None` if it was
 /// told to stop before.
 async fn named(config: &Config, doors: &Tasks) -> anyhow::Result<Option<Arc<IdentitySource>>> {
-    let connect = config.proxy.connect();
-    let source = IdentitySource::new(config.tls.clone(), config.join.clone(), connect);
+    let network = config.proxy.network();
+    let source = IdentitySource::new(config.tls.clone(), config.join.clone(), network);
     if source.node().is_none() && source.joins() {
         let obtained = tokio::select! {
             biased;
@@ -210,7 +210,7 @@ impl Linking {
             expands: config.node_expansion == NodeExpansion::Edge,
             linked,
             keep_alive: config.common.keep_alive,
-            connect: config.proxy.connect(),
+            network: config.proxy.network(),
             run: Run::begin(),
             machine: machine::own_id(Path::new(SYS)).map(|own| MachineId::new(&own)),
         };

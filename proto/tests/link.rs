@@ -8,16 +8,17 @@ use std::time::{Duration, SystemTime};
 use parking_lot::Mutex;
 use proto::control::hello::{MAX_BYTES, Message, Refused};
 use proto::host::tasks::Tasks;
+use proto::link::addresses::Addresses;
 use proto::link::endpoint::{Endpoint, Transport};
 use proto::link::tls::{Credentials, client_config, server_config};
 use proto::link::{
-    Connect, Event, GREETING, Io, KeepAlive, Link, StreamKind, WRITE, dial, quic, ws,
+    Connect, Event, GREETING, Io, KeepAlive, Link, NodeNetwork, StreamKind, WRITE, dial, quic, ws,
 };
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, SanType};
 use rustls::pki_types::PrivatePkcs8KeyDer;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpListener;
-use tokio::time::Instant;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsConnector;
 
 /// Credentials of one CA: the cloud's and those of node n1.
@@ -334,6 +335,55 @@ async fn a_connection_without_a_whole_client_hello_is_given_up_after_two_seconds
     assert!(begun.elapsed() < 2 * GREETING, "{:?}", begun.elapsed());
 }
 
+/// A name whose first address swallows everything, and whose second one is good.
+fn half_dead(swallows: SocketAddr, good: u16) -> NodeNetwork {
+    let all = vec![swallows, SocketAddr::from(([127, 0, 0, 1], good))];
+    NodeNetwork::direct(Addresses::new(Arc::new(move |_| {
+        Box::pin(std::future::ready(Ok(all.clone())))
+    })))
+}
+
+/// A TCP address of which the kernel drops each SYN, because the queue of its listener is full.
+async fn swallows_tcp() -> (SocketAddr, socket2::Socket, Vec<TcpStream>) {
+    let any = SocketAddr::from(([127, 0, 0, 1], 0));
+    let listener =
+        socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    listener.bind(&any.into()).unwrap();
+    listener.listen(0).unwrap();
+    let at = listener.local_addr().unwrap().as_socket().unwrap();
+    let mut queued = Vec::new();
+    while let Ok(tcp) = timeout(Duration::from_millis(200), TcpStream::connect(at)).await {
+        queued.push(tcp.unwrap());
+    }
+    (at, listener, queued)
+}
+
+#[tokio::test]
+async fn a_link_comes_up_in_a_second_though_the_first_address_swallows_everything() {
+    let (tcp, _listener, _queued) = swallows_tcp().await;
+    let udp = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    for transport in Transport::ALL {
+        let [cloud, node] = credentials();
+        let listener = Listener::bind(transport, &cloud).await;
+        let endpoint = format!("{}://localhost:1", transport.scheme());
+        let endpoint: Endpoint = endpoint.parse().unwrap();
+        let swallows = if transport.is_tcp() { tcp } else { udp.local_addr().unwrap() };
+        let network = half_dead(swallows, listener.port());
+        for limit in [1000, 240].map(Duration::from_millis) {
+            let begun = Instant::now();
+            let edge = async {
+                let dialed = dial(&endpoint, &node, KeepAlive::default(), &network);
+                let mut edge = dialed.await.unwrap();
+                edge.send(&Message::Leaving).await.unwrap();
+                edge
+            };
+            let (_edge, cloud) = tokio::join!(edge, listener.accept());
+            assert!(cloud.is_some());
+            assert!(begun.elapsed() < limit, "{transport:?}: {:?}", begun.elapsed());
+        }
+    }
+}
+
 /// A link over a network that takes few bytes, and its edge, which reads none of them.
 async fn unread() -> (Link, Link) {
     let [cloud, node] = credentials();
@@ -345,8 +395,9 @@ async fn unread() -> (Link, Link) {
         let near = near.lock().take();
         Box::pin(async move { Ok(Box::new(near.ok_or(std::io::ErrorKind::NotFound)?) as Io) })
     });
+    let network = NodeNetwork::from(connect);
     let endpoint: Endpoint = "wss://localhost:1".parse().unwrap();
-    let dialing = dial(&endpoint, &node, KeepAlive::default(), &connect);
+    let dialing = dial(&endpoint, &node, KeepAlive::default(), &network);
     let accepting = async {
         let greeted = acceptor.greet(Box::new(far)).await.unwrap();
         acceptor.accept(greeted).await.unwrap().link().unwrap().1

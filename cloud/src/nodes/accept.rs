@@ -14,6 +14,7 @@ use proto::host::peer_log::{LogPeer, peer_info, peer_warn};
 use proto::host::program;
 use proto::host::tasks::{TaskKind, Tasks};
 use proto::link::endpoint::{Endpoint, Transport};
+use proto::link::network::tune;
 use proto::link::tls;
 use proto::link::tls::Credentials;
 use proto::link::ws::join::Asker;
@@ -173,7 +174,7 @@ impl Acceptor {
         from: SocketAddr,
         ws: &ws::Acceptor,
     ) -> Option<(ws::Greeted, Pending)> {
-        ws::tune(&tcp);
+        tune(&tcp);
         let greeting = async {
             // TLS takes memory, and who sends nothing needs none.
             let _ = tcp.readable().await;

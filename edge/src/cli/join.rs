@@ -86,8 +86,8 @@ pub async fn run(command: Join, out: &mut impl Write) -> anyhow::Result<()> {
     };
     let cloud = Cloud { endpoint: command.cloud, ca: command.ca_hash };
     let proxy = command.proxy.as_ref().map(ProxyText::read).transpose().context("--proxy")?;
-    let connect = proxy.unwrap_or_default().connect();
-    let node = join::join(&cloud, token, &directory, &connect).await?;
+    let network = proxy.unwrap_or_default().network();
+    let node = join::join(&cloud, token, &directory, &network).await?;
     writeln!(out, "{}", join::advice(&cloud, &directory, &node))?;
     Ok(())
 }

@@ -2,20 +2,21 @@
 //!
 //! It is looked at by the link's own code, and asks for no link, so a link in use stays.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, SystemTime};
 
+use futures_util::future::join_all;
 use proto::admin::doctor::certificate::certificate;
 use proto::admin::doctor::{Finding, Verdict};
 use proto::host::chain;
-use proto::link::LinkError;
+use proto::link::addresses::Addresses;
 use proto::link::check::{check, check_reach};
 use proto::link::endpoint::Endpoint;
 use proto::link::proxy::{Proxy, ProxySetting};
 use proto::link::steps::Steps;
 use proto::link::tls::Credentials;
+use proto::link::{LinkError, NodeNetwork};
 use proto::names::certificate::{Validity, hosts_of};
-use tokio::net::lookup_host;
 use tokio::time::timeout;
 
 use super::bound::PATIENCE;
@@ -28,7 +29,9 @@ pub(super) struct EndpointCheck {
     /// There is a proxy, and this transport does not go through it.
     passes_proxy: bool,
     /// The addresses of its name.
-    addresses: Result<Vec<IpAddr>, String>,
+    addresses: Result<Vec<SocketAddr>, String>,
+    /// How far a dial of each came, if there are several, and no proxy is in the way.
+    each: Vec<(SocketAddr, Steps)>,
     /// How far a dial came.
     pub(super) steps: Steps,
     /// Whether there were credentials to go further than a connection.
@@ -41,34 +44,57 @@ pub(super) async fn look(
     proxy: &ProxySetting,
     credentials: Option<&Credentials>,
 ) -> EndpointCheck {
-    let connect = proxy.connect();
-    let dialing = async {
-        match credentials {
-            Some(credentials) => check(endpoint, credentials, &connect, PATIENCE).await,
-            None => check_reach(endpoint, &connect, PATIENCE).await,
-        }
-    };
-    let (addresses, steps) = tokio::join!(addresses(endpoint), dialing);
+    let network = proxy.network();
+    let dialing = dialed(endpoint, &network, credentials);
+    let (addresses, steps) = tokio::join!(addresses(endpoint, &network), dialing);
     let proxy = proxy.of(endpoint);
     let passes_proxy = matches!(proxy, Some((_, false)));
+    let each = match (&addresses, &proxy) {
+        (Ok(addresses), None | Some((_, false))) if addresses.len() > 1 => {
+            each(endpoint, addresses, credentials).await
+        }
+        _ => Vec::new(),
+    };
     EndpointCheck {
         endpoint: endpoint.clone(),
         proxy: proxy.filter(|(_, is_used)| *is_used).map(|(proxy, _)| proxy),
         passes_proxy,
         addresses,
+        each,
         steps,
         authenticates: credentials.is_some(),
     }
 }
 
-async fn addresses(endpoint: &Endpoint) -> Result<Vec<IpAddr>, String> {
+async fn dialed(
+    endpoint: &Endpoint,
+    network: &NodeNetwork,
+    credentials: Option<&Credentials>,
+) -> Steps {
+    match credentials {
+        Some(credentials) => check(endpoint, credentials, network, PATIENCE).await,
+        None => check_reach(endpoint, network, PATIENCE).await,
+    }
+}
+
+/// Looks at each address alone, all at the same time.
+async fn each(
+    endpoint: &Endpoint,
+    addresses: &[SocketAddr],
+    credentials: Option<&Credentials>,
+) -> Vec<(SocketAddr, Steps)> {
+    let looks = addresses.iter().map(async |addr| {
+        let network = NodeNetwork::direct(Addresses::only(*addr));
+        (*addr, dialed(endpoint, &network, credentials).await)
+    });
+    join_all(looks).await
+}
+
+async fn addresses(endpoint: &Endpoint, network: &NodeNetwork) -> Result<Vec<SocketAddr>, String> {
     let at = format!("{}:{}", endpoint.host, endpoint.port);
-    let resolved = timeout(PATIENCE, lookup_host(at)).await;
+    let resolved = timeout(PATIENCE, network.resolve(&at)).await;
     let resolved = resolved.map_err(|_| format!("no answer within {PATIENCE:?}"))?;
-    let mut found: Vec<_> =
-        resolved.map_err(|error| error.to_string())?.map(|at| at.ip()).collect();
-    found.dedup();
-    if found.is_empty() { Err("it has no address".into()) } else { Ok(found) }
+    resolved.map_err(|error| error.to_string())
 }
 
 /// What is said of all endpoints. One that works is enough, so a fault of another is a warning
@@ -90,6 +116,8 @@ impl EndpointCheck {
         findings.extend(self.through_proxy());
         if self.proxy.is_none() && self.addresses.is_ok() {
             findings.push(self.network());
+            findings
+                .extend(self.each.iter().filter_map(|(addr, steps)| self.address(*addr, steps)));
         }
         if self.was_answered() {
             findings.extend(self.certificate(now));
@@ -119,7 +147,7 @@ impl EndpointCheck {
         }
         Some(match &self.addresses {
             Ok(addresses) => {
-                let all: Vec<_> = addresses.iter().map(ToString::to_string).collect();
+                let all: Vec<_> = addresses.iter().map(|addr| addr.ip().to_string()).collect();
                 Finding::ok(CHECK, host, all.join(", "))
             }
             Err(why) if self.proxy.is_some() => {
@@ -192,6 +220,24 @@ impl EndpointCheck {
                 ),
             ),
         }
+    }
+
+    /// One address of several; `None` if it was not tried.
+    fn address(&self, addr: SocketAddr, steps: &Steps) -> Option<Finding> {
+        const CHECK: &str = "address";
+        let about = format!("{} at {addr}", self.endpoint);
+        if let Some(error) = &steps.failed {
+            return Some(Finding::fault(
+                CHECK,
+                about,
+                chain(error),
+                "csi-edge links by another address if one works; correct the route to this one, or \
+                 take it out of DNS",
+            ));
+        }
+        let took = [steps.connected, steps.encrypted].into_iter().flatten().sum::<Duration>();
+        (took > Duration::ZERO)
+            .then(|| Finding::ok(CHECK, about, format!("it answered in {}", millis(took))))
     }
 
     /// Whether the other side answered what comes after the network.
@@ -282,12 +328,13 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     fn seen(endpoint: &str, steps: Steps) -> EndpointCheck {
-        let addresses = Ok(vec![IpAddr::from([192, 0, 2, 1])]);
+        let addresses = Ok(vec![SocketAddr::from(([192, 0, 2, 1], 1))]);
         EndpointCheck {
             endpoint: endpoint.parse().unwrap(),
             proxy: None,
             passes_proxy: false,
             addresses,
+            each: Vec::new(),
             steps,
             authenticates: true,
         }
@@ -353,6 +400,21 @@ mod tests {
         let found = verdicts(&both);
         assert_eq!(found[0], ("udp".into(), Verdict::Warning));
         assert!(found[1..].iter().all(|(_, verdict)| *verdict == Verdict::Ok), "{found:?}");
+    }
+
+    #[tokio::test]
+    async fn each_address_of_a_name_has_a_line() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let good = listener.local_addr().unwrap();
+        let closed = SocketAddr::from(([127, 0, 0, 2], good.port()));
+        let mut check = seen("wss://cloud.example:1", works());
+        check.each = each(&check.endpoint, &[closed, good], None).await;
+        let found = findings(&[check], SystemTime::now());
+        let lines: Vec<_> = found.iter().filter(|finding| finding.check == "address").collect();
+        let verdicts: Vec<_> = lines.iter().map(|line| line.verdict).collect();
+        assert_eq!(verdicts, [Verdict::Warning, Verdict::Ok], "{lines:?}");
+        assert!(lines[0].about.ends_with(&closed.to_string()), "{lines:?}");
+        assert!(lines[0].found.contains("refused"), "{lines:?}");
     }
 
     #[test]

@@ -9,7 +9,7 @@ use proto::control::hello::Refused;
 use proto::control::join::{Answer, Join, Token};
 use proto::link::endpoint::Endpoint;
 use proto::link::tls::{Files, Pin};
-use proto::link::{Connect, LinkError, join};
+use proto::link::{LinkError, NodeNetwork, join};
 use proto::names::NodeName;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
@@ -67,12 +67,12 @@ pub async fn join(
     cloud: &Cloud,
     token: Token,
     directory: &Directory,
-    connect: &Connect,
+    network: &NodeNetwork,
 ) -> anyhow::Result<NodeName> {
     let request = directory.request()?;
     let question = Join { token, csr: request.csr()? };
     let asking = || format!("cannot join {}", cloud.endpoint);
-    let certificate = ask(cloud, &question, connect).await.with_context(asking)?;
+    let certificate = ask(cloud, &question, network).await.with_context(asking)?;
     let Issued { pem, node, .. } =
         request.issued(&certificate, &directory.files()).with_context(asking)?;
     let pinned = CertificateDer::pem_slice_iter(&pem.ca)
@@ -87,11 +87,15 @@ pub async fn join(
 
 /// Asks the cloud. If it follows another one, that is asked, too: whoever it is has to show a
 /// certificate of the same CA first. The refusal of one that leads is final.
-async fn ask(cloud: &Cloud, question: &Join, connect: &Connect) -> Result<Certificate, LinkError> {
+async fn ask(
+    cloud: &Cloud,
+    question: &Join,
+    network: &NodeNetwork,
+) -> Result<Certificate, LinkError> {
     let mut endpoint = cloud.endpoint.clone();
     let mut leaders: Option<vec::IntoIter<Endpoint>> = None;
     loop {
-        let why = match join::ask(&endpoint, cloud.ca, question, connect).await {
+        let why = match join::ask(&endpoint, cloud.ca, question, network).await {
             Ok(Answer::Certificate(certificate)) => return Ok(certificate),
             Ok(Answer::Refused(Refused { reason, leader, .. })) => {
                 let why = LinkError::NotJoined(reason);
@@ -123,9 +127,9 @@ impl Automatic {
         &self,
         cloud: &Cloud,
         directory: &Directory,
-        connect: &Connect,
+        network: &NodeNetwork,
     ) -> anyhow::Result<NodeName> {
-        join(cloud, token(&self.token_file)?, directory, connect).await
+        join(cloud, token(&self.token_file)?, directory, network).await
     }
 }
 

@@ -11,7 +11,7 @@ use anyhow::Context;
 use parking_lot::Mutex;
 use proto::host::backoff::Backoff;
 use proto::host::chain;
-use proto::link::Connect;
+use proto::link::NodeNetwork;
 use proto::link::tls::{Credentials, Files, Role};
 use proto::names::certificate::Validity;
 use proto::names::{NodeName, node_of};
@@ -31,7 +31,7 @@ const LONGEST_DELAY: Duration = Duration::from_secs(10);
 pub struct IdentitySource {
     files: Files,
     join: Option<Automatic>,
-    connect: Connect,
+    network: NodeNetwork,
     waits: Mutex<String>,
     /// What was obtained.
     credentials: OnceLock<Credentials>,
@@ -47,9 +47,9 @@ pub struct Obtained {
 
 impl IdentitySource {
     /// The source with these files; `join` says how to get them if there are none.
-    pub fn new(files: Files, join: Option<Automatic>, connect: Connect) -> Self {
+    pub fn new(files: Files, join: Option<Automatic>, network: NodeNetwork) -> Self {
         let (waits, credentials) = (Mutex::default(), OnceLock::new());
-        Self { files, join, connect, waits, credentials }
+        Self { files, join, network, waits, credentials }
     }
 
     /// The node that the certificate names, whatever its dates and whether or not its key and CA
@@ -157,7 +157,7 @@ impl IdentitySource {
         let cloud = &join.clouds[joining.tried % join.clouds.len()];
         joining.tried += 1;
         joining.next = Instant::now() + joining.delays.jittered(rand::random());
-        let node = join.once(cloud, &directory, &self.connect).await?;
+        let node = join.once(cloud, &directory, &self.network).await?;
         info!(%node, cloud = %cloud.endpoint, "joined");
         self.load()
     }

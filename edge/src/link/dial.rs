@@ -13,7 +13,7 @@ use proto::control::machine::MachineId;
 use proto::control::not_taken::NotTaken;
 use proto::link::endpoint::Endpoint;
 use proto::link::tls::Credentials;
-use proto::link::{Connect, KeepAlive};
+use proto::link::{KeepAlive, NodeNetwork};
 use proto::names::NodeName;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -59,8 +59,8 @@ pub struct Dial {
     pub linked: watch::Sender<Option<Linked>>,
     /// The keep-alive settings.
     pub keep_alive: KeepAlive,
-    /// Connects to an address: the real network, or a simulated one.
-    pub connect: Connect,
+    /// The real network, or a simulated one.
+    pub network: NodeNetwork,
     /// This run of csi-edge.
     pub run: Run,
     /// This machine. `None` if it has no id.

@@ -286,7 +286,7 @@ impl Candidate {
     }
 
     async fn dial(&self, dial: &Dial) -> Result<Link, LinkError> {
-        link::dial(&self.endpoint, &dial.credentials, dial.keep_alive, &dial.connect).await
+        link::dial(&self.endpoint, &dial.credentials, dial.keep_alive, &dial.network).await
     }
 }
 

@@ -6,9 +6,9 @@
 
 use std::time::Duration;
 
-use super::end::Connect;
 use super::endpoint::Endpoint;
 use super::error::LinkError;
+use super::network::NodeNetwork;
 use super::steps::{Steps, step};
 use super::tls::{Credentials, Seen};
 use super::transport;
@@ -18,12 +18,12 @@ use super::transport::Checked;
 pub async fn check(
     endpoint: &Endpoint,
     credentials: &Credentials,
-    connect: &Connect,
+    network: &NodeNetwork,
     patience: Duration,
 ) -> Steps {
     let mut steps = Steps::default();
     let seen = Seen::default();
-    let checked = Checked { endpoint, credentials, seen: &seen, connect };
+    let checked = Checked { endpoint, credentials, seen: &seen, network };
     let looked = transport::check(checked, patience, &mut steps).await;
     steps.shown = seen.certificate();
     steps.failed = looked.err();
@@ -31,12 +31,13 @@ pub async fn check(
 }
 
 /// Looks at an endpoint without credentials: it only connects, and over QUIC not even that.
-pub async fn check_reach(endpoint: &Endpoint, connect: &Connect, patience: Duration) -> Steps {
+pub async fn check_reach(endpoint: &Endpoint, network: &NodeNetwork, patience: Duration) -> Steps {
     let mut steps = Steps::default();
     if endpoint.transport.is_tcp() {
         let at = format!("{}:{}", endpoint.host, endpoint.port);
-        let reach =
-            async { connect(at.clone()).await.map_err(|error| LinkError::Unreachable(at, error)) };
+        let reach = async {
+            (network.connect)(at.clone()).await.map_err(|error| LinkError::Unreachable(at, error))
+        };
         steps.failed = step(patience, &mut steps.connected, reach).await.err();
     }
     steps

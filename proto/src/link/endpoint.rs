@@ -9,7 +9,7 @@ use http::Uri;
 use serde::Deserialize;
 
 /// The transport of a link.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Transport {
     /// WebSocket over TLS over TCP.
     Ws,

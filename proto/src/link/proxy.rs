@@ -19,12 +19,12 @@ use http_body_util::Empty;
 use hyper::client::conn::http1::handshake;
 use hyper_util::client::proxy::matcher::{Intercept, Matcher};
 use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+use super::addresses::Addresses;
 use super::end::{Connect, Io};
 use super::endpoint::Endpoint;
-use super::ws;
+use super::network::{NodeNetwork, connect_tcp};
 
 /// The variables that name the proxy; the first that is not empty counts.
 pub const VARIABLES: [&str; 4] = ["HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"];
@@ -112,16 +112,26 @@ impl FromStr for ProxySetting {
 }
 
 impl ProxySetting {
-    /// Connects over TCP, through a proxy where one is to be used.
-    pub fn connect(&self) -> Connect {
+    /// The network of a node with this setting. It connects over TCP through a proxy where one is
+    /// to be used.
+    pub fn network(&self) -> NodeNetwork {
+        self.network_by(Addresses::system())
+    }
+
+    /// The same, with these addresses of names.
+    pub fn network_by(&self, addresses: Addresses) -> NodeNetwork {
         let proxies = Arc::new(self.proxies());
-        let direct = ws::tcp();
-        Arc::new(move |to| match proxies.of(&to) {
-            None => direct(to),
+        let direct = NodeNetwork::direct(addresses.clone());
+        let connect: Connect = Arc::new(move |to| match proxies.of(&to) {
+            None => (direct.connect)(to),
             Some(proxy) => {
-                Box::pin(async move { proxy.tunnel(&to).await.map_err(io::Error::other) })
+                let addresses = direct.addresses.clone();
+                Box::pin(
+                    async move { proxy.tunnel(&to, &addresses).await.map_err(io::Error::other) },
+                )
             }
-        })
+        });
+        NodeNetwork { addresses, connect }
     }
 
     /// The proxy that would be used for an endpoint if its transport ran over TCP, and whether it
@@ -273,15 +283,14 @@ impl Proxy {
     }
 
     /// A connection to this address, through the proxy.
-    async fn tunnel(self, to: &str) -> Result<Io, TunnelError> {
-        let connected = timeout(TUNNEL, self.connect(to)).await;
+    async fn tunnel(self, to: &str, addresses: &Addresses) -> Result<Io, TunnelError> {
+        let connected = timeout(TUNNEL, self.connect(to, addresses)).await;
         connected.unwrap_or_else(|_| Err(TunnelError::Silent(self.to_string())))
     }
 
-    async fn connect(&self, to: &str) -> Result<Io, TunnelError> {
+    async fn connect(&self, to: &str, addresses: &Addresses) -> Result<Io, TunnelError> {
         let unreachable = |error| TunnelError::Unreachable(self.to_string(), error);
-        let tcp = TcpStream::connect(self.address()).await.map_err(unreachable)?;
-        ws::tune(&tcp);
+        let tcp = connect_tcp(addresses, &self.address()).await.map_err(unreachable)?;
         let handshaken = handshake(TokioIo::new(tcp)).await;
         let (mut sender, connection) = handshaken.map_err(|error| self.broken(error))?;
         let request = self.request(to).map_err(|error| self.broken(error))?;
@@ -472,7 +481,7 @@ mod tests {
             String::from_utf8(asked[..length].to_vec()).unwrap()
         };
         let reading = async {
-            let mut io = (setting.connect())("cloud.example:7443".into()).await?;
+            let mut io = (setting.network().connect)("cloud.example:7443".into()).await?;
             let mut read = Vec::new();
             io.read_to_end(&mut read).await?;
             Ok(read)

@@ -24,10 +24,12 @@ use tokio_util::codec::{Decoder, Encoder, LengthDelimitedCodec};
 
 use crate::control::hello::{MAX_BYTES, Message, MessageError};
 use crate::host::plain;
+use crate::link::addresses::NotReached;
 use crate::link::end::{End, Event, Io, Opening, StreamKind};
 use crate::link::endpoint::{Endpoint, Transport};
 use crate::link::error::{ASKING, HANDSHAKE, LinkError, within_handshake};
 use crate::link::keep_alive::KeepAlive;
+use crate::link::network::NodeNetwork;
 use crate::link::tls;
 use crate::names::NodeName;
 use crate::names::certificate::{Identity, Validity};
@@ -222,23 +224,37 @@ pub async fn dial(
     endpoint: &Endpoint,
     tls: Arc<rustls::ClientConfig>,
     keep_alive: KeepAlive,
+    network: &NodeNetwork,
 ) -> Result<QuicLink, LinkError> {
-    within_handshake(async {
-        let (outgoing, addr) = reach(endpoint).await?;
-        let mut link = connect(&outgoing, endpoint, addr, tls, keep_alive).await?;
-        link.socket = Some(outgoing.0);
-        Ok(link)
-    })
-    .await
+    let raced = race((endpoint, network), tls, keep_alive, HANDSHAKE).await;
+    let (outgoing, connection) = raced?.ok_or(LinkError::TimedOut)?;
+    let mut link = within_handshake(opened(connection)).await?;
+    link.socket = Some(outgoing.0);
+    Ok(link)
 }
 
-/// The address of an endpoint, and a new socket that can reach it.
-async fn reach(endpoint: &Endpoint) -> Result<(Outgoing, SocketAddr), LinkError> {
+/// Shakes hands with the first address of an endpoint that does, from a new socket for each;
+/// `None` if none answers within `limit`.
+async fn race(
+    (endpoint, network): (&Endpoint, &NodeNetwork),
+    tls: Arc<rustls::ClientConfig>,
+    keep_alive: KeepAlive,
+    limit: Duration,
+) -> Result<Option<(Outgoing, Connection)>, LinkError> {
     let at = format!("{}:{}", endpoint.host, endpoint.port);
     let unreachable = |error| LinkError::Unreachable(at.clone(), error);
-    let addr = tokio::net::lookup_host(&at).await.map_err(unreachable)?.next();
-    let addr = addr.ok_or_else(|| unreachable(std::io::ErrorKind::NotFound.into()))?;
-    Ok((Outgoing::bind(addr).map_err(unreachable)?, addr))
+    let key = (Transport::Quic, at.as_str());
+    let raced = network.addresses.race(key, limit, async |addr| {
+        let outgoing = Outgoing::bind(addr).map_err(unreachable)?;
+        let connection = handshake(&outgoing, endpoint, addr, tls.clone(), keep_alive).await?;
+        Ok((outgoing, connection))
+    });
+    match raced.await {
+        Ok(reached) => Ok(Some(reached)),
+        Err(NotReached::Unresolved(error)) => Err(unreachable(error)),
+        Err(NotReached::Failed(error)) => Err(error),
+        Err(NotReached::Silent) => Ok(None),
+    }
 }
 
 /// Dials the endpoint at `addr` from a socket that other links share.
@@ -264,7 +280,11 @@ async fn connect(
     tls: Arc<rustls::ClientConfig>,
     keep_alive: KeepAlive,
 ) -> Result<QuicLink, LinkError> {
-    let connection = handshake(outgoing, endpoint, addr, tls, keep_alive).await?;
+    opened(handshake(outgoing, endpoint, addr, tls, keep_alive).await?).await
+}
+
+/// Opens the control stream of a new connection.
+async fn opened(connection: Connection) -> Result<QuicLink, LinkError> {
     let (send, recv) = connection.open_bi().await.map_err(|e| failed(&e))?;
     let mut link = QuicLink::new(connection, send, recv);
     link.opened = Some(accept_stream(link.connection.clone()).boxed());

@@ -6,16 +6,17 @@ use std::time::{Duration, SystemTime};
 
 use tokio::time::timeout;
 
-use super::end::{Connect, End, Event, Opening, StreamKind};
+use super::end::{End, Event, Opening, StreamKind};
 use super::endpoint::{Endpoint, Transport};
 use super::error::{LinkError, WRITE};
 use super::keep_alive::KeepAlive;
+use super::network::NodeNetwork;
 use super::steps::Steps;
 use super::tls::{Credentials, Seen, checking_config, client_config};
 use super::{quic, ws};
 use crate::control::hello::Message;
 
-/// Dials the cloud over the endpoint's transport; WebSocket runs over what `connect` makes.
+/// Dials the cloud over the endpoint's transport. TCP goes through the proxy where there is one.
 ///
 /// # Errors
 /// The cloud cannot be reached, is not who it should be, or does not take our certificate.
@@ -23,19 +24,19 @@ pub async fn dial(
     endpoint: &Endpoint,
     credentials: &Credentials,
     keep_alive: KeepAlive,
-    connect: &Connect,
+    network: &NodeNetwork,
 ) -> Result<Link, LinkError> {
     match endpoint.transport {
         Transport::Ws => {
             let tls = client_config(credentials, ws::ALPN)?;
             let endpoint = endpoint.clone();
-            let connect = connect.clone();
-            let dialer = ws::Dialer { endpoint, tls, keep_alive, connect };
+            let network = network.clone();
+            let dialer = ws::Dialer { endpoint, tls, keep_alive, network };
             Ok(ws::dial(Arc::new(dialer)).await?.into())
         }
         Transport::Quic => {
             let tls = client_config(credentials, quic::ALPN)?;
-            Ok(quic::dial(endpoint, tls, keep_alive).await?.into())
+            Ok(quic::dial(endpoint, tls, keep_alive, network).await?.into())
         }
     }
 }
@@ -46,7 +47,7 @@ pub(super) struct Checked<'a> {
     pub(super) credentials: &'a Credentials,
     /// Gets the certificate that the other side shows.
     pub(super) seen: &'a Seen,
-    pub(super) connect: &'a Connect,
+    pub(super) network: &'a NodeNetwork,
 }
 
 /// Looks how far a dial comes, each step at most this long.
@@ -58,18 +59,18 @@ pub(super) async fn check(
     patience: Duration,
     steps: &mut Steps,
 ) -> Result<(), LinkError> {
-    let Checked { endpoint, credentials, seen, connect } = checked;
+    let Checked { endpoint, credentials, seen, network } = checked;
     match endpoint.transport {
         Transport::Ws => {
             let tls = checking_config(credentials, ws::ALPN, seen)?;
-            let connect = connect.clone();
+            let network = network.clone();
             let keep_alive = KeepAlive::default();
-            let dialer = ws::Dialer { endpoint: endpoint.clone(), tls, keep_alive, connect };
+            let dialer = ws::Dialer { endpoint: endpoint.clone(), tls, keep_alive, network };
             dialer.check(patience, steps).await
         }
         Transport::Quic => {
             let tls = checking_config(credentials, quic::ALPN, seen)?;
-            quic::check::check(endpoint, tls, patience, steps).await
+            quic::check::check((endpoint, network), tls, patience, steps).await
         }
     }
 }

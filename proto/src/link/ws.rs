@@ -14,8 +14,6 @@ use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use rustls::pki_types::CertificateDer;
-use socket2::SockRef;
-use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 use tokio_rustls::{LazyConfigAcceptor, StartHandshake, TlsStream};
@@ -36,10 +34,12 @@ use self::unfragmented::Unfragmented;
 use crate::control::hello::Message;
 use crate::host::chain::chain;
 use crate::host::peer_log::{LogPeer, peer_warn};
-use crate::link::end::{Connect, End, Event, Io, Opening, StreamKind};
+use crate::link::addresses::Addresses;
+use crate::link::end::{End, Event, Io, Opening, StreamKind};
 use crate::link::endpoint::Transport;
 use crate::link::error::{ASKING, GREETING, LinkError, within_handshake};
 use crate::link::keep_alive::KeepAlive;
+use crate::link::network::NodeNetwork;
 use crate::names::NodeName;
 use crate::names::certificate::{Identity, Validity};
 
@@ -78,24 +78,9 @@ enum Side {
 
 type Waiting = Arc<Mutex<HashMap<Uuid, (NodeName, oneshot::Sender<Io>)>>>;
 
-/// Prepares a TCP connection for a link.
-pub fn tune(tcp: &TcpStream) {
-    // Otherwise HTTP/2's small writes would wait for delayed acknowledgements.
-    let _ = tcp.set_nodelay(true);
-    // The default, cubic, takes every lost packet for a full queue: with 1 % loss at 100 ms it
-    // sends 1.2 Mbit/s on any path. A kernel without BBR keeps its default.
-    let _ = SockRef::from(tcp).set_tcp_congestion(b"bbr");
-}
-
-/// Reaches the cloud over TCP.
-pub fn tcp() -> Connect {
-    Arc::new(|at| {
-        Box::pin(async {
-            let tcp = TcpStream::connect(at).await?;
-            tune(&tcp);
-            Ok(Box::new(tcp) as Io)
-        })
-    })
+/// Reaches the cloud directly, by names as the system resolves them.
+pub fn tcp() -> NodeNetwork {
+    NodeNetwork::direct(Addresses::system())
 }
 
 /// A connection whose TLS ClientHello has been read.
@@ -255,7 +240,12 @@ fn no_path(asked: &str) -> ErrorResponse {
 /// # Errors
 /// It cannot be reached, has a wrong certificate, or refuses ours.
 pub async fn dial(dialer: Arc<Dialer>) -> Result<WsLink, LinkError> {
-    let ws = within_handshake(dialer.connect(LINK_PATH)).await?;
+    let dialed = within_handshake(dialer.connect(LINK_PATH)).await;
+    if let Err(LinkError::TimedOut) = dialed {
+        // Connecting has a shorter limit: the silence came after it.
+        dialer.network.addresses.suspect(Transport::Ws, &dialer.at());
+    }
+    let ws = dialed?;
     let keep_alive = dialer.keep_alive;
     Ok(WsLink::new(ws, keep_alive, Side::Edge { dialer, bulk: None }))
 }
@@ -437,23 +427,4 @@ enum Step {
     Readable,
     Bulk(Result<Io, LinkError>),
     Closed,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn a_connection_is_tuned_as_far_as_the_kernel_allows() {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let tcp = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-        tune(&tcp);
-        assert!(tcp.nodelay().unwrap());
-        // The algorithms that users other than root may choose.
-        let allowed = "/proc/sys/net/ipv4/tcp_allowed_congestion_control";
-        let allowed = std::fs::read_to_string(allowed).unwrap_or_default();
-        if allowed.split_whitespace().any(|name| name == "bbr") {
-            assert!(SockRef::from(&tcp).tcp_congestion().unwrap().starts_with(b"bbr"));
-        }
-    }
 }

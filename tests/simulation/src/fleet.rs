@@ -438,7 +438,7 @@ impl Fleet {
             metadata: Arc::default(),
             linked: tokio::sync::watch::Sender::default(),
             keep_alive: KeepAlive::default(),
-            connect: self.net.way(*number, process.end.clone()),
+            network: self.net.way(*number, process.end.clone()).into(),
             run: Run::begin(),
             machine: Some(MachineId::new(own)),
         };

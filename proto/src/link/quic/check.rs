@@ -6,10 +6,11 @@ use std::time::Duration;
 use quinn::Connection;
 use tokio::time::{sleep, timeout};
 
-use super::{CHECKED, failed, handshake, reach};
+use super::{CHECKED, failed, race};
 use crate::link::endpoint::Endpoint;
 use crate::link::error::LinkError;
 use crate::link::keep_alive::KeepAlive;
+use crate::link::network::NodeNetwork;
 use crate::link::steps::{Steps, step};
 
 /// The interval between looks for a confirmed handshake.
@@ -23,15 +24,16 @@ const GOODBYE: Duration = Duration::from_millis(500);
 /// The endpoint cannot be reached, the handshake fails, or the cloud does not take our certificate.
 /// [`LinkError::Unanswered`] if a step takes longer than `patience`.
 pub(in crate::link) async fn check(
-    endpoint: &Endpoint,
+    (endpoint, network): (&Endpoint, &NodeNetwork),
     tls: Arc<rustls::ClientConfig>,
     patience: Duration,
     steps: &mut Steps,
 ) -> Result<(), LinkError> {
-    let mut resolved = None;
-    let (outgoing, addr) = step(patience, &mut resolved, reach(endpoint)).await?;
-    let shaking = handshake(&outgoing, endpoint, addr, tls, KeepAlive::default());
-    let connection = step(patience, &mut steps.encrypted, shaking).await?;
+    let shaking = async {
+        let raced = race((endpoint, network), tls, KeepAlive::default(), patience).await?;
+        raced.ok_or(LinkError::Unanswered(patience))
+    };
+    let (outgoing, connection) = step(patience, &mut steps.encrypted, shaking).await?;
     let mut waited = None;
     let confirmed = step(patience, &mut waited, confirmed(&connection)).await;
     if confirmed.is_ok() {

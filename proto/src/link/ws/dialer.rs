@@ -16,10 +16,11 @@ use super::metered::Metered;
 use super::socket::Socket;
 use super::stream::{Ws, config, failed, tls_failed};
 use super::unfragmented::Unfragmented;
-use crate::link::end::{Connect, Io};
+use crate::link::end::Io;
 use crate::link::endpoint::Endpoint;
 use crate::link::error::{LinkError, within_handshake};
 use crate::link::keep_alive::KeepAlive;
+use crate::link::network::NodeNetwork;
 use crate::link::steps::{Steps, step};
 
 /// The path under which the edge asks for a bulk stream.
@@ -34,7 +35,7 @@ pub struct Dialer {
     /// The keep-alive settings of the link.
     pub keep_alive: KeepAlive,
     /// Connects to the address.
-    pub connect: Connect,
+    pub network: NodeNetwork,
 }
 
 impl Dialer {
@@ -43,11 +44,16 @@ impl Dialer {
         self.ask(stream, path).await?.map_err(|e| failed(&e))
     }
 
+    /// The address to connect to.
+    pub(super) fn at(&self) -> String {
+        let Endpoint { host, port, .. } = &self.endpoint;
+        format!("{host}:{port}")
+    }
+
     /// Connects, through a proxy where there is one.
     async fn reach(&self) -> Result<Io, LinkError> {
-        let Endpoint { host, port, .. } = &self.endpoint;
-        let at = format!("{host}:{port}");
-        (self.connect)(at.clone()).await.map_err(|e| LinkError::Unreachable(at, e))
+        let at = self.at();
+        (self.network.connect)(at.clone()).await.map_err(|e| LinkError::Unreachable(at, e))
     }
 
     /// Begins TLS.

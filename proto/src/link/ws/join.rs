@@ -16,9 +16,9 @@ use super::metered::Metered;
 use super::stream::{Ws, config, failed, tls_failed};
 use super::unfragmented::Unfragmented;
 use crate::control::join::{Answer, Join, MAX_BYTES};
-use crate::link::end::Connect;
 use crate::link::endpoint::Endpoint;
 use crate::link::error::{LinkError, within_handshake};
+use crate::link::network::NodeNetwork;
 use crate::link::tls::{Pin, joining_config};
 
 /// The application protocol in the TLS handshake of an edge that joins.
@@ -77,10 +77,10 @@ pub async fn ask(
     endpoint: &Endpoint,
     pin: Pin,
     join: &Join,
-    connect: &Connect,
+    network: &NodeNetwork,
 ) -> Result<Answer, LinkError> {
     let text = join.encode()?;
-    let mut ws = within_handshake(upgraded(endpoint, pin, connect)).await?;
+    let mut ws = within_handshake(upgraded(endpoint, pin, network)).await?;
     let answered = async {
         ws.send(Frame::text(text)).await.map_err(|e| failed(&e))?;
         next_text(&mut ws).await
@@ -91,14 +91,14 @@ pub async fn ask(
     Ok(Answer::decode(answer.as_bytes())?)
 }
 
-async fn upgraded(endpoint: &Endpoint, pin: Pin, connect: &Connect) -> Result<Ws, LinkError> {
+async fn upgraded(endpoint: &Endpoint, pin: Pin, network: &NodeNetwork) -> Result<Ws, LinkError> {
     let Endpoint { transport, host, port } = endpoint;
     if !transport.takes_tokens() {
         let why = format!("{endpoint} takes no tokens; name a wss:// endpoint of csi-cloud");
         return Err(LinkError::NotJoined(why));
     }
     let at = format!("{host}:{port}");
-    let io = connect(at.clone()).await.map_err(|e| LinkError::Unreachable(at, e))?;
+    let io = (network.connect)(at.clone()).await.map_err(|e| LinkError::Unreachable(at, e))?;
     let name = ServerName::try_from(host.trim_matches(['[', ']']).to_owned())
         .map_err(|_| LinkError::Tls(format!("{host:?} is no name that a certificate can have")))?;
     let tls = TlsConnector::from(joining_config(pin, ALPN)?);

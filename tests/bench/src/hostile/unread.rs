@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures_util::future::try_join_all;
 use harness::no_credit::{AFTER_WELCOME, AT_WELCOME, NoCredit};
 use proto::control::hello::{Driver, Message};
-use proto::link::{Connect, Io, Link};
+use proto::link::{Connect, Io, Link, NodeNetwork};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::{Instant, sleep, timeout};
@@ -134,8 +134,8 @@ fn drivers() -> anyhow::Result<Vec<Driver>> {
 }
 
 /// Reaches the cloud by a connection that is read while the gate is open.
-fn gated(is_shut: Arc<AtomicBool>) -> Connect {
-    Arc::new(move |at| {
+fn gated(is_shut: Arc<AtomicBool>) -> NodeNetwork {
+    let connect: Connect = Arc::new(move |at| {
         let is_shut = is_shut.clone();
         Box::pin(async move {
             let socket = TcpSocket::new_v4()?;
@@ -143,7 +143,8 @@ fn gated(is_shut: Arc<AtomicBool>) -> Connect {
             let tcp = socket.connect(at.parse().map_err(io::Error::other)?).await?;
             Ok(Box::new(Gate { tcp, is_shut }) as Io)
         })
-    })
+    });
+    connect.into()
 }
 
 /// A connection of which nothing is read once the gate is shut.

@@ -96,9 +96,9 @@ async fn without_upgrade(number: u32, at: String, tls: Arc<rustls::ClientConfig>
 
 async fn without_hello(number: u32, world: &World) -> Life {
     let begun = Instant::now();
-    let connect = flood::from(flood::address(number % ADDRESSES));
+    let network = flood::from(flood::address(number % ADDRESSES)).into();
     let open = async {
-        let mut link = world.dial(HOSTILE, &connect).await.ok()?;
+        let mut link = world.dial(HOSTILE, &network).await.ok()?;
         closed(&mut link).await;
         Some(())
     };

@@ -8,7 +8,7 @@ use harness::stand::{Cloud, Stand};
 use proto::control::hello::{Driver, Hello, Message, PROTOCOL, Protobuf, Run, True};
 use proto::link::endpoint::Endpoint;
 use proto::link::tls::{Credentials, Role};
-use proto::link::{Connect, Event, KeepAlive, Link, dial, ws};
+use proto::link::{Event, KeepAlive, Link, NodeNetwork, dial, ws};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::memory;
@@ -87,11 +87,11 @@ impl World {
         Ok(link)
     }
 
-    /// Dials as this node. WebSocket goes over what `connect` makes.
-    pub(super) async fn dial(&self, node: &str, connect: &Connect) -> anyhow::Result<Link> {
+    /// Dials as this node. WebSocket goes over this network.
+    pub(super) async fn dial(&self, node: &str, network: &NodeNetwork) -> anyhow::Result<Link> {
         let endpoint = self.url().parse()?;
         let credentials = self.credentials(node)?;
-        Ok(dial(&endpoint, &credentials, KeepAlive::default(), connect).await?)
+        Ok(dial(&endpoint, &credentials, KeepAlive::default(), network).await?)
     }
 
     /// The longest time of so many links of the honest edge.

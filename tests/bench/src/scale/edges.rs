@@ -327,7 +327,7 @@ impl Edge {
             let link = quic::dial_from(outgoing, endpoint, *addr, tls, keep_alive).await?;
             return Ok(link.into());
         }
-        let dialer = ws::Dialer { endpoint: endpoint.clone(), tls, keep_alive, connect: ws::tcp() };
+        let dialer = ws::Dialer { endpoint: endpoint.clone(), tls, keep_alive, network: ws::tcp() };
         Ok(ws::dial(Arc::new(dialer)).await?.into())
     }
 

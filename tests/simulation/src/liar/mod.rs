@@ -123,7 +123,7 @@ impl Liar {
         while !is_early && !self.are_all_known() {
             sleep(SECOND).await;
         }
-        let connect = fleet.net.way(LIAR_AT, self.process.end.clone());
+        let network = fleet.net.way(LIAR_AT, self.process.end.clone()).into();
         let Ok(credentials) = fleet.credentials(LIAR, Role::Node) else { return };
         loop {
             let longest = self.dice().pick(&[200, 2_000, 20_000]);
@@ -131,7 +131,7 @@ impl Liar {
             sleep(rest).await;
             let name = self.dice().pick(&ENDPOINTS);
             let Ok(endpoint) = format!("wss://{name}").parse() else { return };
-            let dialed = dial(&endpoint, &credentials, KeepAlive::default(), &connect).await;
+            let dialed = dial(&endpoint, &credentials, KeepAlive::default(), &network).await;
             if let Ok(mut link) = dialed {
                 let ended = self.talk(&mut link).await;
                 let why = ended.err().map(|error| error.to_string()).unwrap_or_default();

@@ -226,10 +226,10 @@ async fn silent_connections_of_many_addresses_keep_no_edge_out() -> anyhow::Resu
     let credentials = world.stand.credentials(NODE, Role::Node)?;
     // An address that has linked before, and one that has not.
     for from in [Ipv4Addr::LOCALHOST, Ipv4Addr::new(127, 0, 0, 99)] {
-        let connect = flood::from(from);
+        let network = flood::from(from).into();
         let begun = Instant::now();
         let endpoint = world.url().parse()?;
-        let mut link = dial(&endpoint, &credentials, KeepAlive::default(), &connect).await?;
+        let mut link = dial(&endpoint, &credentials, KeepAlive::default(), &network).await?;
         link.send(&Message::Hello(hello(NODE)?)).await?;
         let welcome = timeout(START, link.next()).await?;
         assert!(matches!(welcome, Event::Message(Message::Welcome(_))));

@@ -1,0 +1,96 @@
+//! The network of a node, as its links use it: names, connects, and the proxy in the way.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use socket2::SockRef;
+use tokio::net::TcpStream;
+
+use super::addresses::{Addresses, NotReached};
+use super::end::{Connect, Io};
+use super::endpoint::Transport;
+
+/// The time limit for connecting over TCP: less than for a handshake, so that a refusal by one
+/// address is told though another one is silent.
+const CONNECT: Duration = Duration::from_secs(8);
+
+/// How a node reaches the cloud. Clones remember together which address of a name worked last.
+#[derive(Clone)]
+pub struct NodeNetwork {
+    pub(super) addresses: Addresses,
+    /// Connects to `host:port`, for what runs over TCP.
+    pub(super) connect: Connect,
+}
+
+/// What runs over TCP goes over these connections, such as those of a simulated network.
+impl From<Connect> for NodeNetwork {
+    fn from(connect: Connect) -> Self {
+        Self { addresses: Addresses::system(), connect }
+    }
+}
+
+impl NodeNetwork {
+    /// Dials directly.
+    pub fn direct(addresses: Addresses) -> Self {
+        let racing = addresses.clone();
+        let connect: Connect = Arc::new(move |at| {
+            let addresses = racing.clone();
+            Box::pin(async move { Ok(Box::new(connect_tcp(&addresses, &at).await?) as Io) })
+        });
+        Self { addresses, connect }
+    }
+
+    /// Resolves the addresses of `host:port`, in the order in which they are dialed.
+    ///
+    /// # Errors
+    /// The name cannot be resolved, or has no address.
+    pub async fn resolve(&self, at: &str) -> io::Result<Vec<SocketAddr>> {
+        self.addresses.resolve(at).await
+    }
+}
+
+/// Prepares a TCP connection for a link.
+pub fn tune(tcp: &TcpStream) {
+    // Otherwise HTTP/2's small writes would wait for delayed acknowledgements.
+    let _ = tcp.set_nodelay(true);
+    // The default, cubic, takes every lost packet for a full queue: with 1 % loss at 100 ms it
+    // sends 1.2 Mbit/s on any path. A kernel without BBR keeps its default.
+    let _ = SockRef::from(tcp).set_tcp_congestion(b"bbr");
+}
+
+/// Connects to the first address of `at` that answers, and prepares the connection for a link.
+///
+/// # Errors
+/// The name cannot be resolved, or no address of it takes the connection.
+pub(super) async fn connect_tcp(addresses: &Addresses, at: &str) -> io::Result<TcpStream> {
+    let raced = addresses.race((Transport::Ws, at), CONNECT, TcpStream::connect).await;
+    let tcp = raced.map_err(|error| match error {
+        NotReached::Unresolved(error) | NotReached::Failed(error) => error,
+        NotReached::Silent => {
+            io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {CONNECT:?}"))
+        }
+    })?;
+    tune(&tcp);
+    Ok(tcp)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_connection_is_tuned_as_far_as_the_kernel_allows() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let tcp = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        tune(&tcp);
+        assert!(tcp.nodelay().unwrap());
+        // The algorithms that users other than root may choose.
+        let allowed = "/proc/sys/net/ipv4/tcp_allowed_congestion_control";
+        let allowed = std::fs::read_to_string(allowed).unwrap_or_default();
+        if allowed.split_whitespace().any(|name| name == "bbr") {
+            assert!(SockRef::from(&tcp).tcp_congestion().unwrap().starts_with(b"bbr"));
+        }
+    }
+}
