@@ -384,6 +384,33 @@ async fn a_link_comes_up_in_a_second_though_the_first_address_swallows_everythin
     }
 }
 
+/// A long outage is a handshake every half a minute, which a network may swallow each time.
+#[tokio::test]
+async fn a_quic_handshake_that_is_swallowed_costs_few_bytes() {
+    /// The headers of IPv4 and UDP.
+    const HEADERS: usize = 28;
+    let [_, node] = credentials();
+    let udp = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let network = NodeNetwork::direct(Addresses::only(udp.local_addr().unwrap()));
+    let endpoint: Endpoint = "quic://localhost:1".parse().unwrap();
+    let mut datagram = [0; 2048];
+    let mut bytes = 0;
+    let counting = async {
+        loop {
+            bytes += HEADERS + udp.recv(&mut datagram).await.unwrap();
+        }
+    };
+    tokio::select! {
+        biased;
+        dialed = dial(&endpoint, &node, KeepAlive::default(), &network) => {
+            assert!(dialed.is_err());
+        }
+        () = counting => {}
+    }
+    println!("{bytes} bytes");
+    assert!((1_000..=9_000).contains(&bytes), "{bytes}");
+}
+
 /// A link over a network that takes few bytes, and its edge, which reads none of them.
 async fn unread() -> (Link, Link) {
     let [cloud, node] = credentials();

@@ -17,11 +17,13 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tokio::sync::{Mutex, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tracing::error;
 
 use super::backoff::{Backoff, Cap};
 use super::dial::Dial;
 use super::hello;
 use super::hello::{Greeted, NotGreeted};
+use super::outage::{FailureLog, Outage};
 use super::renew;
 use crate::identity::directory::NodeIdentity;
 
@@ -54,6 +56,8 @@ pub(super) struct Endpoints {
     all: Vec<Candidate>,
     cap: Cap,
     dice: StdRng,
+    outage: Outage,
+    log: FailureLog,
 }
 
 /// The result of a race.
@@ -70,10 +74,31 @@ enum Raced {
 #[derive(Clone, Copy)]
 struct Rules<'a> {
     cap: Cap,
-    /// True if each is dialed once only.
-    once: bool,
+    /// How often each is dialed.
+    until: Until,
+    log: &'a FailureLog,
     /// A leader that cannot be used: its followers may wait for another one.
     useless: Option<&'a [String]>,
+}
+
+/// When a race ends without a link.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Until {
+    /// Each endpoint has failed once.
+    Once,
+    /// It is this time, and each endpoint has ended its dial.
+    At(Instant),
+    /// Never.
+    Stopped,
+}
+
+impl Until {
+    async fn reached(self) {
+        match self {
+            Self::At(end) => sleep_until(end).await,
+            Self::Once | Self::Stopped => std::future::pending().await,
+        }
+    }
 }
 
 struct Candidate {
@@ -111,7 +136,13 @@ impl Endpoints {
             backoff: Backoff::new(StdRng::from_rng(dice)),
         };
         let all = cloud.iter().enumerate().map(candidate).collect();
-        Self { all, cap: Cap::default(), dice: StdRng::from_rng(dice) }
+        Self {
+            all,
+            cap: Cap::default(),
+            dice: StdRng::from_rng(dice),
+            outage: Outage::default(),
+            log: FailureLog::default(),
+        }
     }
 
     /// Takes the cloud's longest delay.
@@ -125,6 +156,7 @@ impl Endpoints {
 
     /// Notes that the link by this endpoint ended, and returns the delay before it is dialed again.
     pub(super) fn ended(&mut self, endpoint: usize, stable: bool) -> Duration {
+        self.outage.ended();
         let cap = self.cap;
         self.all
             .get_mut(endpoint)
@@ -157,26 +189,56 @@ impl Endpoints {
     /// Dials the endpoints that have a rank, in its order, until one links.
     async fn link(&mut self, dial: &Dial, rank: impl Fn(usize) -> Option<usize>) -> Found {
         let mut useless: Option<Vec<String>> = None;
+        self.outage.begin();
         loop {
-            let rules = Rules { cap: self.cap, once: false, useless: useless.as_deref() };
-            let mut raced = self.race(dial, &rank, rules).await;
+            let mut raced = if self.outage.is_long() {
+                self.round(dial, &rank, useless.as_deref()).await
+            } else {
+                let until = Until::At(self.outage.long_at());
+                self.race(dial, &rank, (until, useless.as_deref())).await
+            };
             // Each may send us to the next one while leaders change.
             for _ in 0..self.all.len() {
                 let Raced::Leader(leader) = raced else { break };
+                self.outage.named(&leader);
                 raced = self.dial_leader(dial, &leader, usize::MAX).await;
                 useless = Some(leader);
             }
             if let Raced::Found(found) = raced {
+                self.outage.ended();
+                self.log.linked();
                 return found;
             }
         }
     }
 
+    /// Waits, and then dials once what has a rank: all endpoints over TCP, and of the others one
+    /// in turn, whose handshake may cost ten times as much when it is swallowed.
+    async fn round(
+        &mut self,
+        dial: &Dial,
+        rank: impl Fn(usize) -> Option<usize>,
+        useless: Option<&[String]>,
+    ) -> Raced {
+        let number = self.outage.round(&dial.network, &mut self.dice).await;
+        self.all.iter_mut().for_each(|candidate| candidate.backoff.forget());
+        let Some(number) = number else { return Raced::Failed };
+        let (mut places, mut others) = (Vec::new(), Vec::new());
+        for candidate in &self.all {
+            let is_tcp = candidate.endpoint.transport.is_tcp();
+            if is_tcp { &mut places } else { &mut others }.push(candidate.place);
+        }
+        if !others.is_empty() {
+            places.extend(others.get(number % others.len()));
+        }
+        let rank = |place| rank(place).filter(|_| places.contains(&place));
+        self.race(dial, rank, (Until::Once, useless)).await
+    }
+
     /// Makes one attempt at endpoints preferred to this one.
     async fn better(&mut self, dial: &Dial, than: usize) -> Option<Found> {
         let rank = |place| (place < than).then_some(place);
-        let rules = Rules { cap: self.cap, once: false, useless: None };
-        let mut raced = self.race(dial, rank, rules).await;
+        let mut raced = self.race(dial, rank, (Until::Stopped, None)).await;
         if let Raced::Leader(leader) = raced {
             raced = self.dial_leader(dial, &leader, than).await;
         }
@@ -199,8 +261,8 @@ impl Endpoints {
         sleep(SPREAD.mul_f64(self.dice.random_range(0.0..1.0))).await;
         let next = self.all.iter_mut().filter(|candidate| is_next(candidate.place));
         next.for_each(|candidate| candidate.backoff.forget());
-        let rules = Rules { cap: self.cap, once: true, useless: None };
-        self.race(dial, |place| is_next(place).then_some(place), rules).await
+        let rank = |place| is_next(place).then_some(place);
+        self.race(dial, rank, (Until::Once, None)).await
     }
 
     /// Dials the endpoints that have a rank, in its order, by these rules.
@@ -208,8 +270,9 @@ impl Endpoints {
         &mut self,
         dial: &Dial,
         rank: impl Fn(usize) -> Option<usize>,
-        rules: Rules<'_>,
+        (until, useless): (Until, Option<&[String]>),
     ) -> Raced {
+        let rules = Rules { cap: self.cap, until, log: &self.log, useless };
         let gate =
             Gate { begun: Instant::now(), failed: watch::Sender::new(0), hello: Mutex::default() };
         let ranked =
@@ -225,44 +288,66 @@ impl Endpoints {
                 return raced;
             }
         }
-        if rules.once { Raced::Failed } else { std::future::pending().await }
+        if until == Until::Stopped { std::future::pending().await } else { Raced::Failed }
     }
 }
 
 impl Candidate {
     /// Waits for its turn, then dials until the endpoint links or names the leader.
     async fn persist(&mut self, dial: &Dial, turn: usize, gate: &Gate, rules: Rules<'_>) -> Raced {
-        gate.open(turn).await;
         let mut first = true;
         loop {
-            self.backoff.over().await;
-            let cloud = &self.endpoint;
+            let next = async {
+                gate.open(turn).await;
+                self.backoff.over().await;
+            };
+            tokio::select! {
+                biased;
+                () = rules.until.reached() => return Raced::Failed,
+                () = next => {}
+            }
             match self.link(dial, gate, rules.useless.is_some()).await {
                 Ok(greeted) => return Raced::Found(Found { endpoint: self.place, greeted }),
                 Err(NotGreeted::Follows { reason, leader }) => {
-                    peer_info!(
-                        LogPeer::Cloud, %cloud, reason, leader = leader.join(" "),
-                        "the cloud does not lead"
-                    );
+                    self.log_following(rules.log, &reason, &leader);
                     self.backoff.turned_away();
                     if !leader.is_empty() && rules.useless != Some(leader.as_slice()) {
                         return Raced::Leader(leader);
                     }
                 }
-                Err(NotGreeted::Lost(error)) => {
-                    let delay = self.backoff.failed(rules.cap);
-                    peer_warn!(
-                        LogPeer::Cloud, %cloud, reason = %chain(&error), ?delay,
-                        "cannot link; dialing again"
-                    );
+                Err(failed) => {
+                    self.backoff.failed(rules.cap);
+                    self.log_failed(rules.log, &failed);
                 }
             }
             if std::mem::take(&mut first) {
                 gate.failed.send_modify(|failed| *failed += 1);
             }
-            if rules.once {
+            if rules.until == Until::Once {
                 return Raced::Failed;
             }
+        }
+    }
+
+    fn log_following(&self, log: &FailureLog, reason: &str, leader: &[String]) {
+        let Some(unlogged) = log.failed(self.place) else { return };
+        peer_info!(
+            LogPeer::Cloud, cloud = %self.endpoint, reason, leader = leader.join(" "), unlogged,
+            "the cloud does not lead"
+        );
+    }
+
+    fn log_failed(&self, log: &FailureLog, failed: &NotGreeted) {
+        let Some(unlogged) = log.failed(self.place) else { return };
+        let cloud = &self.endpoint;
+        match failed {
+            NotGreeted::Refused(reason) | NotGreeted::Follows { reason, .. } => {
+                error!(%cloud, reason, unlogged, "the cloud refused this edge");
+            }
+            NotGreeted::Lost(error) => peer_warn!(
+                LogPeer::Cloud, %cloud, reason = %chain(error), unlogged,
+                "cannot link; dialing again"
+            ),
         }
     }
 
@@ -282,7 +367,7 @@ impl Candidate {
         }
         let link = self.dial(dial).await?;
         let _one_at_a_time = gate.hello.lock().await;
-        hello::greet(dial, &self.endpoint, link, awaits_leader).await
+        hello::greet(dial, link, awaits_leader).await
     }
 
     async fn dial(&self, dial: &Dial) -> Result<Link, LinkError> {

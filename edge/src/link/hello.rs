@@ -4,10 +4,8 @@ use std::time::Duration;
 
 use proto::control::hello::{Hello, Message, PROTOCOL, Refused, True, Welcome};
 use proto::control::leader::LeaderEpoch;
-use proto::link::endpoint::Endpoint;
 use proto::link::{Event, HANDSHAKE, Link, LinkError};
 use tokio::sync::watch;
-use tracing::error;
 
 use super::dial::Dial;
 
@@ -29,7 +27,9 @@ pub(super) struct Greeted {
 pub(super) enum NotGreeted {
     /// The cloud follows another one, which is at these endpoints; none if nobody leads.
     Follows { reason: String, leader: Vec<String> },
-    /// It is lost, or refused.
+    /// The cloud refuses this edge, for this reason.
+    Refused(String),
+    /// It is lost.
     Lost(LinkError),
 }
 
@@ -47,7 +47,6 @@ impl From<LinkError> for NotGreeted {
 /// or the cloud refuses, is too slow, speaks another protocol, or leads no more.
 pub(super) async fn greet(
     dial: &Dial,
-    cloud: &Endpoint,
     mut link: Link,
     awaits_leader: bool,
 ) -> Result<Greeted, NotGreeted> {
@@ -96,11 +95,7 @@ pub(super) async fn greet(
         Event::Message(Message::Refused(Refused { reason, leader: Some(leader), .. })) => {
             Err(NotGreeted::Follows { reason, leader })
         }
-        Event::Message(Message::Refused(refused)) => {
-            error!(%cloud, reason = refused.reason, "the cloud refused this edge");
-            let reason = format!("the cloud refused this edge: {}", refused.reason);
-            Err(LinkError::Closed(reason).into())
-        }
+        Event::Message(Message::Refused(refused)) => Err(NotGreeted::Refused(refused.reason)),
         Event::Message(_) | Event::Opened(..) => {
             Err(LinkError::Transport("it did not answer the hello".into()).into())
         }

@@ -158,6 +158,11 @@ impl Addresses {
         }
     }
 
+    /// The address of each name that worked last.
+    pub(super) fn worked_last(&self) -> Vec<SocketAddr> {
+        self.last.lock().values().map(|last| last.addr).collect()
+    }
+
     /// Notes that the address which connected last said nothing after that.
     pub(super) fn suspect(&self, transport: Transport, at: &str) {
         if let Some(last) = self.last.lock().get_mut(&(transport, at.to_owned())) {

@@ -14,6 +14,7 @@ pub mod keep_alive;
 pub mod network;
 pub mod proxy;
 pub mod quic;
+pub mod routes;
 pub mod steps;
 pub mod tls;
 pub mod transport;

@@ -11,6 +11,7 @@ use tokio::net::TcpStream;
 use super::addresses::{Addresses, NotReached};
 use super::end::{Connect, Io};
 use super::endpoint::Transport;
+use super::routes::Routes;
 
 /// The time limit for connecting over TCP: less than for a handshake, so that a refusal by one
 /// address is told though another one is silent.
@@ -22,12 +23,14 @@ pub struct NodeNetwork {
     pub(super) addresses: Addresses,
     /// Connects to `host:port`, for what runs over TCP.
     pub(super) connect: Connect,
+    /// It is the system's, so its routes can change.
+    pub(super) has_routes: bool,
 }
 
 /// What runs over TCP goes over these connections, such as those of a simulated network.
 impl From<Connect> for NodeNetwork {
     fn from(connect: Connect) -> Self {
-        Self { addresses: Addresses::system(), connect }
+        Self { addresses: Addresses::system(), connect, has_routes: false }
     }
 }
 
@@ -39,7 +42,18 @@ impl NodeNetwork {
             let addresses = racing.clone();
             Box::pin(async move { Ok(Box::new(connect_tcp(&addresses, &at).await?) as Io) })
         });
-        Self { addresses, connect }
+        Self { addresses, connect, has_routes: true }
+    }
+
+    /// The same network with these addresses of names.
+    #[must_use]
+    pub fn with_addresses(self, addresses: Addresses) -> Self {
+        Self { addresses, ..self }
+    }
+
+    /// Looks at the routes to the cloud, to see later that they have changed.
+    pub fn routes(&self) -> Routes {
+        if self.has_routes { Routes::to(self.addresses.worked_last()) } else { Routes::none() }
     }
 
     /// Resolves the addresses of `host:port`, in the order in which they are dialed.

@@ -131,7 +131,7 @@ impl ProxySetting {
                 )
             }
         });
-        NodeNetwork { addresses, connect }
+        NodeNetwork { addresses, connect, has_routes: true }
     }
 
     /// The proxy that would be used for an endpoint if its transport ran over TCP, and whether it

@@ -23,7 +23,7 @@ const ROOMS: [&str; 10] = [
 
 /// What the rooms log without the budget: certificates, leases, leaders, and what a peer cannot
 /// cause, such as a file that has changed.
-const NEVER_SUPPRESSED: [&str; 25] = [
+const NEVER_SUPPRESSED: [&str; 26] = [
     // Certificates: issue, refusal, end.
     "issued a certificate to a node that joined",
     "renewed the certificate of a node",
@@ -50,6 +50,7 @@ const NEVER_SUPPRESSED: [&str; 25] = [
     // Start and stop, and at the edge's own pace.
     "stopping: no more calls are taken",
     "the cloud refused this edge",
+    "this node's routes have changed",
     "the environment's proxy is not used",
     "dialed through a proxy",
     "dialed directly",
