@@ -8,11 +8,12 @@ use hyper::body::Incoming;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::UnixStream;
 use tonic::Code;
 use tracing::debug;
 
 use crate::csi::status::ToStatus;
-use crate::host::accept::accept;
+use crate::host::accept::{accept, leave_reserve};
 use crate::host::chain::chain;
 use crate::host::socket::Socket;
 use crate::host::tasks::Tasks;
@@ -109,10 +110,10 @@ where
         }
     };
     loop {
-        let (stream, _) = tokio::select! {
+        let stream = tokio::select! {
             biased;
             () = tasks.stopped() => return,
-            accepted = accept("a caller", || socket.listener.accept()) => accepted,
+            accepted = accepted(&socket) => accepted,
         };
         let service = service.clone();
         let stop = tasks.clone();
@@ -122,4 +123,10 @@ where
             }
         });
     }
+}
+/// The next caller.
+async fn accepted(socket: &Socket) -> UnixStream {
+    let (stream, _) = accept("a caller", || socket.listener.accept()).await;
+    leave_reserve(&stream).await;
+    stream
 }

@@ -19,7 +19,7 @@ use proto::link::endpoint::Endpoint;
 use proto::link::tls;
 use proto::link::tls::{Credentials, Files, Role, client_config};
 use proto::link::{Event, KeepAlive, Link, LinkError, quic, ws};
-use rustix::process::Signal;
+use rustix::process::{Pid, Resource, Rlimit, Signal, prlimit};
 use tokio::io::AsyncWriteExt;
 use tokio::time::Instant;
 use tokio_tungstenite::tungstenite;
@@ -319,6 +319,31 @@ async fn a_large_answer_does_not_stand_before_a_small_call() -> anyhow::Result<(
             assert!(list.body.len() > 3_000_000, "{} bytes, {}", list.body.len(), list.status());
         }
         assert!(worst? < Duration::from_secs(2));
+        world.stop().await?;
+    }
+    Ok(())
+}
+
+/// Callers that take every descriptor do not keep a node away: the last ones are the link's.
+#[tokio::test]
+async fn an_edge_with_too_many_callers_links_again() -> anyhow::Result<()> {
+    for transport in TRANSPORTS {
+        let mut world = World::new(transport).await?;
+        let pid = world.edge.pid().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
+        let limit = Rlimit { current: Some(64), maximum: Some(64) };
+        prlimit(pid, Resource::Nofile, limit)?;
+        let front = world.stand.edge_front(NODE, DRIVER);
+        let mut callers = Vec::new();
+        for _ in 0..80 {
+            callers.push(tokio::net::UnixStream::connect(&front).await?);
+        }
+        world.edge.logged("file descriptors are kept for the link").await?;
+        let url = world.url().to_owned();
+        world.cloud.process.signal(Signal::KILL)?;
+        world.cloud.process.ended(START).await?;
+        world.cloud = world.stand.cloud(&[&url], &[DRIVER], &[]).await?;
+        world.edge.line_starting("linked ", START).await?;
+        drop(callers);
         world.stop().await?;
     }
     Ok(())
