@@ -10,6 +10,7 @@ pub mod clock;
 pub mod door;
 pub mod files;
 pub mod limit;
+pub mod line_queue;
 pub mod mountinfo;
 pub mod peer_log;
 pub mod plain;

@@ -1,15 +1,20 @@
 //! Start and end of the programs: logs on stderr, one error with its causes, exit code 1, 70 or 75.
 
+use std::backtrace::{Backtrace, BacktraceStatus};
 use std::env;
 use std::fmt::Display;
 use std::io;
-use std::io::{IsTerminal, Write as _};
+use std::io::IsTerminal;
+use std::panic;
 use std::process::ExitCode;
+use std::sync::LazyLock;
+use std::time::Duration;
 
 use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
 use tracing::{error, warn};
 use tracing_subscriber::EnvFilter;
 
+use super::line_queue::LineQueue;
 use super::tasks::Panicked;
 
 /// What is logged of the libraries that read from peers: errors. Their warnings are a peer's to
@@ -28,22 +33,45 @@ const START_AGAIN: u8 = 75;
 #[error("{0}; this program ends, so that it is started again")]
 pub struct StartAgain(pub &'static str);
 
+/// The time for the last lines to be read.
+const LAST_LINES: Duration = Duration::from_secs(1);
+
+/// What goes to stderr, and to stdout.
+static LOG: LazyLock<LineQueue> = LazyLock::new(LineQueue::default);
+static TOLD: LazyLock<LineQueue> = LazyLock::new(LineQueue::default);
+
 /// Runs a program's work. Logs go to stderr, filtered by `RUST_LOG` (default: `info`) and by
-/// `LIBRARIES`.
+/// `LIBRARIES`. Whoever reads them, and stdout, may hang: see [`LineQueue`].
 pub fn run(work: impl FnOnce() -> anyhow::Result<()>) -> ExitCode {
+    if let Err(error) = LOG.begin(io::stderr()).and_then(|()| TOLD.begin(io::stdout())) {
+        return exit_code(&anyhow::Error::from(error));
+    }
     tracing_subscriber::fmt()
         .with_env_filter(filter(env::var(EnvFilter::DEFAULT_ENV).ok().as_deref()))
-        .with_writer(io::stderr)
+        .with_writer(LOG.clone())
         .with_ansi(io::stderr().is_terminal())
         // It would print them with a macro that panics, if the disk of the log is full.
         .log_internal_errors(false)
         .init();
-    match work() {
+    panic::set_hook(Box::new(log_panic));
+    let code = match work() {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             error!("{failure:#}");
             exit_code(&failure)
         }
+    };
+    TOLD.flush(LAST_LINES);
+    LOG.flush(LAST_LINES);
+    code
+}
+
+/// Logs a panic. The standard hook writes to stderr itself, which may hang.
+fn log_panic(panicked: &panic::PanicHookInfo<'_>) {
+    let backtrace = Backtrace::capture();
+    match backtrace.status() {
+        BacktraceStatus::Captured => error!("{panicked}\n{backtrace}"),
+        _ => error!("{panicked}"),
     }
 }
 
@@ -56,10 +84,10 @@ fn exit_code(failure: &anyhow::Error) -> ExitCode {
     }
 }
 
-/// Writes a line to stdout, for whoever started the program. That it cannot be written is no reason
-/// to end: a disk is full, or the reader is gone.
+/// Writes a line to stdout, for whoever started the program. It is dropped if it cannot be written:
+/// a disk is full, or the reader hangs or is gone.
 pub fn tell(line: impl Display) {
-    let _ = writeln!(io::stdout(), "{line}");
+    TOLD.tell(format!("{line}\n").into_bytes());
 }
 
 /// The filter of the log, from `RUST_LOG`.
