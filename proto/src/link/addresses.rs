@@ -30,6 +30,9 @@ const ADDRESSES_MAX: usize = 16;
 /// The names whose last address is remembered. More are only the leaders that a cloud names.
 const NAMES_MAX: usize = 64;
 
+/// How long connections to a name are narrow after one was silent.
+const NARROW: Duration = Duration::from_secs(24 * 3600);
+
 /// Resolves `host:port` to addresses.
 pub type Resolve =
     Arc<dyn Fn(String) -> BoxFuture<'static, io::Result<Vec<SocketAddr>>> + Send + Sync>;
@@ -39,6 +42,8 @@ pub type Resolve =
 pub struct Addresses {
     resolve: Resolve,
     last: Arc<Mutex<HashMap<(Transport, String), LastAddress>>>,
+    /// When a connection to a name was silent last.
+    silent: Arc<Mutex<HashMap<String, Instant>>>,
 }
 
 /// The address that worked last.
@@ -77,7 +82,7 @@ impl Addresses {
 
     /// Resolves names with `resolve`.
     pub fn new(resolve: Resolve) -> Self {
-        Self { resolve, last: Arc::default() }
+        Self { resolve, last: Arc::default(), silent: Arc::default() }
     }
 
     /// Every name has this address alone.
@@ -168,6 +173,21 @@ impl Addresses {
         if let Some(last) = self.last.lock().get_mut(&(transport, at.to_owned())) {
             last.is_suspect = true;
         }
+    }
+
+    /// Notes that a TCP connection to `at` ended by silence. A router on the way may swallow large
+    /// packets and not say so, so the next connections have small segments for a day.
+    pub(super) fn narrow(&self, at: &str) {
+        let mut silent = self.silent.lock();
+        silent.retain(|_, since| since.elapsed() < NARROW);
+        if silent.len() < NAMES_MAX {
+            silent.insert(at.to_owned(), Instant::now());
+        }
+    }
+
+    /// True if connections to `at` are to have small segments.
+    pub(super) fn is_narrow(&self, at: &str) -> bool {
+        self.silent.lock().get(at).is_some_and(|since| since.elapsed() < NARROW)
     }
 
     fn worked(&self, key: (Transport, String), addr: SocketAddr, handshake: Duration) {
@@ -329,6 +349,16 @@ mod tests {
         addresses.suspect(AT.0, AT.1);
         let (dialed, _) = raced(&addresses, Some(("2001:db8::1", soon)), &[]).await;
         assert_eq!(times(&dialed), [("2001:db8::1", 0)]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_name_is_narrow_for_a_day_after_a_silence() {
+        let addresses = named(&["192.0.2.1"]);
+        assert!(!addresses.is_narrow(AT.1));
+        addresses.narrow(AT.1);
+        assert!(addresses.is_narrow(AT.1) && !addresses.is_narrow("other.example:1"));
+        tokio::time::advance(NARROW).await;
+        assert!(!addresses.is_narrow(AT.1));
     }
 
     #[tokio::test(start_paused = true)]

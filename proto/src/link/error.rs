@@ -68,17 +68,28 @@ pub enum LinkError {
     Closed(String),
 }
 
-/// The reason why a link ended; the first one counts. Clones share it.
+/// The reason why a link ended, and whether one side closed it in order; the first one counts.
+/// Clones share it.
 #[derive(Clone, Default)]
-pub(super) struct Reason(Arc<OnceLock<String>>);
+pub(super) struct Reason(Arc<OnceLock<(String, bool)>>);
 
 impl Reason {
     pub(super) fn set(&self, reason: impl Into<String>) {
-        let _ = self.0.set(reason.into());
+        let _ = self.0.set((reason.into(), false));
+    }
+
+    /// Sets the reason that one side gave as it closed the link.
+    pub(super) fn set_closed(&self, reason: impl Into<String>) {
+        let _ = self.0.set((reason.into(), true));
+    }
+
+    /// True if neither side closed the link: it ended by silence, or the other side broke it off.
+    pub(super) fn is_silence(&self) -> bool {
+        self.0.get().is_none_or(|(_, is_closed)| !is_closed)
     }
 
     pub(super) fn error(&self) -> LinkError {
-        let reason = self.0.get().map_or("the other side is gone", String::as_str);
+        let reason = self.0.get().map_or("the other side is gone", |(reason, _)| reason.as_str());
         LinkError::Closed(reason.to_owned())
     }
 }

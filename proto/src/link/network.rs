@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use socket2::SockRef;
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 
 use super::addresses::{Addresses, NotReached};
 use super::end::{Connect, Io};
@@ -16,6 +16,9 @@ use super::routes::Routes;
 /// The time limit for connecting over TCP: less than for a handshake, so that a refusal by one
 /// address is told though another one is silent.
 const CONNECT: Duration = Duration::from_secs(8);
+/// The bytes of a segment that pass every tunnel: IPv6's smallest MTU, 1,280, less its headers and
+/// TCP's, is 1,220.
+const SEGMENT_BYTES: u32 = 1200;
 
 /// How a node reaches the cloud. Clones remember together which address of a name worked last.
 #[derive(Clone)]
@@ -40,7 +43,9 @@ impl NodeNetwork {
         let racing = addresses.clone();
         let connect: Connect = Arc::new(move |at| {
             let addresses = racing.clone();
-            Box::pin(async move { Ok(Box::new(connect_tcp(&addresses, &at).await?) as Io) })
+            Box::pin(async move {
+                Ok(Box::new(connect_tcp(&addresses, &at, addresses.is_narrow(&at)).await?) as Io)
+            })
         });
         Self { addresses, connect, has_routes: true }
     }
@@ -74,12 +79,18 @@ pub fn tune(tcp: &TcpStream) {
     let _ = SockRef::from(tcp).set_tcp_congestion(b"bbr");
 }
 
-/// Connects to the first address of `at` that answers, and prepares the connection for a link.
+/// Connects to the first address of `at` that answers, and prepares the connection for a link. A
+/// narrow one has small segments both ways.
 ///
 /// # Errors
 /// The name cannot be resolved, or no address of it takes the connection.
-pub(super) async fn connect_tcp(addresses: &Addresses, at: &str) -> io::Result<TcpStream> {
-    let raced = addresses.race((Transport::Ws, at), CONNECT, TcpStream::connect).await;
+pub(super) async fn connect_tcp(
+    addresses: &Addresses,
+    at: &str,
+    is_narrow: bool,
+) -> io::Result<TcpStream> {
+    let raced = addresses.race((Transport::Ws, at), CONNECT, |addr| dial_tcp(addr, is_narrow));
+    let raced = raced.await;
     let tcp = raced.map_err(|error| match error {
         NotReached::Unresolved(error) | NotReached::Failed(error) => error,
         NotReached::Silent => {
@@ -88,6 +99,15 @@ pub(super) async fn connect_tcp(addresses: &Addresses, at: &str) -> io::Result<T
     })?;
     tune(&tcp);
     Ok(tcp)
+}
+
+async fn dial_tcp(addr: SocketAddr, is_narrow: bool) -> io::Result<TcpStream> {
+    let socket = if addr.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    if is_narrow {
+        // Before the connect, because the SYN tells it to the other side.
+        SockRef::from(&socket).set_tcp_mss(SEGMENT_BYTES)?;
+    }
+    socket.connect(addr).await
 }
 
 #[cfg(test)]
@@ -105,6 +125,20 @@ mod tests {
         let allowed = std::fs::read_to_string(allowed).unwrap_or_default();
         if allowed.split_whitespace().any(|name| name == "bbr") {
             assert!(SockRef::from(&tcp).tcp_congestion().unwrap().starts_with(b"bbr"));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_narrow_connection_has_small_segments_both_ways() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let at = listener.local_addr().unwrap().to_string();
+        let addresses = Addresses::system();
+        for is_narrow in [false, true] {
+            let tcp = connect_tcp(&addresses, &at, is_narrow).await.unwrap();
+            let (accepted, _) = listener.accept().await.unwrap();
+            for end in [SockRef::from(&tcp), SockRef::from(&accepted)] {
+                assert_eq!(end.tcp_mss().unwrap() <= SEGMENT_BYTES, is_narrow);
+            }
         }
     }
 }

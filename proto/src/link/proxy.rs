@@ -290,7 +290,9 @@ impl Proxy {
 
     async fn connect(&self, to: &str, addresses: &Addresses) -> Result<Io, TunnelError> {
         let unreachable = |error| TunnelError::Unreachable(self.to_string(), error);
-        let tcp = connect_tcp(addresses, &self.address()).await.map_err(unreachable)?;
+        let tcp = connect_tcp(addresses, &self.address(), addresses.is_narrow(to))
+            .await
+            .map_err(unreachable)?;
         let handshaken = handshake(TokioIo::new(tcp)).await;
         let (mut sender, connection) = handshaken.map_err(|error| self.broken(error))?;
         let request = self.request(to).map_err(|error| self.broken(error))?;

@@ -244,6 +244,7 @@ pub async fn dial(dialer: Arc<Dialer>) -> Result<WsLink, LinkError> {
     if let Err(LinkError::TimedOut) = dialed {
         // Connecting has a shorter limit: the silence came after it.
         dialer.network.addresses.suspect(Transport::Ws, &dialer.at());
+        dialer.network.addresses.narrow(&dialer.at());
     }
     let ws = dialed?;
     let keep_alive = dialer.keep_alive;
@@ -277,7 +278,7 @@ impl WsLink {
                     );
                     continue;
                 }
-                Step::Closed => return Event::Closed(self.control.reason.error()),
+                Step::Closed => return self.closed(),
             };
             match (Message::decode(text.as_bytes()), &mut self.side) {
                 (Ok(Message::Bulk(ticket)), Side::Edge { dialer, bulk }) => {
@@ -330,8 +331,18 @@ impl WsLink {
             (Some(_), Side::Cloud { .. }) => {
                 Event::Closed(LinkError::Transport("it sent bytes before any call".into()))
             }
-            (None, _) => Event::Closed(self.control.reason.error()),
+            (None, _) => self.closed(),
         }
+    }
+
+    /// The end of the link.
+    fn closed(&self) -> Event {
+        if let Side::Edge { dialer, .. } = &self.side
+            && self.control.reason.is_silence()
+        {
+            dialer.network.addresses.narrow(&dialer.at());
+        }
+        Event::Closed(self.control.reason.error())
     }
 
     fn open_bulk(&mut self, waiting: Waiting, node: NodeName) -> Opening {

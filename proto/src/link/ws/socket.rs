@@ -153,7 +153,7 @@ impl Socket {
                 Some(Ok(Frame::Close(frame))) => {
                     let reason =
                         frame.map(|frame| plain(frame.reason.as_str())).unwrap_or_default();
-                    self.reason.set(format!("the other side closed it: {reason}"));
+                    self.reason.set_closed(format!("the other side closed it: {reason}"));
                     self.end = StreamEnd::WithSocket;
                 }
                 // Pings, pongs, and messages without bytes.
@@ -183,7 +183,7 @@ impl Socket {
                     self.send_outgoing(cx, Frame::text(text))?;
                 }
                 Poll::Ready(Some(Outgoing::Close(reason))) => {
-                    self.reason.set(format!("closed here: {reason}"));
+                    self.reason.set_closed(format!("closed here: {reason}"));
                     self.end = StreamEnd::WithSocket;
                     self.send_outgoing(cx, close_frame(&reason))?;
                     let _ = Pin::new(&mut self.ws).poll_flush(cx);
