@@ -231,8 +231,8 @@ impl Endpoints {
         if !others.is_empty() {
             places.extend(others.get(number % others.len()));
         }
-        let rank = |place| rank(place).filter(|_| places.contains(&place));
-        self.race(dial, rank, (Until::Once, useless)).await
+        let how = (Until::Once, useless);
+        self.race(dial, |place| rank(place).filter(|_| places.contains(&place)), how).await
     }
 
     /// Makes one attempt at endpoints preferred to this one.
@@ -261,8 +261,7 @@ impl Endpoints {
         sleep(SPREAD.mul_f64(self.dice.random_range(0.0..1.0))).await;
         let next = self.all.iter_mut().filter(|candidate| is_next(candidate.place));
         next.for_each(|candidate| candidate.backoff.forget());
-        let rank = |place| is_next(place).then_some(place);
-        self.race(dial, rank, (Until::Once, None)).await
+        self.race(dial, |place| is_next(place).then_some(place), (Until::Once, None)).await
     }
 
     /// Dials the endpoints that have a rank, in its order, by these rules.

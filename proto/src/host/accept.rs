@@ -69,9 +69,9 @@ mod tests {
     #[test]
     fn the_last_descriptors_are_a_reserve() {
         let limit = getrlimit(Resource::Nofile).current.unwrap();
-        let number = |number: u64| RawFd::try_from(number).unwrap();
-        assert!(!is_in_reserve(0) && !is_in_reserve(number(limit - RESERVE - 1)));
-        assert!(is_in_reserve(number(limit - RESERVE)) && is_in_reserve(RawFd::MAX));
+        let first = RawFd::try_from(limit - RESERVE).unwrap();
+        assert!(!is_in_reserve(0) && !is_in_reserve(first - 1));
+        assert!(is_in_reserve(first) && is_in_reserve(RawFd::MAX));
     }
 
     #[tokio::test(start_paused = true)]

@@ -228,13 +228,16 @@ mod tests {
         queue.flush(GRACE);
         queue.tell(b"the end\n".to_vec());
         let lines = lines.join().unwrap();
-        let count = |text: &str| lines.iter().filter(|line| line.contains(text)).count();
-        assert_eq!(count("an own line"), own);
-        let written = count("a peer's line");
+        assert_eq!(count(&lines, "an own line"), own);
+        let written = count(&lines, "a peer's line");
         assert!((1000..19_000).contains(&written), "{written}");
         let told: Vec<_> = lines.iter().filter(|line| line.starts_with("dropped")).collect();
         let sum: usize = told.iter().map(|line| number_in(line)).sum();
-        assert_eq!(sum, 20_001 - written - count("the last line"), "{told:?}");
+        assert_eq!(sum, 20_001 - written - count(&lines, "the last line"), "{told:?}");
+    }
+
+    fn count(lines: &[String], text: &str) -> usize {
+        lines.iter().filter(|line| line.contains(text)).count()
     }
 
     fn number_in(line: &str) -> usize {
