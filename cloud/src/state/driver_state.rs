@@ -113,12 +113,14 @@ impl DriverState {
 
     /// The nodes that had this node id before, if no node has it now.
     pub fn formerly(&self, node_id: &str) -> Vec<&NodeName> {
-        let had = |at: &NodeDriver| at.former_ids.iter().any(|id| **id == *node_id);
-        let former: Vec<_> =
-            self.members().filter(|(_, at)| had(at)).map(|(node, _)| node).collect();
-        let is_present = || self.members().any(|(_, at)| has_node_id(at, node_id));
-        if former.is_empty() || is_present() {
-            return Vec::new();
+        let mut former = Vec::new();
+        for (node, at) in self.members() {
+            if has_node_id(at, node_id) {
+                return Vec::new();
+            }
+            if at.former_ids.iter().any(|id| **id == *node_id) {
+                former.push(node);
+            }
         }
         former
     }

@@ -47,14 +47,14 @@ pub async fn machine(
     node: &NodeName,
     machine: Option<MachineId>,
 ) -> Result<(), StoreError> {
-    let has_one = |state: &State| state.node(node).is_some_and(|node| node.machine.is_some());
-    if machine.is_none() || store.read(has_one) {
+    let known = store.read(|state| state.node(node)?.machine);
+    if machine.is_none() || known.is_some() {
         return Ok(());
     }
     let node = node.clone();
     let write = store.write(move |txn| {
-        let first = || Node { since: now(), removed: None, machine: None };
-        let known = txn.node(&node).cloned().unwrap_or_else(first);
+        let known = txn.node(&node).cloned();
+        let known = known.unwrap_or_else(|| Node { since: now(), removed: None, machine: None });
         let machine = known.machine.or(machine);
         txn.set_node(&node, Some(Node { machine, ..known }));
     });

@@ -25,7 +25,7 @@ const LINE: Duration = Duration::from_secs(60);
 /// The leaders' names for which dialing begins anew in one outage.
 const LEADERS_MAX: usize = 16;
 
-/// The outage that lasts, if there is no link.
+/// The outage that lasts; empty while there is a link.
 #[derive(Default)]
 pub(super) struct Outage {
     since: Option<Instant>,

@@ -68,7 +68,7 @@ pub fn message(body: &Bytes) -> Result<Bytes, FrameError> {
     }
 }
 
-/// The compressed message in a body that holds exactly one; none if it is not compressed, or not
+/// The compressed message in a body that holds exactly one; `None` if it is not compressed, or not
 /// whole.
 pub fn compressed(body: &[u8]) -> Option<&[u8]> {
     let (&[flag, a, b, c, d], rest) = body.split_first_chunk::<PREFIX>()?;

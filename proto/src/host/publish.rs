@@ -23,10 +23,7 @@ pub enum Existing {
 /// # Errors
 /// The file system's. Nothing is left behind, and an existing file is untouched.
 pub fn publish(path: &Path, content: &[u8], mode: u32, existing: Existing) -> io::Result<()> {
-    let parent = path
-        .parent()
-        .filter(|parent| !parent.as_os_str().is_empty())
-        .unwrap_or_else(|| Path::new("."));
+    let parent = above(path);
     let beside = parent.join(format!(".{}.new", Uuid::new_v4()));
     let published = write(&beside, content, mode).and_then(|()| match existing {
         Existing::Replace => std::fs::rename(&beside, path),
@@ -49,6 +46,11 @@ pub fn publish(path: &Path, content: &[u8], mode: u32, existing: Existing) -> io
 pub fn publish_record(path: &Path, record: &impl Serialize) -> io::Result<()> {
     path.parent().map_or(Ok(()), std::fs::create_dir_all)?;
     publish(path, &serde_json::to_vec(record)?, 0o600, Existing::Replace)
+}
+
+/// The directory that a file is in.
+pub fn above(path: &Path) -> &Path {
+    path.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."))
 }
 
 fn write(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {

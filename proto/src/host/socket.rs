@@ -22,7 +22,7 @@ pub fn path_of(address: &str) -> &str {
     path.strip_prefix("//").filter(|path| path.starts_with('/')).unwrap_or(path)
 }
 
-/// The name of the abstract socket at this address, which has no file; none if it is a path. So
+/// The name of the abstract socket at this address, which has no file; `None` if it is a path. So
 /// gRPC's clients write it.
 pub fn abstract_name(address: &str) -> Option<&str> {
     address.strip_prefix("unix-abstract:").filter(|name| !name.is_empty())

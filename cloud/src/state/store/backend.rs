@@ -20,9 +20,9 @@ pub trait Backend: Send {
     /// unknown.
     fn commit(&mut self, changes: &[Change]) -> Result<(), StoreError>;
 
-    /// Tries whether a store that is opened again could make changes durable. It blocks on the disk.
-    /// This backend takes no more commits either way, since what is durable of the last one is not
-    /// known.
+    /// Tries whether a store that is opened again could make changes durable, and blocks on the
+    /// disk. This backend takes no more commits either way, since what is durable of the last one
+    /// is not known.
     ///
     /// # Errors
     /// It could not. `None` if only a person can tell.

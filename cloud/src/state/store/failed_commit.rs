@@ -1,7 +1,7 @@
 //! What follows a failed commit of a store in a file.
 //!
 //! After a failed fsync Linux marks the pages as clean, so the file reads well and the disk may
-//! lack a part of it. So nothing trusts the file again as it is: a mark beside it makes the next
+//! lack a part of it. So nothing trusts the file again: a mark in its directory makes the next
 //! start copy all records into a new file. That start comes when the disk takes as much as that.
 
 use std::fs::{self, File, OpenOptions};
@@ -10,6 +10,7 @@ use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use proto::host::publish::above;
 use rustix::fs::{FallocateFlags, fallocate};
 
 /// The bytes that a disk must take and sync before a store on it is opened again.
@@ -34,7 +35,7 @@ pub(super) fn try_disk(store: &Path) -> io::Result<()> {
     file.set_len(0)?;
     tried?;
     file.sync_all()?;
-    File::open(super::file::above(store))?.sync_all()
+    File::open(above(store))?.sync_all()
 }
 
 /// Takes as much of the disk as a copy of the store, and writes a part of that.
@@ -54,5 +55,5 @@ fn fill(mut file: &File, store: u64) -> io::Result<()> {
 /// The file system's.
 pub(super) fn clear(store: &Path) -> io::Result<()> {
     fs::remove_file(mark(store))?;
-    File::open(super::file::above(store))?.sync_all()
+    File::open(above(store))?.sync_all()
 }

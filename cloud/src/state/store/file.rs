@@ -12,7 +12,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use proto::host::publish::Existing;
+use proto::host::publish::{Existing, above};
 use redb::backends::FileBackend;
 use redb::{Database, Durability, ReadableDatabase, ReadableTable, TableDefinition, TableError};
 use tracing::warn;
@@ -353,10 +353,6 @@ fn make_directory(directory: &Path) -> io::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
         _ => fs::File::open(above(directory))?.sync_all(),
     }
-}
-
-pub(super) fn above(path: &Path) -> &Path {
-    path.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."))
 }
 
 fn new(path: &Path) -> Result<Database, FileError> {

@@ -292,21 +292,24 @@ fn after_a_crash_it_has_the_last_commit() {
     }
 }
 
+fn inode(path: &Path) -> u64 {
+    fs::metadata(path).unwrap().ino()
+}
+
 #[test]
 fn a_store_of_which_a_commit_failed_is_copied_into_a_new_file() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
     let [_, kept] = filled(&path);
-    let number = || fs::metadata(&path).unwrap().ino();
-    let before = number();
+    let before = inode(&path);
     drop(File::open(&path).unwrap());
-    assert_eq!(number(), before, "nothing failed");
+    assert_eq!(inode(&path), before, "nothing failed");
     File::open(&path).unwrap().try_again().unwrap().unwrap();
     let mark = dir.path().join("store.rewrite");
     assert_eq!(fs::metadata(&mark).unwrap().len(), 0, "it takes no room on a disk that was full");
     let mut file = File::open(&path).unwrap();
     assert_eq!(loaded(&mut file).unwrap(), kept);
-    assert_ne!(number(), before);
+    assert_ne!(inode(&path), before);
     assert!(refusal(&path).contains("another process has it open"), "{}", refusal(&path));
     drop(file);
     let names = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name());

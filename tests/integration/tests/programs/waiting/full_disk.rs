@@ -50,8 +50,7 @@ impl Drop for Disk {
 }
 
 #[tokio::test]
-async fn a_full_disk_ends_no_link_and_csi_cloud_starts_again_when_it_has_room() -> anyhow::Result<()>
-{
+async fn a_full_disk_ends_no_link_and_csi_cloud_ends_when_it_has_room() -> anyhow::Result<()> {
     if !rustix::process::geteuid().is_root() {
         return Ok(());
     }
