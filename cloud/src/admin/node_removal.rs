@@ -50,8 +50,7 @@ impl Command<AdminState> for RemoveNode {
         }
         let at = node.clone();
         let written = admin.store.write(move |txn| {
-            let removed = Some(now());
-            txn.set_node(&at, Some(Node { removed, ..known }));
+            set_removed(txn, &at, Some(now()));
             mark(txn, &at, true)
         });
         let lost = written.await?;
@@ -88,7 +87,7 @@ impl Command<AdminState> for AdmitNode {
         }
         let at = node.clone();
         let written = admin.store.write(move |txn| {
-            txn.set_node(&at, Some(Node { removed: None, ..known }));
+            set_removed(txn, &at, None);
             mark(txn, &at, false)
         });
         let found = written.await?;
@@ -108,6 +107,13 @@ impl AdminState {
         known.ok_or_else(|| {
             Refusal::unknown(format!("{node} never linked; `csi-cloud nodes` shows those that did"))
         })
+    }
+}
+
+/// Sets or ends the removal of a node. Its machine may have been recorded since it was read.
+fn set_removed(txn: &mut Txn<'_>, node: &NodeName, removed: Option<u64>) {
+    if let Some(known) = txn.node(node).cloned() {
+        txn.set_node(node, Some(Node { removed, ..known }));
     }
 }
 
