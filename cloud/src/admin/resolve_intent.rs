@@ -111,7 +111,7 @@ fn set_created(
     let claim = home.claim.clone().or_else(|| intent.claim.clone());
     let home = Home { name: Some(text.as_str().into()), claim, ..home };
     txn.set_home(driver, &id, Some(home));
-    let intent = Intent { made: Some(made.as_str().into()), ..intent };
+    let intent = Intent { made: Some(made.as_str().into()), machine: None, ..intent };
     txn.set_intent(driver, name, Some(intent));
     Ok(format!("the create of {text} made {made} at {node}"))
 }

@@ -128,6 +128,7 @@ async fn filled(tasks: &Tasks, volumes: usize) -> AdminState {
             attempts: None,
             direct: None,
             narrowed: None,
+            machine: None,
         };
         txn.set_intent(&driver(), &name("open"), Some(intent.clone()));
         txn.set_intent(&driver(), &name("made"), Some(Intent { made: Some("w".into()), ..intent }));

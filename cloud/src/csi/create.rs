@@ -137,6 +137,15 @@ impl Creates<'_> {
         to_node: NodeCall<'_>,
         call: &CallRequest,
     ) -> Ended {
+        if let Some(link) = self.sender.links.now(&attempt.node)
+            && let Some((is, now)) = attempt.machine.zip(link.peer.machine)
+            && is != now
+        {
+            // An operator has just accepted another machine, and the link of this one ends.
+            let (node, driver) = (attempt.node.clone(), self.sender.driver.clone());
+            let answer = Err(Error::NotLinked { node, driver });
+            return Ended { answer, maybe_dispatched: false };
+        }
         let narrowed = attempt.narrowed.as_deref();
         match message::for_create(call.method.rewrite(), for_driver, at, narrowed) {
             Ok(message) => to_node.tracked(&mut call.outbound(&message)).await,

@@ -6,6 +6,7 @@
 use ahash::HashMap;
 use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
+use proto::control::machine::MachineId;
 use proto::csi::status::is_nothing_done;
 use proto::csi::{Id, Made, Segments};
 use proto::host::chain;
@@ -70,6 +71,8 @@ pub struct Attempt {
     is_elsewhere: bool,
     /// The topology to ask the driver for instead of the requested one.
     pub narrowed: Option<Box<Segments>>,
+    /// The machine that the node is. `None` if it told none.
+    pub machine: Option<MachineId>,
 }
 
 impl Attempt {
@@ -81,6 +84,7 @@ impl Attempt {
             attempts: intent.attempts,
             is_elsewhere: is_shared && intent.attempts.is_none(),
             narrowed: intent.narrowed.clone(),
+            machine: intent.machine.as_deref().copied(),
         }
     }
 }
@@ -146,6 +150,8 @@ enum NotSent {
     Full(Full),
     /// An attempt at this node was made by another decision.
     DecidedOtherwise(NodeName),
+    /// An attempt was sent to this machine, and the node is another one now.
+    Moved(NodeName, MachineId),
 }
 
 impl PendingCreate<'_> {
@@ -183,9 +189,7 @@ impl PendingCreate<'_> {
         let quotas = *self.journal.store.quotas();
         let intended = self.journal.store.write(move |txn| {
             let before = txn.intent(&driver, &name).cloned();
-            if let Some(other) = before.as_ref().filter(|before| before.direct != direct) {
-                return Err(NotSent::DecidedOtherwise(other.node.clone()));
-            }
+            check_before(txn, before.as_ref(), direct, is_shared)?;
             let nodes = target.nodes();
             let narrowed = |node: &_| narrows.then(|| own_topology(txn, &driver, node)).flatten();
             let place = || fewest(txn, &driver, nodes, &quotas, is_shared).map_err(NotSent::Full);
@@ -197,18 +201,21 @@ impl PendingCreate<'_> {
                 (Some(before), _) => before.node.clone(),
                 (None, _) => place()?,
             };
+            let machine = txn.node(&node).and_then(|node| node.machine);
             let intent = match before {
                 // Its outcome is known, so it is not counted any more.
                 Some(Intent { made: Some(_), since, .. }) => {
                     let narrowed = narrowed(&node);
                     let is_elsewhere = false;
-                    return Ok(Attempt { node, since, attempts: None, is_elsewhere, narrowed });
+                    let attempts = None;
+                    return Ok(Attempt { node, since, attempts, is_elsewhere, narrowed, machine });
                 }
                 Some(before) => Intent {
                     node: node.clone(),
                     until: until.max(before.until),
                     claim,
                     attempts: with_one_more(&before, &node),
+                    machine: machine.map(Box::new).or(before.machine),
                     ..before
                 },
                 None => Intent {
@@ -220,6 +227,7 @@ impl PendingCreate<'_> {
                     attempts: Some(1),
                     direct,
                     narrowed: narrowed(&node),
+                    machine: machine.map(Box::new),
                 },
             };
             let attempt = Attempt::of(&intent, is_shared);
@@ -244,6 +252,11 @@ impl PendingCreate<'_> {
             NotSent::DecidedOtherwise(node) => {
                 decided_otherwise(&self.journal.driver, self.name, &node)
             }
+            NotSent::Moved(node, machine) => self.stays(format!(
+                "it was sent to node {node} when that was machine {machine}, and the node is \
+                 another machine now; look whether that one has made it, and say so with \
+                 `csi-cloud intent resolve`"
+            )),
         }
     }
 
@@ -424,6 +437,26 @@ pub(crate) fn decided_otherwise(driver: &DriverName, name: &Id, node: &NodeName)
     Error::DirectNotYet { driver: driver.clone(), name: name.text().into(), why }
 }
 
+/// Checks that an earlier attempt was made by the same decision, and by the machine that its node is
+/// now. Another machine would carry it out a second time. A shared driver finds what it made.
+fn check_before(
+    txn: &Txn<'_>,
+    before: Option<&Intent>,
+    direct: Option<bool>,
+    is_shared: bool,
+) -> Result<(), NotSent> {
+    let Some(before) = before else { return Ok(()) };
+    if before.direct != direct {
+        return Err(NotSent::DecidedOtherwise(before.node.clone()));
+    }
+    let sent_to = before.machine.as_deref().filter(|_| before.made.is_none() && !is_shared);
+    let now = txn.node(&before.node).and_then(|node| node.machine);
+    match sent_to.copied().zip(now) {
+        Some((sent_to, now)) if sent_to != now => Err(NotSent::Moved(before.node.clone(), sent_to)),
+        _ => Ok(()),
+    }
+}
+
 /// The node with the fewest volumes among those that are not full.
 fn fewest(
     txn: &Txn<'_>,
@@ -518,7 +551,8 @@ fn record(
             }
             let made = Some(id.text().into());
             // A repetition may ask anew for what its node has then: the driver has carried it out.
-            txn.set_intent(driver, &name, Some(Intent { made, narrowed: None, ..intent }));
+            let intent = Intent { made, narrowed: None, machine: None, ..intent };
+            txn.set_intent(driver, &name, Some(intent));
         }
         if home.node == *node {
             home.name = Some(name.text().into());

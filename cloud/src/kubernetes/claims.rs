@@ -152,6 +152,7 @@ mod tests {
             attempts: None,
             direct: None,
             narrowed: None,
+            machine: None,
         };
         let sent = Change::Intent(
             driver.clone(),

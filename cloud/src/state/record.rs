@@ -106,6 +106,10 @@ record! {
         /// if the driver is asked for what the call requests.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub narrowed: Option<Box<BTreeMap<String, String>>> = 8 (message, optional),
+        /// The machine that its attempts were sent to, while the outcome is unknown. `None` if the
+        /// node told none.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub machine: Option<Box<MachineId>> = 9 (string, optional),
     }
 }
 

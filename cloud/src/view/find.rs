@@ -218,6 +218,7 @@ mod tests {
                 attempts: None,
                 direct: None,
                 narrowed: None,
+                machine: None,
             };
             let name = Id::Name(Method::CreateVolume, "pvc-7".into());
             txn.set_intent(&driver, &name, Some(stuck));

@@ -182,6 +182,7 @@ mod tests {
                 attempts: Some(2),
                 direct: None,
                 narrowed: None,
+                machine: None,
             };
             txn.set_intent(&of, &name, Some(intent));
             let home = Home { name: Some("pvc-1".into()), ..Home::at(node, 2) };

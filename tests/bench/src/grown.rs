@@ -140,6 +140,7 @@ fn volume(driver: &DriverName, number: usize, at: usize) -> anyhow::Result<[Chan
         attempts: None,
         direct: None,
         narrowed: None,
+        machine: None,
     };
     Ok([
         Change::Home(driver.clone(), Id::Volume(id), Some(home)),

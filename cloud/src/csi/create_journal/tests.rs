@@ -12,7 +12,7 @@ use tonic::Code;
 
 use super::*;
 use crate::state::quotas::Quotas;
-use crate::state::record::{Change, NodeDriver};
+use crate::state::record::{Change, Node, NodeDriver};
 use crate::state::store::backend::Backend;
 use crate::state::store::memory::Memory;
 
@@ -55,6 +55,43 @@ async fn what_is_kept_of_an_answer_does_not_keep_all_that_was_read_with_it() {
         assert_eq!(kept, Some(8));
     }
     assert!(read.is_unique());
+}
+
+#[tokio::test]
+async fn a_create_in_doubt_does_not_move_with_its_node() {
+    let store = Store::open(Box::new(Memory::default()), &Tasks::default()).unwrap();
+    let driver = "test.edge-csi.io".parse::<DriverName>().unwrap();
+    let journal = CreateJournal::new(driver.clone(), store.clone());
+    let node = "n1".parse::<NodeName>().unwrap();
+    let be = async |own: Option<&str>| {
+        let (at, machine) = (node.clone(), own.map(MachineId::new));
+        let record = Some(Node { since: 1, removed: None, machine });
+        store.write(move |txn| txn.set_node(&at, record)).await.unwrap();
+    };
+    let send = async |name: &str, is_shared| {
+        let name = Id::Name(Method::CreateVolume, name.to_owned());
+        let target = Target::OneOf(vec![node.clone()]);
+        let create = journal.begin(&name);
+        create.intend(target, &CreateFacts::default(), is_shared).await
+    };
+    be(None).await;
+    assert_eq!(send("a", false).await.unwrap().machine, None, "an older csi-edge");
+    be(Some("board")).await;
+    let board = MachineId::new("board");
+    for name in ["a", "b"] {
+        assert_eq!(send(name, false).await.unwrap().machine, Some(board));
+    }
+    be(Some("spare")).await;
+    for name in ["a", "b"] {
+        let refused = send(name, false).await.err().unwrap().to_string();
+        assert!(refused.contains("csi-cloud intent resolve"), "{refused}");
+        assert!(refused.contains(&board.to_string()), "{refused}");
+    }
+    let spare = Some(MachineId::new("spare"));
+    assert_eq!(send("b", true).await.unwrap().machine, spare, "a shared driver finds it");
+    assert_eq!(send("c", false).await.unwrap().machine, spare);
+    be(Some("board")).await;
+    assert_eq!(send("a", false).await.unwrap().machine, Some(board), "the node is the same again");
 }
 
 #[tokio::test]
@@ -397,6 +434,7 @@ async fn an_intent_of_an_older_csi_cloud_is_never_freed() {
         attempts: None,
         direct: None,
         narrowed: None,
+        machine: None,
     };
     let written = store.write(move |txn| txn.set_intent(&driver, &pvc(), Some(older)));
     written.await.unwrap();

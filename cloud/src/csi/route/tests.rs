@@ -63,6 +63,7 @@ fn intent(method: Method, name: &str, at: &str, until: u64, made: Option<&str>) 
         attempts: None,
         direct: None,
         narrowed: None,
+        machine: None,
     };
     Change::Intent(driver(), Id::Name(method, name.into()), Some(intent))
 }

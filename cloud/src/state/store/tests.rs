@@ -150,8 +150,9 @@ fn any_intent() -> impl Strategy<Value = Intent> {
             claim,
             attempts,
             direct,
-            // It came later; see `old_codec`.
+            // They came later; see `old_codec`.
             narrowed: None,
+            machine: None,
         },
     )
 }

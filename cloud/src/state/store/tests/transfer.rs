@@ -150,6 +150,7 @@ fn a_line_can_be_read_by_people() {
         attempts: None,
         direct: None,
         narrowed: None,
+        machine: None,
     };
     File::open(&path)
         .unwrap()
@@ -214,6 +215,7 @@ fn intent(method: Method, made: &str) -> Change {
         attempts: Some(1),
         direct: None,
         narrowed: None,
+        machine: None,
     };
     Change::Intent("d.example".parse().unwrap(), Id::Name(method, "pvc".into()), Some(intent))
 }

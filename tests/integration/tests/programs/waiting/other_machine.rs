@@ -191,9 +191,14 @@ async fn a_call_in_doubt_does_not_move(
     let (answer, moved) = tokio::join!(two.create("moving"), moving);
     moved?;
     assert_eq!(answer?.code(), Code::Unavailable, "its outcome is unknown");
+    let again = two.create("moving").await?.status();
+    assert_eq!(again.code(), Code::Unavailable, "nor does the next attempt");
+    assert!(again.message().contains("csi-cloud intent resolve"), "{again}");
     assert_eq!(two.copy.creates(), 0);
     created(&two.create("later").await?)?;
     assert_eq!((two.copy.creates(), gate.arrived()), (1, 1), "the board is not the node any more");
     gate.open();
+    say(stand, &["intent", "resolve", DRIVER, "moving", "--not-made"]).await?;
+    created(&two.create("moving").await?)?;
     Ok(())
 }

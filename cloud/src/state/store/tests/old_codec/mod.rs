@@ -284,6 +284,7 @@ impl Decoder {
             attempts: value.attempts,
             direct: value.direct,
             narrowed: None,
+            machine: None,
         })
     }
 }
