@@ -437,8 +437,8 @@ pub(crate) fn decided_otherwise(driver: &DriverName, name: &Id, node: &NodeName)
     Error::DirectNotYet { driver: driver.clone(), name: name.text().into(), why }
 }
 
-/// Checks that an earlier attempt was made by the same decision, and by the machine that its node is
-/// now. Another machine would carry it out a second time. A shared driver finds what it made.
+/// Checks that an earlier attempt was made by the same decision, and by the machine that its node
+/// is now. Another machine would carry it out a second time. A shared driver finds what it made.
 fn check_before(
     txn: &Txn<'_>,
     before: Option<&Intent>,
