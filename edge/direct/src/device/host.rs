@@ -353,6 +353,7 @@ pub(crate) mod tests {
     use super::*;
     use proto::host::publish::{Existing, publish};
     use rustix::fs::{Mode, mknodat};
+    use std::cmp::Reverse;
     use std::io::Write;
     use std::os::unix::fs::symlink;
     use std::sync::LazyLock;
@@ -385,14 +386,19 @@ pub(crate) mod tests {
         (dir, host)
     }
 
-    /// A block device of this host that tests only look at; none if there is none. Each call has
-    /// another while there are enough, because a look at one claims it for a moment.
+    /// A block device of this host that tests only look at; `None` if it has none. Each call has
+    /// another while there are enough, because a look at one claims it for a moment. Whoever sets
+    /// up a loop device gets the first free number, so tests look at the last ones.
     pub(crate) fn block_device() -> Option<PathBuf> {
         static DEVICES: LazyLock<Vec<PathBuf>> = LazyLock::new(|| {
             let names = std::fs::read_dir("/sys/class/block").into_iter().flatten().flatten();
             let paths = names.map(|entry| Path::new("/dev").join(entry.file_name()));
             let is_free = |path: &Path| is_claimed(path).is_ok_and(|claimed| !claimed);
-            paths.filter(|path| number(path).is_ok() && is_free(path)).collect()
+            let free = paths.filter(|path| number(path).is_ok() && is_free(path));
+            let mut free: Vec<_> = free.collect();
+            free.sort_by_key(|path| Reverse((path.as_os_str().len(), path.clone())));
+            free.truncate(free.len().div_ceil(2));
+            free
         });
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let next = NEXT.fetch_add(1, Ordering::Relaxed).checked_rem(DEVICES.len());
