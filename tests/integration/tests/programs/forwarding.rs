@@ -42,7 +42,9 @@ async fn every_rpc_passes_whole_in_both_directions() -> anyhow::Result<()> {
                 assert_eq!(answered.message().as_deref(), Some(UNKNOWN), "{path}");
                 assert_eq!(answered.headers["x-from-driver"], "a header", "{path}");
                 assert_eq!(answered.trailers["x-cost-bin"], "AAEC", "{path}");
-                let received = world.driver.calls();
+                let mut received = world.driver.calls();
+                // An answer to NodeGetInfo that is new has csi-edge ask for it itself.
+                received.retain(|call| call.headers.contains_key("traceparent"));
                 assert_eq!(received.len(), 1, "{path}: one call is one call");
                 assert_eq!(
                     (received[0].path.as_str(), &received[0].message[..]),
