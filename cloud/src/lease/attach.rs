@@ -4,8 +4,6 @@
 //! lease lets a node use the volume.
 
 use bytes::Bytes;
-use prost::Message;
-use proto::csi;
 use proto::csi::Id;
 use proto::names::{DriverName, NodeName};
 
@@ -14,6 +12,7 @@ use crate::lease::decide::{LeaseVerdict, Step};
 use crate::lease::holder_link::explain;
 use crate::lease::step::step;
 use crate::nodes::links::Links;
+use crate::state::driver_state::has_node_id;
 use crate::state::known::State;
 use crate::state::record::LeaseRecord;
 use crate::state::store::backend::StoreError;
@@ -150,7 +149,9 @@ fn named(store: &Store, driver: &DriverName, node_id: &str) -> Named {
     // Most drivers use the node's name as its id.
     let likely: Option<NodeName> = node_id.parse().ok();
     if let Some(node) = likely
-        && store.read(|state| info(state, driver, &node)).is_some_and(|info| has_id(&info, node_id))
+        && store
+            .read(|state| info(state, driver, &node))
+            .is_some_and(|info| has_node_id(&info, node_id))
     {
         return Named { nodes: vec![node], unknown: Vec::new() };
     }
@@ -162,7 +163,7 @@ fn named(store: &Store, driver: &DriverName, node_id: &str) -> Named {
     for (node, info) in infos {
         match info {
             None => named.unknown.push(node),
-            Some(info) if has_id(&info, node_id) => named.nodes.push(node),
+            Some(info) if has_node_id(&info, node_id) => named.nodes.push(node),
             Some(_) => {}
         }
     }
@@ -171,8 +172,4 @@ fn named(store: &Store, driver: &DriverName, node_id: &str) -> Named {
 
 fn info(state: &State, driver: &DriverName, node: &NodeName) -> Option<Bytes> {
     state.driver(driver)?.at(node)?.info.clone()
-}
-
-fn has_id(info: &Bytes, node_id: &str) -> bool {
-    csi::NodeGetInfoResponse::decode(info.clone()).is_ok_and(|info| info.node_id == node_id)
 }

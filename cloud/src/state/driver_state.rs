@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::OnceLock;
 
 use ahash::{HashMap, HashSet};
+use bytes::Bytes;
 use prost::Message;
 use proto::csi;
 use proto::csi::topology::has_controller;
@@ -113,16 +114,15 @@ impl DriverState {
 
     /// The nodes that had this node id before, if no node has it now.
     pub fn formerly(&self, node_id: &str) -> Vec<&NodeName> {
-        let mut former = Vec::new();
-        for (node, at) in self.members() {
-            if has_node_id(at, node_id) {
-                return Vec::new();
-            }
-            if at.former_ids.iter().any(|id| **id == *node_id) {
-                former.push(node);
-            }
+        let members = self.members();
+        let had = members.filter(|(_, at)| at.former_ids.iter().any(|id| **id == *node_id));
+        let former: Vec<_> = had.map(|(node, _)| node).collect();
+        // Every attach asks, and this decodes each node's answer. Nearly always nobody had the id.
+        if former.is_empty() {
+            return former;
         }
-        former
+        let mut infos = self.members().filter_map(|(_, at)| at.info.as_ref());
+        if infos.any(|info| has_node_id(info, node_id)) { Vec::new() } else { former }
     }
 
     /// True if a node counts; see [`Self::members`].
@@ -343,7 +343,6 @@ impl DriverState {
     }
 }
 /// True if a driver's answer to NodeGetInfo has this node id.
-fn has_node_id(at: &NodeDriver, node_id: &str) -> bool {
-    let info = at.info.clone().map(csi::NodeGetInfoResponse::decode);
-    info.and_then(Result::ok).is_some_and(|info| info.node_id == node_id)
+pub(crate) fn has_node_id(info: &Bytes, node_id: &str) -> bool {
+    csi::NodeGetInfoResponse::decode(info.clone()).is_ok_and(|info| info.node_id == node_id)
 }

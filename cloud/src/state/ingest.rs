@@ -54,7 +54,7 @@ pub async fn machine(
     let node = node.clone();
     let write = store.write(move |txn| {
         let known = txn.node(&node).cloned();
-        let known = known.unwrap_or_else(|| Node { since: now(), removed: None, machine: None });
+        let known = known.unwrap_or_else(|| Node { since: now(), ..Node::default() });
         let machine = known.machine.or(machine);
         txn.set_node(&node, Some(Node { machine, ..known }));
     });
@@ -100,7 +100,7 @@ pub async fn drivers(
     let node = node.clone();
     let write = store.write(move |txn| {
         if txn.node(&node).is_none() {
-            txn.set_node(&node, Some(Node { since: now(), removed: None, machine: None }));
+            txn.set_node(&node, Some(Node { since: now(), ..Node::default() }));
         }
         for (driver, at) in news {
             let listed = txn.at(&driver, &node).map_or(0, |before| before.listed);
@@ -215,15 +215,18 @@ fn reported(node: &NodeName, driver: &Driver, before: Option<&NodeDriver>) -> No
 /// Keeps the id of a former answer to NodeGetInfo, if the present one has another: a kubelet may
 /// know the node by it for as long as nobody starts its registrar again.
 fn note_former_id(at: &mut NodeDriver, former: Option<&Bytes>) {
-    let id = |info: Option<&Bytes>| Some(message_of(info?).node_id).filter(|id| !id.is_empty());
-    let present = id(at.info.as_ref());
-    let former = id(former).filter(|id| id.len() <= MAX_NODE_ID);
+    let present = at.info.as_ref().and_then(node_id);
+    let former = former.and_then(node_id).filter(|id| id.len() <= MAX_NODE_ID);
     let Some(former) = former.filter(|former| present.as_ref() != Some(former)) else { return };
     let mut ids = at.former_ids.to_vec();
     ids.retain(|id| **id != *former && present.as_deref() != Some(&**id));
     ids.push(former.into());
     let too_many = ids.len().saturating_sub(MAX_FORMER_IDS);
     at.former_ids = ids.split_off(too_many).into();
+}
+
+fn node_id(info: &Bytes) -> Option<String> {
+    Some(message_of(info).node_id).filter(|id| !id.is_empty())
 }
 
 fn message_of(info: &Bytes) -> csi::NodeGetInfoResponse {
