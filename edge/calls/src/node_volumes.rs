@@ -6,7 +6,6 @@
 //! other room.
 
 use std::collections::{BTreeSet, HashMap};
-use std::fs::File;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -345,11 +344,7 @@ fn write(
                 files::make_private(parent)?;
                 publish(&path, &text, 0o600, Existing::Replace)
             }
-            None => match std::fs::remove_file(&path) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-                Err(error) => Err(error),
-                Ok(()) => File::open(parent)?.sync_all(),
-            },
+            None => files::remove(&path),
         }
     })
 }

@@ -98,8 +98,21 @@ pub fn remove(path: &Path) -> io::Result<()> {
     match std::fs::remove_file(path) {
         Err(error) if is_missing(&error) => Ok(()),
         Err(error) => Err(error),
-        Ok(()) => File::open(path.parent().unwrap_or_else(|| Path::new("/")))?.sync_all(),
+        Ok(()) => sync_above(path),
     }
+}
+
+/// The directory that a file is in.
+pub fn above(path: &Path) -> &Path {
+    path.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."))
+}
+
+/// Makes what was done with a file's name durable.
+///
+/// # Errors
+/// The file system's.
+pub fn sync_above(path: &Path) -> io::Result<()> {
+    File::open(above(path))?.sync_all()
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Files that other programs read appear whole or not at all: written beside, synced, and renamed.
 
-use std::fs::{File, OpenOptions};
+use std::fs::OpenOptions;
 use std::io;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
@@ -8,6 +8,8 @@ use std::path::Path;
 
 use serde::Serialize;
 use uuid::Uuid;
+
+use super::files::{above, sync_above};
 
 /// The treatment of a file that exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +38,7 @@ pub fn publish(path: &Path, content: &[u8], mode: u32, existing: Existing) -> io
         let _ = std::fs::remove_file(&beside);
     }
     published?;
-    File::open(parent)?.sync_all()
+    sync_above(path)
 }
 
 /// Publishes a record as JSON for root alone, in place of an older one, and makes its directory.
@@ -46,11 +48,6 @@ pub fn publish(path: &Path, content: &[u8], mode: u32, existing: Existing) -> io
 pub fn publish_record(path: &Path, record: &impl Serialize) -> io::Result<()> {
     path.parent().map_or(Ok(()), std::fs::create_dir_all)?;
     publish(path, &serde_json::to_vec(record)?, 0o600, Existing::Replace)
-}
-
-/// The directory that a file is in.
-pub fn above(path: &Path) -> &Path {
-    path.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."))
 }
 
 fn write(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {

@@ -10,7 +10,7 @@ use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use proto::host::publish::above;
+use proto::host::files;
 use rustix::fs::{FallocateFlags, fallocate};
 
 /// The bytes that a disk must take and sync before a store on it is opened again.
@@ -35,7 +35,7 @@ pub(super) fn try_disk(store: &Path) -> io::Result<()> {
     file.set_len(0)?;
     tried?;
     file.sync_all()?;
-    File::open(above(store))?.sync_all()
+    files::sync_above(store)
 }
 
 /// Takes as much of the disk as a copy of the store, and writes a part of that.
@@ -54,6 +54,5 @@ fn fill(mut file: &File, store: u64) -> io::Result<()> {
 /// # Errors
 /// The file system's.
 pub(super) fn clear(store: &Path) -> io::Result<()> {
-    fs::remove_file(mark(store))?;
-    File::open(above(store))?.sync_all()
+    files::remove(&mark(store))
 }

@@ -12,7 +12,8 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use proto::host::publish::{Existing, above};
+use proto::host::files::{above, sync_above};
+use proto::host::publish::Existing;
 use redb::backends::FileBackend;
 use redb::{Database, Durability, ReadableDatabase, ReadableTable, TableDefinition, TableError};
 use tracing::warn;
@@ -339,8 +340,7 @@ fn make<E: From<FileError>>(
     // After a rename there is nothing to remove.
     let _ = fs::remove_file(&beside);
     made?;
-    let synced = fs::File::open(parent).and_then(|parent| parent.sync_all());
-    Ok(synced.map_err(FileError::from)?)
+    Ok(sync_above(path).map_err(FileError::from)?)
 }
 
 /// Creates a private directory with all missing parents.
@@ -351,7 +351,7 @@ fn make_directory(directory: &Path) -> io::Result<()> {
     make_directory(above(directory))?;
     match DirBuilder::new().mode(0o700).create(directory) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
-        _ => fs::File::open(above(directory))?.sync_all(),
+        _ => sync_above(directory),
     }
 }
 
