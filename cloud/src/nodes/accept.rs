@@ -63,7 +63,7 @@ impl Acceptor {
         credentials: &Credentials,
     ) -> anyhow::Result<()> {
         let cannot = || format!("cannot listen on {endpoint}");
-        let addr = format!("{}:{}", endpoint.host, endpoint.port);
+        let addr = endpoint.address();
         let addr = lookup_host(&addr).await.with_context(cannot)?.next().with_context(cannot)?;
         let bound = match endpoint.transport {
             Transport::Ws => self.clone().ws(addr, credentials),

@@ -91,7 +91,7 @@ async fn each(
 }
 
 async fn addresses(endpoint: &Endpoint, network: &NodeNetwork) -> Result<Vec<SocketAddr>, String> {
-    let at = format!("{}:{}", endpoint.host, endpoint.port);
+    let at = endpoint.address();
     let resolved = timeout(PATIENCE, network.resolve(&at)).await;
     let resolved = resolved.map_err(|_| format!("no answer within {PATIENCE:?}"))?;
     resolved.map_err(|error| error.to_string())

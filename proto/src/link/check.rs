@@ -34,7 +34,7 @@ pub async fn check(
 pub async fn check_reach(endpoint: &Endpoint, network: &NodeNetwork, patience: Duration) -> Steps {
     let mut steps = Steps::default();
     if endpoint.transport.is_tcp() {
-        let at = format!("{}:{}", endpoint.host, endpoint.port);
+        let at = endpoint.address();
         let reach = async {
             (network.connect)(at.clone()).await.map_err(|error| LinkError::Unreachable(at, error))
         };

@@ -58,6 +58,13 @@ pub struct Endpoint {
     pub port: u16,
 }
 
+impl Endpoint {
+    /// The address as a resolver takes it: `host:port`.
+    pub fn address(&self) -> String {
+        format!("{}:{}", self.host, self.port)
+    }
+}
+
 /// The reason why a text is not an endpoint.
 #[derive(Debug, thiserror::Error)]
 pub enum EndpointError {

@@ -137,7 +137,7 @@ impl ProxySetting {
     /// The proxy that would be used for an endpoint if its transport ran over TCP, and whether it
     /// does.
     pub fn of(&self, endpoint: &Endpoint) -> Option<(Proxy, bool)> {
-        let proxy = self.proxies().of(&format!("{}:{}", endpoint.host, endpoint.port))?;
+        let proxy = self.proxies().of(&endpoint.address())?;
         Some((proxy, endpoint.transport.is_tcp()))
     }
 

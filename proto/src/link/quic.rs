@@ -241,7 +241,7 @@ async fn race(
     keep_alive: KeepAlive,
     limit: Duration,
 ) -> Result<Option<(Outgoing, Connection)>, LinkError> {
-    let at = format!("{}:{}", endpoint.host, endpoint.port);
+    let at = endpoint.address();
     let unreachable = |error| LinkError::Unreachable(at.clone(), error);
     let key = (Transport::Quic, at.as_str());
     let raced = network.addresses.race(key, limit, async |addr| {

@@ -243,8 +243,8 @@ pub async fn dial(dialer: Arc<Dialer>) -> Result<WsLink, LinkError> {
     let dialed = within_handshake(dialer.connect(LINK_PATH)).await;
     if let Err(LinkError::TimedOut) = dialed {
         // Connecting has a shorter limit: the silence came after it.
-        dialer.network.addresses.suspect(Transport::Ws, &dialer.at());
-        dialer.network.addresses.narrow(&dialer.at());
+        dialer.network.addresses.suspect(Transport::Ws, &dialer.endpoint.address());
+        dialer.network.addresses.narrow(&dialer.endpoint.address());
     }
     let ws = dialed?;
     let keep_alive = dialer.keep_alive;
@@ -340,7 +340,7 @@ impl WsLink {
         if let Side::Edge { dialer, .. } = &self.side
             && self.control.reason.is_silence()
         {
-            dialer.network.addresses.narrow(&dialer.at());
+            dialer.network.addresses.narrow(&dialer.endpoint.address());
         }
         Event::Closed(self.control.reason.error())
     }

@@ -44,15 +44,9 @@ impl Dialer {
         self.ask(stream, path).await?.map_err(|e| failed(&e))
     }
 
-    /// The address to connect to.
-    pub(super) fn at(&self) -> String {
-        let Endpoint { host, port, .. } = &self.endpoint;
-        format!("{host}:{port}")
-    }
-
     /// Connects, through a proxy where there is one.
     async fn reach(&self) -> Result<Io, LinkError> {
-        let at = self.at();
+        let at = self.endpoint.address();
         (self.network.connect)(at.clone()).await.map_err(|e| LinkError::Unreachable(at, e))
     }
 

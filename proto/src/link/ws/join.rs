@@ -97,7 +97,7 @@ async fn upgraded(endpoint: &Endpoint, pin: Pin, network: &NodeNetwork) -> Resul
         let why = format!("{endpoint} takes no tokens; name a wss:// endpoint of csi-cloud");
         return Err(LinkError::NotJoined(why));
     }
-    let at = format!("{host}:{port}");
+    let at = endpoint.address();
     let io = (network.connect)(at.clone()).await.map_err(|e| LinkError::Unreachable(at, e))?;
     let name = ServerName::try_from(host.trim_matches(['[', ']']).to_owned())
         .map_err(|_| LinkError::Tls(format!("{host:?} is no name that a certificate can have")))?;

@@ -129,7 +129,7 @@ impl Fleet {
         let mut places = Vec::new();
         for url in urls {
             let endpoint: Endpoint = url.parse()?;
-            let addr = format!("{}:{}", endpoint.host, endpoint.port);
+            let addr = endpoint.address();
             places.push(Place { addr: addr.parse().context("no address")?, endpoint });
         }
         let Some(Place { endpoint, addr }) = places.first() else { bail!("no place to dial") };
