@@ -137,10 +137,8 @@ impl Creates<'_> {
         to_node: NodeCall<'_>,
         call: &CallRequest,
     ) -> Ended {
-        if let Some(link) = self.sender.links.now(&attempt.node)
-            && let Some((is, now)) = attempt.machine.zip(link.peer.machine)
-            && is != now
-        {
+        let link = self.sender.links.now(&attempt.node);
+        if link.is_some_and(|link| link.peer.is_elsewhere(attempt.machine)) {
             // An operator has just accepted another machine, and the link of this one ends.
             let (node, driver) = (attempt.node.clone(), self.sender.driver.clone());
             let answer = Err(Error::NotLinked { node, driver });

@@ -88,9 +88,9 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// True if both tell their machine, and it is not the same one.
-    pub(super) fn is_elsewhere(&self, other: &Self) -> bool {
-        self.machine.zip(other.machine).is_some_and(|(this, other)| this != other)
+    /// True if it tells its machine, and that is another one than this.
+    pub(crate) fn is_elsewhere(&self, machine: Option<MachineId>) -> bool {
+        self.machine.zip(machine).is_some_and(|(this, other)| this != other)
     }
 
     /// The run of csi-edge and its address, in words.

@@ -414,7 +414,7 @@ impl Links {
     /// one would carry out again what this one may have done.
     pub async fn next(&self, node: &NodeName, lost: &Arc<Handle>) -> Option<Arc<Handle>> {
         let next = self.next_of_any(node, lost).await?;
-        (!next.peer.is_elsewhere(&lost.peer)).then_some(next)
+        (!next.peer.is_elsewhere(lost.peer.machine)).then_some(next)
     }
 
     /// The same, whatever its machine.
