@@ -17,12 +17,12 @@ use tokio::time::Instant;
 use tracing::Metadata;
 use tracing_subscriber::fmt::MakeWriter;
 
+use super::peer_log::is_peers;
+
 /// The bytes of one sort of lines that wait.
 const ROOM_BYTES: usize = 256 * 1024;
 /// The longest time for which an event waits for its line.
 const WAIT: Duration = Duration::from_millis(5);
-/// The field that lines have which a peer causes.
-const PEERS: &str = "suppressed";
 
 /// The sorts of lines, each with room of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -173,8 +173,7 @@ impl MakeWriter<'_> for LineQueue {
     }
 
     fn make_writer_for(&self, line: &Metadata<'_>) -> LineWriter {
-        let is_peers = line.fields().field(PEERS).is_some();
-        let sort = if is_peers { LineSort::Peer } else { LineSort::Own };
+        let sort = if is_peers(line) { LineSort::Peer } else { LineSort::Own };
         LineWriter { queue: self.clone(), sort }
     }
 }

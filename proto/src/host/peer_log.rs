@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
+use tracing::Metadata;
 
 use crate::host::limit::{Bucket, Rate};
 use crate::names::{DriverName, NodeName};
@@ -165,6 +166,11 @@ pub fn admit(peer: LogPeer<'_>) -> Option<AdmittedLine> {
 pub fn suppressed() -> [(&'static str, u64); SORTS.len()] {
     let counts = BUDGET.lock().suppressed;
     std::array::from_fn(|sort| (SORTS[sort], counts[sort]))
+}
+
+/// True for the lines of [`peer_warn`] and [`peer_info`], also for those that they leave out.
+pub fn is_peers(line: &Metadata<'_>) -> bool {
+    line.fields().field("suppressed").is_some()
 }
 
 /// Writes a line at `warn` that a peer caused, if the budget has room: the peer, then what

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use proto::host::peer_log::is_peers;
 use tokio::time::Instant;
 use tracing::Level;
 use tracing_subscriber::filter::filter_fn;
@@ -75,9 +76,7 @@ impl Trace {
     /// the lines that the budget leaves out are in the trace too.
     #[must_use]
     pub fn log(&self) -> tracing::subscriber::DefaultGuard {
-        let is_line = filter_fn(|event| {
-            *event.level() <= Level::INFO || event.fields().field("suppressed").is_some()
-        });
+        let is_line = filter_fn(|event| *event.level() <= Level::INFO || is_peers(event));
         let lines = fmt::layer().with_writer(self.clone()).with_ansi(false).without_time();
         tracing::subscriber::set_default(registry().with(lines.with_filter(is_line)))
     }
