@@ -5,7 +5,6 @@ use std::fs::File;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use harness::http::get;
@@ -54,7 +53,8 @@ async fn a_full_disk_ends_no_link_and_csi_cloud_ends_when_it_has_room() -> anyho
     if !rustix::process::geteuid().is_root() {
         return Ok(());
     }
-    let stand = Stand::new().await?;
+    let mut stand = Stand::new().await?;
+    stand.log("info,cloud=debug");
     let disk = Disk::mount(stand.at("disk").into())?;
     let store = format!("--store=file:{}", stand.at("disk/cloud.redb"));
     let more = ["--http", "127.0.0.1:0", &store];
@@ -80,8 +80,13 @@ async fn a_full_disk_ends_no_link_and_csi_cloud_ends_when_it_has_room() -> anyho
     let said = get(&http, "/readyz").await?;
     ensure!(said.contains(" 503 ") && said.contains("takes no more changes"), "{said}");
     ensure!(get(&http, "/livez").await?.contains(" 200 "), "a restart does not help");
-    // Two trials at least, of a disk that is still full.
-    tokio::time::sleep(Duration::from_secs(6)).await;
+    until("two trials of a disk that is still full", || async {
+        let log = String::from_utf8_lossy(&world.cloud.process.log()).into_owned();
+        let trials = log.matches("the disk of the store takes nothing yet").count();
+        ensure!(trials >= 2, "{trials}");
+        Ok(())
+    })
+    .await?;
     ensure!(!world.cloud.process.has_ended()?, "{}", world.cloud.process.log_tail());
     let admin = world.stand.at("cloud/_admin.sock");
     let nodes = world.stand.run("csi-cloud", &["nodes", "--admin", &admin, "-o", "json"]).await?;
