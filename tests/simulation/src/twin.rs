@@ -19,7 +19,7 @@ use super::shape::DRIVER;
 use super::wire::{Plan, boxed, wire};
 use drivers::testdriver::TestDriver;
 
-/// What the cloud asks of a node by itself.
+/// The questions of csi-cloud's own to a node.
 const QUESTIONS: [&str; 3] = ["ListVolumes", "ListSnapshots", "GetCapacity"];
 
 /// The machine.

@@ -92,9 +92,9 @@ impl Store {
         Ok(store)
     }
 
-    /// Ends when a commit has failed and a csi-cloud that is started again could write. Then this
-    /// one should end: what the disk has of the failed commit is read again only by a start, and a
-    /// start before would fail.
+    /// Ends when a commit has failed and a csi-cloud that is started again could write. This one
+    /// should end then, because only a new start reads from the disk what became of the commit. A
+    /// start before that would fail.
     pub async fn writable_again(&self) {
         self.writable_again.cancelled().await;
     }

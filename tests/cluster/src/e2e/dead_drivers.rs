@@ -148,7 +148,7 @@ async fn drain(scene: &Scene<'_>, others: &[&str], traces: &Traces) -> anyhow::R
         scene.gone::<Pod>(name).await?;
     }
     let took = begun.elapsed();
-    ensure!(took < BESIDE, "the pods beside it were gone after {took:?}");
+    ensure!(took < BESIDE, "the other pods were gone after {took:?}");
     Ok(())
 }
 

@@ -56,7 +56,7 @@ pub(super) struct Core {
     pub(super) ends: Mutex<Vec<Instant>>,
     /// How long work takes, and then its answer.
     pub(super) slow: Mutex<(Duration, Duration)>,
-    /// How long a connection takes calls, and how many at a time; none if it has no limit.
+    /// How long a connection takes calls, and how many at a time; `None` without a limit.
     pub(super) connections: Mutex<(Option<Duration>, Option<u32>)>,
     offered: [AtomicBool; 3],
 }

@@ -104,7 +104,8 @@ impl TestDriver {
     }
 
     /// Tells the callers of each further connection to leave it (GOAWAY) when it is so old, and
-    /// takes so many calls on it at a time, as servers of the field do. The default is no limit.
+    /// takes so many calls on it at a time, as servers of the field do. A driver begins without
+    /// these limits.
     pub fn limit_connections(&self, age: Option<Duration>, streams: Option<u32>) {
         *lock(&self.core.connections) = (age, streams);
     }
