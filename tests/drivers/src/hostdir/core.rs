@@ -108,8 +108,9 @@ impl Core {
         Ok(())
     }
 
-    /// Forgets what is not mounted any more: the node was restarted, or a private mount namespace
-    /// ended.
+    /// Forgets what is not mounted or attached any more: the node was restarted, or a private mount
+    /// namespace ended. A kubelet that starts again looks for volumes in the directories of pods, so
+    /// it unstages no raw volume that it had unpublished before.
     fn forget_lost_mounts(&self) -> Result<(), Status> {
         for mut volume in self.volumes.all() {
             let before = volume.targets.len();
@@ -120,12 +121,12 @@ impl Core {
                 idle.extend(target.device.take_if(|_| !kept));
                 kept
             });
-            if volume
-                .staged
-                .as_ref()
-                .is_some_and(|staged| !volume.block && !mounts::is_mount(&staged.path))
-            {
-                volume.staged = None;
+            if let Some(there) = &volume.staged {
+                let kept = match volume.block {
+                    true => loops::is_attached(&self.data(&volume))?,
+                    false => mounts::is_mount(&there.path),
+                };
+                volume.staged.take_if(|_| !kept);
             }
             if volume.targets.len() == before && volume.staged.is_some() == staged {
                 continue;

@@ -49,6 +49,11 @@ pub(super) fn attach(image: &Path) -> Result<String, Status> {
     }
 }
 
+/// Whether a device serves an image for writing.
+pub(super) fn is_attached(image: &Path) -> Result<bool, Status> {
+    Ok(devices(image)?.iter().any(|device| !device.readonly))
+}
+
 /// A new device that serves an image for reading only.
 pub(super) fn attach_readonly(image: &Path) -> Result<String, Status> {
     losetup("attach", &["-r", "-f", "--show", text(image)?], image)

@@ -10,6 +10,7 @@ use tempfile::TempDir;
 use tonic::{Code, Status};
 
 use super::core::Core;
+use super::loops;
 use super::mounts;
 use super::test_core::{MIB, capability, code, create, open, request, snapshot};
 
@@ -150,4 +151,23 @@ fn a_device_is_published_grows_in_use_and_is_read_only_where_asked() {
     assert_eq!(found, [(1 << 20, (1 << 20) + 4096), (11 << 20, (11 << 20) + 4096)]);
     drop(device);
     at.leave(&core);
+}
+
+#[test]
+#[ignore = "needs root: it attaches loop devices"]
+fn a_staged_device_is_kept_over_a_restart_and_forgotten_after_a_power_cut() {
+    let state = tempfile::tempdir().unwrap();
+    let core = open(state.path());
+    let volume = create(&core, request("a", true));
+    let at = Place { dir: tempfile::tempdir().unwrap(), volume: volume.clone(), block: true };
+    at.stage(&core).unwrap();
+    drop(core);
+    let core = open(state.path());
+    let delete = DeleteVolumeRequest { volume_id: volume.clone(), ..Default::default() };
+    let refused = core.delete_volume(delete.clone());
+    assert_eq!(code(refused), Code::FailedPrecondition, "the volume is staged");
+    loops::detach(&core.data(&core.volume(&volume).unwrap()), None).unwrap();
+    drop(core);
+    let core = open(state.path());
+    core.delete_volume(delete).unwrap();
 }
