@@ -1,6 +1,6 @@
 //! Applies what `node` plans: CSINode entries, labels and the annotation with ids.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Node;
@@ -18,11 +18,11 @@ use crate::kubernetes::front_topology;
 use crate::kubernetes::keeper::{Away, Keeper, applied};
 use crate::kubernetes::managed_fields::MANAGER;
 use crate::kubernetes::mirror;
-use crate::kubernetes::mirror::{KnownCsiNode, KnownNode, NODE_IDS};
+use crate::kubernetes::mirror::{KnownCsiNode, KnownNode, NODE_IDS, Objects};
 use crate::kubernetes::node;
 use crate::kubernetes::node::{NodePlan, NodeStep, WantedDriver};
 use crate::kubernetes::settings::Publish;
-use crate::nodes::published_topology::ByNode;
+use crate::nodes::published_topology::{ByNode, PublishedDrivers};
 use crate::state::clock::now;
 use crate::state::driver_state::DriverState;
 use crate::state::known::State;
@@ -33,6 +33,16 @@ use crate::state::record::NodeDriver;
 const TURN: usize = 50;
 /// The least time for edges to link after csi-cloud has begun.
 const LINKING: Duration = Duration::from_secs(30);
+
+/// These drivers, each with what its CSIDriver object says of asking for NodeGetInfo again.
+fn with_periods(objects: &Objects, drivers: BTreeSet<DriverName>) -> PublishedDrivers {
+    let of = drivers.into_iter().map(|driver| {
+        let object = objects.drivers.items().get(driver.as_str());
+        let every = object.and_then(|object| object.spec.node_allocatable_update_period_seconds);
+        (driver, every.and_then(|every| u32::try_from(every).ok()))
+    });
+    of.collect()
+}
 
 impl Keeper {
     /// Publishes the drivers of nodes, and withdraws those that are gone.
@@ -54,7 +64,8 @@ impl Keeper {
         let published = match self.settings.publish {
             Publish::Off => ByNode::new(),
             Publish::On | Publish::Auto => {
-                front_topology::all(objects.csinodes.items().iter(), has_node).collect()
+                let all = front_topology::all(objects.csinodes.items().iter(), has_node);
+                all.map(|(node, drivers)| (node, with_periods(&objects, drivers))).collect()
             }
         };
         drop(objects);
@@ -312,7 +323,24 @@ fn admitted_nodes(state: &State, of: &DriverState) -> Vec<(NodeName, NodeDriver)
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::api::storage::v1::CSIDriver;
+
     use super::*;
+
+    #[test]
+    fn each_driver_has_the_period_of_its_csidriver_object() {
+        let mut objects = Objects::default();
+        for (name, every) in [("a.b", Some(60)), ("c.d", None), ("e.f", Some(-1))] {
+            let mut object = CSIDriver::default();
+            object.metadata.name = Some(name.into());
+            object.spec.node_allocatable_update_period_seconds = every;
+            let (name, object) = mirror::driver(&object);
+            objects.drivers.set(name, object);
+        }
+        let drivers = ["a.b", "c.d", "e.f", "g.h"].map(|name| name.parse().unwrap());
+        let periods: Vec<_> = with_periods(&objects, drivers.into()).into_values().collect();
+        assert_eq!(periods, [Some(60), None, None, None]);
+    }
 
     #[test]
     fn an_entry_that_is_refused_keeps_no_other_out() {

@@ -192,8 +192,8 @@ async fn establish(
     };
     links.refresh_scopes();
     let broadcasts = links.broadcasts();
+    let published = links.topology_published_at(node);
     let welcome = links.welcome(node, &unserved, peer.ca);
-    let published = welcome.publishes_topology.clone();
     if let Err(error) = link.send(&Message::Welcome(welcome)).await {
         peer_warn!(
             LogPeer::Node(node), %node, error = %chain(&error), "a link ended at its welcome"

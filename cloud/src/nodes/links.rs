@@ -3,7 +3,7 @@
 //! A call finds its node's link here, and waits here for the next one. What all edges are told is
 //! here too, so that each link's task sends it again when it changes.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
@@ -29,7 +29,7 @@ use crate::nodes::greetings::Greetings;
 use crate::nodes::handle::{Handle, Peer};
 use crate::nodes::leading::Leading;
 use crate::nodes::link_history::LinkHistory;
-use crate::nodes::published_topology::{ByNode, PublishedTopology};
+use crate::nodes::published_topology::{ByNode, PublishedDrivers, PublishedTopology};
 use crate::nodes::scopes::Scopes;
 use crate::pki::enrolment::Enrolment;
 use crate::pki::issuer::CaTag;
@@ -505,7 +505,7 @@ impl Links {
     }
 
     /// The drivers of a node whose topology csi-cloud alone publishes; none if that is not known.
-    pub(crate) fn topology_published_at(&self, node: &NodeName) -> Option<BTreeSet<DriverName>> {
+    pub(crate) fn topology_published_at(&self, node: &NodeName) -> Option<PublishedDrivers> {
         self.published_topology.at(node)
     }
 
@@ -531,12 +531,16 @@ impl Links {
         scopes.extend(
             unserved.iter().filter_map(|driver| Some((driver.name.clone(), driver.scope?))),
         );
+        let published = self.topology_published_at(node);
+        let periods = published.iter().flatten();
+        let periods = periods.filter_map(|(driver, every)| Some((driver.clone(), (*every)?)));
         Welcome {
             protocol: PROTOCOL,
             version: env!("CARGO_PKG_VERSION").into(),
             backoff_cap_ms: u32::try_from(self.broadcaster.backoff_cap().as_millis()).ok(),
             scopes,
-            publishes_topology: self.topology_published_at(node),
+            node_info_every_s: periods.collect(),
+            publishes_topology: published.map(|drivers| drivers.into_keys().collect()),
             leases: True,
             not_taken: True,
             metadata: self.metadata.is_on(),

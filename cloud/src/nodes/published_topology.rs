@@ -9,8 +9,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use parking_lot::{Mutex, MutexGuard};
 use proto::names::{DriverName, NodeName};
 
+/// Drivers of one node, each with the period in s after which Kubernetes wants its NodeGetInfo
+/// asked again, if its CSIDriver object has one.
+pub(crate) type PublishedDrivers = BTreeMap<DriverName, Option<u32>>;
+
 /// Drivers by node. Nodes without one are left out.
-pub(crate) type ByNode = BTreeMap<NodeName, BTreeSet<DriverName>>;
+pub(crate) type ByNode = BTreeMap<NodeName, PublishedDrivers>;
 
 /// The topology that is published now; unknown at first.
 #[derive(Default)]
@@ -18,7 +22,7 @@ pub(super) struct PublishedTopology(Mutex<Option<ByNode>>);
 
 impl PublishedTopology {
     /// The drivers for one node's welcome; none while they are unknown.
-    pub(super) fn at(&self, node: &NodeName) -> Option<BTreeSet<DriverName>> {
+    pub(super) fn at(&self, node: &NodeName) -> Option<PublishedDrivers> {
         self.known().as_ref().map(|known| known.get(node).cloned().unwrap_or_default())
     }
 
@@ -47,8 +51,8 @@ mod tests {
     #[test]
     fn a_node_is_told_when_its_own_drivers_change() {
         let [n1, n2, n3]: [NodeName; 3] = ["n1", "n2", "n3"].map(|name| name.parse().unwrap());
-        let of = |drivers: &[&str]| -> BTreeSet<DriverName> {
-            drivers.iter().map(|driver| driver.parse().unwrap()).collect()
+        let of = |drivers: &[&str]| -> PublishedDrivers {
+            drivers.iter().map(|driver| (driver.parse().unwrap(), None)).collect()
         };
         let published = PublishedTopology::default();
         assert_eq!(published.at(&n1), None, "it is not known");
@@ -57,7 +61,11 @@ mod tests {
         assert_eq!((published.at(&n1), published.at(&n3)), (Some(of(&["a.b"])), Some(of(&[]))));
         assert_eq!(published.set(first), Some(BTreeSet::new()), "the same is no news");
         let next = [(n1.clone(), of(&["a.b", "c.d"])), (n3.clone(), of(&["a.b"]))];
-        assert_eq!(published.set(next.into()), Some([n1, n2.clone(), n3].into()));
+        assert_eq!(published.set(next.into()), Some([n1.clone(), n2.clone(), n3.clone()].into()));
         assert_eq!(published.at(&n2), Some(of(&[])));
+        let mut often = of(&["a.b", "c.d"]);
+        often.insert("c.d".parse().unwrap(), Some(60));
+        let next = [(n1.clone(), often), (n3.clone(), of(&["a.b"]))];
+        assert_eq!(published.set(next.into()), Some([n1].into()), "a period is news, too");
     }
 }

@@ -1,9 +1,9 @@
 //! Reads and checks calls that come over the link or by the node's own front, and hands them to
 //! their drivers' calls. It may use every room.
 
+use std::collections::HashMap;
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
@@ -23,7 +23,8 @@ use proto::http2::forward::{self, Answer, BEGIN_WITHIN, CALL_ID, Call, LEADER_EP
 use proto::http2::serve;
 use proto::link::Io;
 use proto::names::{DriverName, NodeName};
-use tokio::time::{Instant, sleep};
+use tokio::select;
+use tokio::time::{Instant, sleep_until};
 use tracing::debug;
 use tracing::field::display;
 use uuid::Uuid;
@@ -43,12 +44,9 @@ use crate::operation::Operation;
 use crate::rewrite::TopologyRewrite;
 use crate::runs::CallResult;
 pub use crate::runs::LOCK_WAIT;
-use crate::scopes::Scopes;
+use crate::scopes::{NODE_INFO_EVERY, Scopes};
 pub use crate::validity::Replaced;
 use crate::validity::Validity;
-
-/// How often drivers are asked for NodeGetInfo where csi-cloud publishes it in a kubelet's place.
-const NODE_INFO_EVERY: Duration = Duration::from_mins(10);
 
 /// Executes the calls of all drivers of this node.
 pub struct Executor {
@@ -169,12 +167,29 @@ impl Executor {
     /// Has drivers asked for NodeGetInfo again, from time to time and until dropped: those that no
     /// kubelet registers, because csi-cloud publishes them.
     pub async fn ask_node_infos(self: Arc<Self>) {
+        // Each driver's introduction has just asked.
+        let mut asked: HashMap<DriverName, Instant> = HashMap::new();
+        let mut changes = self.drivers.changes();
         loop {
-            sleep(NODE_INFO_EVERY).await;
+            let now = Instant::now();
+            let mut next = now + NODE_INFO_EVERY;
             for driver in self.drivers.all() {
-                if self.scopes.publishes_topology(&driver.name) {
+                let Some(every) = self.scopes.node_info_every(&driver.name) else {
+                    asked.remove(&driver.name);
+                    continue;
+                };
+                let last = asked.entry(driver.name.clone()).or_insert(now);
+                if now >= *last + every {
                     driver.ask_node_info();
+                    *last = now;
                 }
+                next = next.min(*last + every);
+            }
+            select! {
+                biased;
+                () = self.scopes.changed() => {}
+                _ = changes.changed() => {}
+                () = sleep_until(next) => {}
             }
         }
     }

@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::Context;
 use parking_lot::{Mutex, MutexGuard};
@@ -17,7 +18,13 @@ use proto::host::peer_log::{LogPeer, peer_info};
 use proto::host::publish::publish_record;
 use proto::names::DriverName;
 use serde::{Deserialize, Serialize};
+use tokio::sync::Notify;
 use tracing::{error, warn};
+
+/// How often drivers are asked for NodeGetInfo where csi-cloud publishes it in a kubelet's place.
+pub(crate) const NODE_INFO_EVERY: Duration = Duration::from_mins(10);
+/// The shortest such period. The API server takes no shorter one in a CSIDriver object.
+const NODE_INFO_AT_MOST_EVERY: Duration = Duration::from_secs(10);
 
 /// The file's name in the state directory.
 const FILE: &str = "scopes.json";
@@ -31,6 +38,11 @@ pub struct Scopes {
     file: Option<PathBuf>,
     /// The file's content; held while writing.
     kept: tokio::sync::Mutex<Words>,
+    /// How often drivers are asked for NodeGetInfo again, in s, if not every
+    /// [`NODE_INFO_EVERY`]. In memory alone: the usual period does until the cloud is back.
+    node_info_every_s: Mutex<BTreeMap<DriverName, u32>>,
+    /// Told when a period of these, or what the cloud publishes, may have changed.
+    news: Notify,
 }
 
 /// The content of the file.
@@ -71,7 +83,7 @@ impl Scopes {
         });
         let known = Mutex::new(words.clone());
         let kept = tokio::sync::Mutex::new(words);
-        Self { known, received: Mutex::default(), file: Some(file), kept }
+        Self { known, file: Some(file), kept, ..Self::default() }
     }
 
     /// The scope of a driver; none if the cloud never sent it.
@@ -95,6 +107,27 @@ impl Scopes {
         if received.is_some() {
             words.publishes_topology = received;
         }
+    }
+
+    /// Takes the periods in s after which published drivers are asked for NodeGetInfo again.
+    pub fn receive_node_info_periods(&self, received: BTreeMap<DriverName, u32>) {
+        *self.node_info_every_s.lock() = received;
+        self.news.notify_one();
+    }
+
+    /// How often a driver is asked for NodeGetInfo again, if the cloud publishes it at this node.
+    pub(crate) fn node_info_every(&self, driver: &DriverName) -> Option<Duration> {
+        if !self.publishes_topology(driver) {
+            return None;
+        }
+        let every =
+            self.node_info_every_s.lock().get(driver).map(|s| Duration::from_secs((*s).into()));
+        Some(every.map_or(NODE_INFO_EVERY, |every| every.max(NODE_INFO_AT_MOST_EVERY)))
+    }
+
+    /// Waits until an answer of [`Self::node_info_every`] may have changed. For one caller.
+    pub(crate) async fn changed(&self) {
+        self.news.notified().await;
     }
 
     /// Makes received settings durable and then puts them in force, so a restart forgets no answer.
@@ -123,6 +156,7 @@ impl Scopes {
             .take_if(|received| now.publishes_topology.as_ref() == Some(received));
         drop(received);
         *self.known() = now;
+        self.news.notify_one();
     }
 
     fn received(&self) -> MutexGuard<'_, Words> {

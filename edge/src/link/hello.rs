@@ -85,6 +85,7 @@ pub(super) async fn greet(
             dial.scopes.receive(welcome.scopes);
             dial.metadata.set_sent(welcome.metadata);
             dial.scopes.receive_published(welcome.publishes_topology);
+            dial.scopes.receive_node_info_periods(welcome.node_info_every_s);
             Ok(Greeted { link, changed, renews, renew_now, backoff_cap, epoch })
         }
         Event::Message(Message::Welcome(Welcome { protocol, .. })) => {

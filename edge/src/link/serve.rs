@@ -215,6 +215,7 @@ impl Serving {
                 self.dial.scopes.receive(again.scopes);
                 self.dial.metadata.set_sent(again.metadata);
                 self.dial.scopes.receive_published(again.publishes_topology);
+                self.dial.scopes.receive_node_info_periods(again.node_info_every_s);
                 self.settle_scopes();
             }
             Event::Message(Message::LeaseReply(Reply { id, outcome })) => {

@@ -182,6 +182,10 @@ pub struct Welcome {
     /// None if the cloud does not know it, or not yet; the last list holds then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub publishes_topology: Option<BTreeSet<DriverName>>,
+    /// How often, in s, the edge asks a driver of [`Self::publishes_topology`] for NodeGetInfo
+    /// again, where the driver's CSIDriver object says it (`nodeAllocatableUpdatePeriodSeconds`).
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub node_info_every_s: BTreeMap<DriverName, u32>,
     /// The cloud grants leases of direct volumes, and reads [`Message::Lease`].
     #[serde(rename = "owners")]
     pub leases: True,
@@ -384,6 +388,7 @@ mod tests {
             backoff_cap_ms: None,
             scopes,
             publishes_topology: None,
+            node_info_every_s: BTreeMap::new(),
             leases: True,
             not_taken: True,
             metadata: false,
@@ -495,6 +500,11 @@ mod tests {
             assert!(encoded.contains(&format!(r#""publishes_topology":{text}"#)), "{encoded}");
             assert_eq!(Message::decode(encoded.as_bytes()).unwrap(), newer);
         }
+        let node_info_every_s = [("a.example".parse().unwrap(), 60)].into();
+        let newer = Message::Welcome(Welcome { node_info_every_s, ..welcome(BTreeMap::new()) });
+        let encoded = newer.encode().unwrap();
+        assert!(encoded.contains(r#""node_info_every_s":{"a.example":60}"#), "{encoded}");
+        assert_eq!(Message::decode(encoded.as_bytes()).unwrap(), newer);
     }
 
     #[test]

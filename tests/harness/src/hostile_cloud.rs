@@ -1,5 +1,7 @@
 //! A csi-cloud of a test's own, which sends to an edge what it likes.
 
+use std::collections::BTreeMap;
+
 use proto::control::hello::{Message, PROTOCOL, True, Welcome};
 use proto::host::tasks::Tasks;
 use proto::link::tls::{Credentials, Role, server_config};
@@ -101,6 +103,7 @@ pub fn welcome(version: &str) -> Welcome {
         backoff_cap_ms: None,
         scopes: Default::default(),
         publishes_topology: None,
+        node_info_every_s: BTreeMap::new(),
         leases: True,
         not_taken: True,
         metadata: false,

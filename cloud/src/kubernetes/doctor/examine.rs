@@ -130,7 +130,7 @@ impl Doctor {
                 csinode: edge.csinode.as_ref(),
                 drivers: node.map(|node| self.drivers_at(node)).unwrap_or_default(),
                 is_linked: node.is_some_and(|node| self.links.now(node).is_some()),
-                left_out: left_out.unwrap_or_default(),
+                left_out: left_out.unwrap_or_default().into_keys().collect(),
             }
         });
         nodes::findings(&facts.collect::<Vec<_>>(), self.publish)

@@ -1,10 +1,13 @@
 //! Introductions of which a part is missing.
 
+use std::collections::BTreeSet;
+
 use super::*;
 use crate::executor::Executor;
 use crate::introductions::{Introductions, KeptFor};
 use crate::scopes::Scopes;
 
+const ATTACH: &str = "/csi.v1.Controller/ControllerPublishVolume";
 const INFO: &str = "/csi.v1.Node/NodeGetInfo";
 const PLUGIN: &str = "/csi.v1.Identity/GetPluginCapabilities";
 const CONTROLLER_SAYS: &str = "/csi.v1.Controller/ControllerGetCapabilities";
@@ -113,6 +116,10 @@ async fn what_the_same_driver_said_before_stands_while_it_cannot_say_it() {
 
 /// The node at which csi-cloud publishes the driver in a kubelet's place, or a kubelet does.
 async fn published(is_ours: bool) -> Scene {
+    published_as(is_ours).await.0
+}
+
+async fn published_as(is_ours: bool) -> (Scene, Arc<Executor>, Arc<Scopes>) {
     let process = Process::default();
     process.does(INFO, Does::Ok(node_info));
     process.starts(MAIN);
@@ -122,10 +129,11 @@ async fn published(is_ours: bool) -> Scene {
     let ours = is_ours.then(|| NAME.parse().unwrap());
     scopes.receive_published(Some(ours.into_iter().collect()));
     scopes.settle().await;
-    let executor = Executor::new(scene.drivers.clone(), scene.tasks.clone()).with_scopes(scopes);
-    scene.tasks.spawn_until_stop("node infos", Arc::new(executor).ask_node_infos());
+    let executor = Executor::new(scene.drivers.clone(), scene.tasks.clone());
+    let executor = Arc::new(executor.with_scopes(scopes.clone()));
+    scene.tasks.spawn_until_stop("node infos", executor.clone().ask_node_infos());
     scene.until(HealthState::Up).await;
-    scene
+    (scene, executor, scopes)
 }
 
 #[tokio::test(start_paused = true)]
@@ -150,6 +158,49 @@ async fn who_is_published_by_csi_cloud_is_asked_again_and_another_answer_is_told
     let kubelets = published(false).await;
     sleep(MINUTES).await;
     assert_eq!(kubelets.called(INFO).len(), 1, "its kubelet asks");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_driver_is_asked_as_often_as_its_csidriver_object_says() {
+    let (scene, _executor, scopes) = published_as(true).await;
+    let asked_within = async |period_s: Option<u32>, seconds| {
+        let period = period_s.map(|every| (NAME.parse().unwrap(), every));
+        scopes.receive_node_info_periods(period.into_iter().collect());
+        // The first question is due by what went before.
+        sleep(Duration::from_secs(60)).await;
+        let before = scene.called(INFO).len();
+        sleep(Duration::from_secs(seconds)).await;
+        scene.called(INFO).len() - before
+    };
+    assert_eq!(asked_within(Some(60), 300).await, 5);
+    assert_eq!(asked_within(Some(0), 50).await, 5, "the API server takes no period below 10 s");
+    assert_eq!(asked_within(None, 1200).await, 2);
+    scopes.receive_node_info_periods([(NAME.parse().unwrap(), 60)].into());
+    scopes.receive_published(Some(BTreeSet::new()));
+    scopes.settle().await;
+    let before = scene.called(INFO).len();
+    sleep(Duration::from_mins(30)).await;
+    assert_eq!(scene.called(INFO).len(), before, "a kubelet publishes the driver now");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_is_full_is_asked_how_much_it_has() {
+    for (is_ours, asked) in [(true, 2), (false, 1)] {
+        let (scene, executor, _scopes) = published_as(is_ours).await;
+        scene.process.does(ATTACH, Does::Fail(Code::ResourceExhausted));
+        let request = csi::ControllerPublishVolumeRequest {
+            volume_id: "v".into(),
+            node_id: "id-1".into(),
+            ..Default::default()
+        };
+        let path = http::uri::PathAndQuery::from_static(ATTACH);
+        let call =
+            Call { headers: HeaderMap::new(), path, body: frame::frame(&request.encode_to_vec()) };
+        let answer = executor.ask(NAME, call, None).await.unwrap();
+        assert_eq!(answer.failure().map(|status| status.code()), Some(Code::ResourceExhausted));
+        sleep(Duration::from_secs(1)).await;
+        assert_eq!(scene.called(INFO).len(), asked);
+    }
 }
 
 #[tokio::test(start_paused = true)]
