@@ -8,12 +8,14 @@ use std::collections::HashMap;
 use crate::state::record::Change;
 use crate::state::store::codec::Row;
 use crate::state::store::table::Table;
+use crate::state::trust::TrustChange;
 
 /// The format of csi-cloud 0.1.0.
 pub(super) const OLDEST: u64 = 1;
-/// While nodes claim a direct volume by their words alone (`LeaseRecord::claims`). An older
-/// csi-cloud drops the claims, and would give the volume to another node.
-const CLAIMED_LEASES: u64 = 2;
+/// The format of csi-cloud 0.2.0 while nodes claim a direct volume by their words alone
+/// (`LeaseRecord::claims`), or a certificate is revoked. An older csi-cloud drops the claims, and
+/// would give the volume to another node; it would also link whoever was revoked.
+const CLAIMS_AND_REVOCATIONS: u64 = 2;
 /// Once several csi-clouds had the store. An older one sends no epoch with a call, and edges that
 /// know one refuse such calls.
 const LEADER_EPOCH: u64 = 3;
@@ -68,10 +70,10 @@ impl Needs {
 /// The format that a record needs.
 pub(super) fn needed(change: &Change) -> u64 {
     match change {
-        Change::Lease(_, _, Some(lease)) if !lease.claims.is_empty() => CLAIMED_LEASES,
+        Change::Lease(_, _, Some(lease)) if !lease.claims.is_empty() => CLAIMS_AND_REVOCATIONS,
+        Change::Trust(TrustChange::Revocation(_, Some(_))) => CLAIMS_AND_REVOCATIONS,
         Change::LeaderEpoch(_) => LEADER_EPOCH,
-        // An older one ignores what it does not know of these, and loses no volume by that. It
-        // knows no revocations, which are never undone: docs/operations.md has what to do.
+        // An older one ignores what it does not know of these, and loses no volume by that.
         Change::Lease(..)
         | Change::Home(..)
         | Change::EndedHome(..)

@@ -101,6 +101,24 @@ fn an_older_csi_cloud_is_kept_away_as_long_as_it_would_give_a_volume_twice() {
 }
 
 #[test]
+fn a_csi_cloud_that_knows_no_revocations_is_kept_away_from_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let subject = || Subject::Node("n1".parse().unwrap());
+    let revoked = |revocation| Change::Trust(TrustChange::Revocation(subject(), revocation));
+    let commit = |change: Change| {
+        let mut file = File::open(&path).unwrap();
+        loaded(&mut file).unwrap();
+        file.commit(&[change]).unwrap();
+        drop(file);
+        stated(&path)
+    };
+    assert_eq!(commit(volume("v", Some(home("n1")))), 1);
+    assert_eq!(commit(revoked(Some(Revocation::default()))), 2);
+    assert_eq!(commit(volume("w", Some(home("n1")))), 2);
+}
+
+#[test]
 fn an_import_states_the_format_of_what_it_holds() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
