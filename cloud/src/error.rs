@@ -9,7 +9,7 @@ use proto::csi::frame::FrameError;
 use proto::csi::status::BadRequest;
 use proto::http2::forward::DeadlinePassed;
 use proto::http2::serve::Stopping;
-use proto::names::{DriverName, NodeName};
+use proto::names::{DriverName, FrontName, NodeName};
 
 pub use not_leading::NotLeading;
 
@@ -126,6 +126,17 @@ pub enum Error {
     /// A socket relay serves a driver that its csi-cloud does not.
     #[error("csi-cloud serves no driver {0:?}; name it in its configuration (drivers, --driver)")]
     NoFront(String),
+    /// A socket relay calls a driver that is not among those of its section.
+    #[error(
+        "the socket relay {relay} may not call driver {driver}; if it shall, add the driver to \
+         [relay.\"{relay}\"] drivers in csi-cloud's configuration"
+    )]
+    NotOfRelay {
+        /// The name in the relay's certificate.
+        relay: FrontName,
+        /// The driver's CSI name.
+        driver: DriverName,
+    },
     /// The driver itself does not implement the method.
     #[error("driver {driver} does not implement {method}")]
     NotImplemented {
@@ -479,6 +490,7 @@ proto::codes! { Error:
     LinkLost { .. } => Unavailable,
     ServerLost { .. } => Unavailable,
     NoFront(_) => Unavailable,
+    NotOfRelay { .. } => Unavailable,
     NotImplemented { .. } => Unimplemented,
     NodeOnly(_) => Unimplemented,
     NotLearned(_) => Unavailable,

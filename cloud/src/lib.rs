@@ -178,7 +178,7 @@ async fn start(
     }
     let fronts = serve_fronts(&config, sockets, &store, &links, &calls, &groups.fronts);
     let relays = RelayListener::new(fronts.clone(), store.clone(), groups.fronts.clone());
-    relays.listen(&config.relays, &credentials).await?;
+    relays.with_drivers_of(config.drivers_of_relays).listen(&config.relays, &credentials).await?;
     keep_certificate(&credentials, &config.tls, &links, &groups.watching);
     let state = AdminState {
         store,

@@ -1,6 +1,6 @@
 //! The configuration of `csi-cloud serve`: a TOML file, and flags that override it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use proto::admin::http1::SOCKET_NAME;
 use proto::config::{Common, HOUR, Problems, Reader};
 use proto::link::endpoint::Endpoint;
 use proto::link::tls::Files;
-use proto::names::{DriverName, NodeName};
+use proto::names::{DriverName, FrontName, NodeName};
 use tracing::warn;
 
 use crate::admin::doctor::installation::Installation;
@@ -49,6 +49,9 @@ pub struct Config {
     pub fronts: Option<PathBuf>,
     /// The addresses for the calls of socket relays.
     pub relays: Vec<Address>,
+    /// The drivers that a socket relay may call, by the name in its certificate. One that is not
+    /// here may call all.
+    pub drivers_of_relays: BTreeMap<FrontName, BTreeSet<DriverName>>,
     /// Each node has a front for each driver as well: `FRONTS/NODE/DRIVER.sock`.
     pub node_fronts: bool,
     /// True if direct volumes get new leases. False while a store is put back.
@@ -104,6 +107,7 @@ impl Config {
         let default_node = default_node(flags.default_node, &mut file);
         let (policies, csidrivers) = sections(&mut file, &drivers, default_node.as_ref());
         let (fronts, relays) = sockets(flags.fronts, flags.relays, flags.holders, &mut file);
+        let drivers_of_relays = drivers_of_relays(&mut file, &drivers);
         let store = store(flags.store, &mut file, directory);
         let calls = file.path("calls");
         let admin = admin(flags.admin, &mut file, fronts.as_deref(), &drivers);
@@ -135,6 +139,7 @@ impl Config {
             drivers,
             fronts,
             relays,
+            drivers_of_relays,
             node_fronts,
             new_leases,
             default_node,
@@ -227,6 +232,30 @@ fn sockets(
         file.required("fronts (--fronts)", fronts.as_ref());
     }
     (fronts, relays)
+}
+
+/// The sections `[relay."NAME"]`.
+fn drivers_of_relays(
+    file: &mut Reader,
+    drivers: &[DriverName],
+) -> BTreeMap<FrontName, BTreeSet<DriverName>> {
+    let sections = file.named_sections("relay", |name, section| {
+        let relay = name.parse::<FrontName>();
+        let relay = relay.map_err(|error| section.problem(format!("[relay.{name:?}] {error}")));
+        let named = section.list("drivers", str::parse::<DriverName>);
+        let named: BTreeSet<_> = named.into_iter().collect();
+        for driver in named.iter().filter(|driver| !drivers.contains(driver)) {
+            section.problem(format!(
+                "[relay.{name:?}] names {driver}, which is not among the drivers (drivers, \
+                 --driver)"
+            ));
+        }
+        if named.is_empty() {
+            section.problem(format!("[relay.{name:?}] drivers is missing or empty"));
+        }
+        relay.ok().map(|relay| (relay, named))
+    });
+    sections.into_iter().flatten().collect()
 }
 
 /// The store. A relative path in the file is relative to the file's directory.

@@ -169,6 +169,23 @@ fn a_quota_is_set_by_itself_and_the_others_keep_their_defaults() {
 }
 
 #[test]
+fn a_relays_section_names_its_drivers() {
+    let config = load(&with("[relay.\"one\"]\ndrivers = [\"a.example\"]\n"), &[]).unwrap();
+    let drivers = config.drivers_of_relays.get(&"one".parse().unwrap()).unwrap();
+    assert_eq!(drivers.iter().map(|driver| driver.as_str()).collect::<Vec<_>>(), ["a.example"]);
+    let wrong = "[relay.\"one\"]\n[relay.\"two\"]\ndrivers = [\"z.example\"]\n[relay.\"-\"]\n\
+                 drivers = [\"a.example\"]\n";
+    let problems = load(&with(wrong), &[]).unwrap_err().to_string();
+    for expected in [
+        "[relay.\"one\"] drivers is missing or empty",
+        "[relay.\"two\"] names z.example, which is not among the drivers (drivers, --driver)",
+        "[relay.\"-\"] ",
+    ] {
+        assert!(problems.contains(expected), "{expected} is not in {problems}");
+    }
+}
+
+#[test]
 fn fronts_may_be_left_out_where_relays_bring_the_calls() {
     let text = "relays = [\"unix:/h.sock\", \"https://0.0.0.0:7444\"]\nadmin = \"/a.sock\"\n";
     let file = WHOLE.replace("fronts = \"/run/x\"\n", text);

@@ -3,7 +3,7 @@
 //! When csi-cloud stops, or does not lead, it gives calls back soon and marks them. The relay sends
 //! them to the next csi-cloud with the same id, where they join the call that runs at the edge.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::future::pending;
 use std::net::SocketAddr;
@@ -52,6 +52,8 @@ const LIMITS: Limits = Limits { handshakes: 8, connections: 64 };
 #[derive(Clone)]
 pub struct RelayListener {
     fronts: Arc<BTreeMap<DriverName, Arc<Front>>>,
+    /// The drivers of each relay that may not call all.
+    drivers_of: Arc<BTreeMap<FrontName, BTreeSet<DriverName>>>,
     store: Store,
     tasks: Tasks,
 }
@@ -59,7 +61,15 @@ pub struct RelayListener {
 impl RelayListener {
     /// Its connections are part of `tasks`.
     pub fn new(fronts: BTreeMap<DriverName, Arc<Front>>, store: Store, tasks: Tasks) -> Self {
-        Self { fronts: Arc::new(fronts), store, tasks }
+        Self { fronts: Arc::new(fronts), drivers_of: Arc::default(), store, tasks }
+    }
+
+    /// Takes from each of these relays calls for its drivers alone.
+    pub(crate) fn with_drivers_of(
+        self,
+        drivers_of: BTreeMap<FrontName, BTreeSet<DriverName>>,
+    ) -> Self {
+        Self { drivers_of: Arc::new(drivers_of), ..self }
     }
 
     /// Listens at all addresses, and prints them.
@@ -168,7 +178,8 @@ impl RelayListener {
         let listener = self.clone();
         let tasks = self.tasks.clone();
         let store = self.store.clone();
-        let service = move |request| listener.clone().answer(request);
+        let named = identity.as_ref().map(|identity| identity.name.clone());
+        let service = move |request| listener.clone().answer(named.clone(), request);
         self.tasks.spawn("relay", async move {
             let _place = place;
             tokio::select! {
@@ -185,13 +196,26 @@ impl RelayListener {
         });
     }
 
-    async fn answer(self, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
+    async fn answer(
+        self,
+        relay: Option<FrontName>,
+        request: Request<Incoming>,
+    ) -> Result<Response<Body>, Infallible> {
         let driver = request.uri().authority().map(|authority| authority.as_str());
         let driver = driver.unwrap_or_default();
         let front = self.fronts.iter().find(|(name, _)| name.as_str() == driver);
-        let Some((_, front)) = front else {
+        let Some((driver, front)) = front else {
             return Ok(failure(&Error::NoFront(driver.to_owned())));
         };
+        if let Some(relay) = relay
+            && self.drivers_of.get(&relay).is_some_and(|drivers| !drivers.contains(driver))
+        {
+            peer_warn!(
+                LogPeer::Caller, %relay, %driver,
+                "refused a call for a driver that is not the relay's"
+            );
+            return Ok(failure(&Error::NotOfRelay { relay, driver: driver.clone() }));
+        }
         let soon = async {
             self.tasks.stopped().await;
             tokio::time::sleep(SOON).await;
@@ -232,11 +256,14 @@ async fn revoked(store: &Store, identity: Option<Identity<FrontName>>) {
 
 #[cfg(test)]
 mod tests {
+    use std::time::SystemTime;
+
     use http::uri::Authority;
     use proto::control::leader::LeaderEpoch;
     use proto::csi::{Method, frame};
     use proto::http2::forward;
     use proto::http2::forward::{Answer, Call, Upstream};
+    use proto::names::certificate::{Serial, Validity};
     use tokio::net::UnixStream;
     use tokio::time::Instant;
 
@@ -266,6 +293,48 @@ mod tests {
         (Answer::collect(response).await.unwrap(), again)
     }
 
+    fn fronts(store: &Store, links: &Arc<Links>) -> BTreeMap<DriverName, Arc<Front>> {
+        let driver: DriverName = DRIVER.parse().unwrap();
+        let policy = Policy::new(None);
+        let front =
+            Front::new(driver.clone(), policy, store.clone(), links.clone(), Arc::default());
+        BTreeMap::from([(driver, Arc::new(front))])
+    }
+
+    #[tokio::test]
+    async fn a_relay_whose_drivers_are_named_calls_no_other_one() {
+        let tasks = Tasks::default();
+        let store = Store::open(Box::new(Memory::default()), &tasks).unwrap();
+        let links = Arc::new(Links::new(store.clone(), tasks.clone(), answer::answer));
+        let drivers_of = [("its", DRIVER), ("others", "e.example")].map(|(relay, driver)| {
+            (relay.parse().unwrap(), BTreeSet::from([driver.parse().unwrap()]))
+        });
+        let listener = RelayListener::new(fronts(&store, &links), store, tasks.clone())
+            .with_drivers_of(drivers_of.into());
+        for (relay, may) in
+            [(Some("its"), true), (Some("others"), false), (Some("free"), true), (None, true)]
+        {
+            let identity = relay.map(|name| Identity {
+                name: name.parse().unwrap(),
+                serial: Serial::of(&[1]),
+                validity: Validity { not_before: SystemTime::now(), not_after: SystemTime::now() },
+                issuer: None,
+            });
+            let (near, far) = tokio::io::duplex(1 << 16);
+            listener.serve(identity, Box::new(far), None);
+            let (upstream, driving) = forward::connect(near).await.unwrap();
+            tasks.spawn("connection", async move { drop(driving.await) });
+            let (answer, _) = call(&upstream, Method::GetPluginInfo).await;
+            assert_eq!(answer.ok().is_some(), may, "{relay:?}");
+            if let Some(failure) = answer.failure() {
+                assert_eq!(failure.code(), tonic::Code::Unavailable);
+                let text = "the socket relay others may not call driver d.example";
+                assert!(failure.message().contains(text), "{failure}");
+            }
+        }
+        tasks.finish(SOON * 4).await;
+    }
+
     #[tokio::test]
     async fn whoever_does_not_lead_gives_calls_back_and_answers_for_itself() {
         let dir = tempfile::tempdir().unwrap();
@@ -275,12 +344,7 @@ mod tests {
         let store = Store::open(Box::new(Memory::default()), &tasks).unwrap();
         let store = store.with_leadership(leadership.clone());
         let links = Arc::new(Links::new(store.clone(), tasks.clone(), answer::answer));
-        let driver: DriverName = DRIVER.parse().unwrap();
-        let policy = Policy::new(None);
-        let front =
-            Front::new(driver.clone(), policy, store.clone(), links.clone(), Arc::default());
-        let fronts = BTreeMap::from([(driver, Arc::new(front))]);
-        let listener = RelayListener::new(fronts, store, tasks.clone());
+        let listener = RelayListener::new(fronts(&store, &links), store, tasks.clone());
         listener.listen_unix(&path).unwrap();
         let upstream = relay(&path, &tasks).await;
         let list = Method::ListVolumes;
