@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use proto::control::hello::{Message, PROTOCOL, True, Welcome};
 use proto::host::tasks::Tasks;
 use proto::link::tls::{Credentials, Role, server_config};
-use proto::link::{Event, KeepAlive, Link, StreamKind, quic, ws};
+use proto::link::{Event, Io, KeepAlive, Link, StreamKind, quic, ws};
 use tokio::net::TcpListener;
 use tokio::time::timeout;
 
@@ -117,7 +117,15 @@ pub fn welcome(version: &str) -> Welcome {
 ///
 /// # Errors
 /// The edge closes the link.
-pub async fn caller(mut link: Link, driver: &str, tasks: &Tasks) -> anyhow::Result<RawClient> {
+pub async fn caller(link: Link, driver: &str, tasks: &Tasks) -> anyhow::Result<RawClient> {
+    RawClient::over(opened(link, tasks).await?, driver).await
+}
+
+/// Opens a stream for calls over an edge's link, which is driven meanwhile.
+///
+/// # Errors
+/// The edge closes the link.
+pub async fn opened(mut link: Link, tasks: &Tasks) -> anyhow::Result<Io> {
     let opening = link.open(StreamKind::Calls);
     let io = {
         let mut opening = std::pin::pin!(opening);
@@ -133,5 +141,5 @@ pub async fn caller(mut link: Link, driver: &str, tasks: &Tasks) -> anyhow::Resu
     tasks.spawn_until_stop("link", async move {
         while !matches!(link.next().await, Event::Closed(_)) {}
     });
-    RawClient::over(io, driver).await
+    Ok(io)
 }

@@ -1,5 +1,5 @@
 //! Two nodes that have the same id, which has no home: one of them lies, and csi-cloud cannot know
-//! which one.
+//! which one. Or one node alone claims an id that nobody ever made.
 
 use std::time::Duration;
 
@@ -32,7 +32,45 @@ pub(super) async fn run(short: bool, rows: &mut Vec<Row>) -> anyhow::Result<()> 
         let claims = TRANSPORTS.map(|transport| claimed(transport, faster, rounds));
         rows.extend(try_join_all(claims).await?);
     }
+    let lone = TRANSPORTS.map(|transport| claimed_alone(transport, rounds));
+    rows.extend(try_join_all(lone).await?);
     Ok(())
+}
+
+/// One node has what was made past csi-cloud. Nobody else says that it is that node's.
+async fn claimed_alone(transport: &'static str, rounds: u64) -> anyhow::Result<Row> {
+    let mut fleet = Fleet::new(transport, "scope = \"node\"").await?;
+    fleet.join_all(&[LIAR, OWNER]).await?;
+    fleet.listed(&[LIAR, OWNER]).await?;
+    let (mut calls, mut refused, mut other) = (0, 0, None);
+    for round in 1..=rounds {
+        fleet.node(LIAR)?.driver.count_from(round * 10);
+        let [volume, snapshot, group] = Ids::made(&fleet.direct(LIAR).await?, round).await?;
+        let ids = Ids { volume, snapshot, group };
+        for (method, request) in ids.calls_that_need_a_home() {
+            let status = fleet.front.call(method.path(), &request).await?.status();
+            calls += 1;
+            if status.code() == Code::Unavailable {
+                refused += 1;
+            } else {
+                other.get_or_insert_with(|| format!("; {}: {status}", method.name()));
+            }
+        }
+        // They may be OK, if all nodes say so.
+        for (method, request) in ids.deletes() {
+            fleet.front.call(method.path(), &request).await?;
+        }
+    }
+    let got = fleet.who_got(SECRET);
+    fleet.stop().await?;
+    let other = other.unwrap_or_default();
+    Ok(Row {
+        case: "an id that one node alone claims".into(),
+        transport,
+        asked: "no secret, UNAVAILABLE but for deletes",
+        measured: format!("{refused} of {calls} UNAVAILABLE, {} with secrets{other}", got.len()),
+        ok: refused == calls && got.is_empty(),
+    })
 }
 
 /// What calls about the ids were answered.
@@ -130,6 +168,59 @@ async fn made(
 ) -> anyhow::Result<Vec<u8>> {
     let answer = driver.call(method.path(), &request.encode_to_vec()).await?;
     Ok(answer.message().with_context(|| answer.status().to_string())?.to_vec())
+}
+
+impl Ids {
+    /// Calls that carry secrets, or copy what the node says to have.
+    fn calls_that_need_a_home(&self) -> [(Method, Vec<u8>); 4] {
+        let volume_id = self.volume.clone();
+        let expand = csi::ControllerExpandVolumeRequest {
+            volume_id: volume_id.clone(),
+            capacity_range: Some(csi::CapacityRange { required_bytes: 1 << 31, limit_bytes: 0 }),
+            secrets: secrets(),
+            ..Default::default()
+        };
+        let publish = csi::ControllerPublishVolumeRequest {
+            volume_id: volume_id.clone(),
+            node_id: LIAR.into(),
+            volume_capability: Some(capability()),
+            secrets: secrets(),
+            ..Default::default()
+        };
+        let snapshot = csi::CreateSnapshotRequest {
+            source_volume_id: volume_id.clone(),
+            name: format!("of-{volume_id}"),
+            ..Default::default()
+        };
+        let with_secrets = csi::CreateSnapshotRequest {
+            name: format!("secret-of-{volume_id}"),
+            secrets: secrets(),
+            ..snapshot.clone()
+        };
+        [
+            (Method::ControllerExpandVolume, expand.encode_to_vec()),
+            (Method::ControllerPublishVolume, publish.encode_to_vec()),
+            (Method::CreateSnapshot, snapshot.encode_to_vec()),
+            (Method::CreateSnapshot, with_secrets.encode_to_vec()),
+        ]
+    }
+
+    fn deletes(&self) -> [(Method, Vec<u8>); 3] {
+        let snapshot =
+            csi::DeleteSnapshotRequest { snapshot_id: self.snapshot.clone(), secrets: secrets() };
+        let group = csi::DeleteVolumeGroupSnapshotRequest {
+            group_snapshot_id: self.group.clone(),
+            secrets: secrets(),
+            ..Default::default()
+        };
+        let volume =
+            csi::DeleteVolumeRequest { volume_id: self.volume.clone(), secrets: secrets() };
+        [
+            (Method::DeleteSnapshot, snapshot.encode_to_vec()),
+            (Method::DeleteVolumeGroupSnapshot, group.encode_to_vec()),
+            (Method::DeleteVolume, volume.encode_to_vec()),
+        ]
+    }
 }
 
 impl Seen {

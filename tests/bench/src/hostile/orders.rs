@@ -1,23 +1,35 @@
 //! A csi-cloud that asks of an edge what csi-cloud never sends: Node RPCs, unknown methods, and
-//! paths that climb.
+//! paths that climb. One that sends requests without an end.
 
+use std::time::Duration;
+
+use anyhow::Context;
+use bytes::Bytes;
 use drivers::testdriver::TestDriver;
 use futures_util::future::try_join_all;
 use harness::filled::{Spec, Texts};
-use harness::hostile_cloud::{HostileCloud, caller};
+use harness::hostile_cloud::{HostileCloud, caller, opened};
 use harness::requests::create;
 use harness::wait::STOP;
 use proto::csi::Method;
+use proto::csi::frame::MAX_MESSAGE;
 use proto::host::tasks::Tasks;
+use tokio::time::sleep;
 use tonic::Code;
 
 use super::fleet::has_got;
 use super::report::Row;
 use super::world::{DRIVER, HONEST, TRANSPORTS, World};
+use crate::usage;
 
 /// How often each is asked.
 const ROUNDS: usize = 200;
 const SHORT: usize = 4;
+/// Requests that do not end, and how long they are watched.
+const UNENDING: usize = 400;
+const WATCHED: Duration = Duration::from_secs(12);
+/// The memory that csi-edge may have, in MiB.
+const EDGE_MIB: u64 = 64;
 /// The text in each field of each request: a path out of each directory.
 const CLIMBING: &str = "/var/lib/kubelet/../../../etc/cron.d/climbs";
 /// Methods that CSI does not have, and paths that lead to one of Node.
@@ -36,7 +48,56 @@ pub(super) async fn run(short: bool, rows: &mut Vec<Row>) -> anyhow::Result<()> 
     let rounds = if short { SHORT } else { ROUNDS };
     let rows_of = TRANSPORTS.map(|transport| ordered(transport, rounds, &spec));
     rows.extend(try_join_all(rows_of).await?);
+    let rows_of = TRANSPORTS.map(unending);
+    rows.extend(try_join_all(rows_of).await?);
     Ok(())
+}
+
+/// Requests that are nearly whole, and stay so.
+async fn unending(transport: &'static str) -> anyhow::Result<Row> {
+    let mut stand = World::stand().await?;
+    let (cloud, url) = HostileCloud::listen(&stand, transport).await?;
+    let driver = TestDriver::new(DRIVER, HONEST);
+    let socket = stand.at("driver.sock");
+    let serving = driver.serve(socket.as_ref())?;
+    let edge = stand.edge_with("unending", &[(DRIVER, &socket)], &["--cloud", &url]).await?;
+    let pid = edge.pid().context("csi-edge has ended")?;
+    let tasks = Tasks::default();
+    let io = opened(cloud.welcome().await?, &tasks).await?;
+    let before = usage::resident_kib(pid)? / 1024;
+    let (requests, connection) = h2::client::handshake(io).await?;
+    tasks.spawn_until_stop("connection", async move { drop(connection.await) });
+    let mut requests = requests.ready().await?;
+    let part = Bytes::from(vec![0; MAX_MESSAGE - 1]);
+    let mut kept = Vec::new();
+    for _ in 0..UNENDING {
+        let path = format!("http://{DRIVER}{}", Method::CreateVolume.path());
+        let request = http::Request::post(path)
+            .header(http::header::CONTENT_TYPE, "application/grpc")
+            .header(http::header::TE, "trailers")
+            .body(())?;
+        let (answer, mut body) = requests.send_request(request, false)?;
+        // A little less than its head promises, so that the edge waits for the rest.
+        let length = u32::try_from(MAX_MESSAGE)?.to_be_bytes();
+        // The edge may have refused it by now.
+        let _ = body.send_data(Bytes::copy_from_slice(&[&[0][..], &length].concat()), false);
+        let _ = body.send_data(part.clone(), false);
+        kept.push((answer, body));
+        requests = requests.ready().await?;
+    }
+    sleep(WATCHED).await;
+    let peak = usage::peak_kib(pid)? / 1024;
+    drop(kept);
+    tasks.stop();
+    edge.stop(STOP).await?;
+    serving.stop().await;
+    Ok(Row {
+        case: format!("a cloud that sends {UNENDING} requests of 4 MiB without an end"),
+        transport,
+        asked: "csi-edge <= 64 MiB",
+        measured: format!("csi-edge {before} -> {peak} MiB"),
+        ok: peak <= EDGE_MIB,
+    })
 }
 
 async fn ordered(transport: &'static str, rounds: usize, spec: &Spec) -> anyhow::Result<Row> {

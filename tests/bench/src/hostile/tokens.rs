@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
+use futures_util::future::join_all;
 use harness::wait::{START, until};
 use proto::link::Event;
 use serde_json::Value;
@@ -16,6 +17,8 @@ const JOINS: &str = "joins";
 /// The shortest life of a token, and a little more.
 const LIFE: &str = "60s";
 const ENDED: Duration = Duration::from_secs(62);
+/// Wrong tokens that come at once. A tenth of them slowed an address down for a minute once.
+const GUESSES: usize = 30;
 /// How long the link that stays is watched.
 const STAYS: Duration = Duration::from_secs(2);
 const ASKED: &str = "refused, and told why";
@@ -27,6 +30,8 @@ pub(super) async fn run(short: bool, rows: &mut Vec<Row>) -> anyhow::Result<()> 
     let issuing = Issuing::new().await?;
     issuing.wrong_tokens(short, rows).await?;
     rows.push(issuing.two_edges().await?);
+    // Last, since what is wrong is answered late from then on.
+    rows.push(issuing.guesses().await?);
     issuing.0.stop().await?;
     for transport in TRANSPORTS {
         rows.push(two_links(transport).await?);
@@ -74,6 +79,32 @@ impl Issuing {
             rows.push(self.refused("expired", &ended, "has ended").await?);
         }
         Ok(())
+    }
+
+    /// Wrong tokens at once, and then a good one from the same address, as behind a NAT.
+    async fn guesses(&self) -> anyhow::Result<Row> {
+        let good = self.token("guessed", &[]).await?;
+        let wrong = &good.replace(token_of(&good)?, &self.unknown(&good)?);
+        let guesses = (0..GUESSES)
+            .map(|guess| async move { self.join(wrong, &format!("guess-{guess}")).await.is_err() });
+        let refused = join_all(guesses).await.into_iter().filter(|is_refused| *is_refused).count();
+        let joined = self.join(&good, "guessed").await;
+        let told = joined.as_ref().err().map(|error| format!("{error:#}"));
+        Ok(Row {
+            case: format!("{GUESSES} wrong tokens, and a good one from the same address"),
+            transport: "wss",
+            asked: "the good one joins",
+            measured: format!("{refused} refused; {}", told.as_deref().unwrap_or("it joins")),
+            ok: joined.is_ok() && refused == GUESSES,
+        })
+    }
+
+    /// A token of this one's id, with a secret that nobody has.
+    fn unknown(&self, command: &str) -> anyhow::Result<String> {
+        let (id, secret) = token_of(command)?.split_once('.').context("no id")?;
+        let other = secret.chars().rev().collect::<String>();
+        ensure!(other != secret, "the same backwards");
+        Ok(format!("{id}.{other}"))
     }
 
     async fn refused(&self, name: &str, command: &str, reason: &str) -> anyhow::Result<Row> {
