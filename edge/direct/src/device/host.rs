@@ -447,9 +447,11 @@ pub(crate) mod tests {
         let (dir, host) = processes(ALL_PROCESSES);
         closed(&host).unwrap();
         symlink("/dev/null", dir.path().join("12/fd/2")).unwrap();
-        assert!(
-            matches!(closed(&host), Err(DeviceError::Held { process, .. }) if process == "12 ()")
-        );
+        let held = closed(&host).unwrap_err();
+        assert!(matches!(&held, DeviceError::Held { process, .. } if process == "12 ()"));
+        // A publication and an unpublication both wait for it.
+        let text = held.to_string();
+        assert!(text.ends_with("this waits until that has ended"), "{text}");
         // The number of a character device says nothing about block devices.
         host.is_closed(FileType::BlockDevice, null, Path::new("/dev/x")).unwrap();
         // The process is there, and its files cannot be listed.
