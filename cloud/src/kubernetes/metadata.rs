@@ -2,6 +2,7 @@
 //!
 //! Objects are stripped as they come. Secrets are not read, and what is passed on names none.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1;
@@ -119,6 +120,7 @@ fn pod(pod: &v1::Pod) -> Option<Observed> {
         runtime_class: boxed(spec.runtime_class_name.as_ref()),
         fs_group: security.and_then(|security| security.fs_group),
         fs_group_policy: boxed(security.and_then(|of| of.fs_group_change_policy.as_ref())),
+        requires_plugin: pod.metadata.annotations.as_ref().is_some_and(requires_plugin),
         deleting: pod.metadata.deletion_timestamp.is_some(),
     });
     Some(Observed {
@@ -126,6 +128,42 @@ fn pod(pod: &v1::Pod) -> Option<Observed> {
         finished: matches!(phase, Some("Succeeded" | "Failed")),
         ..Observed::new(object)
     })
+}
+
+/// True if NRI's default validator refuses each container of a Pod without csi-edge's plugin. An
+/// annotation for one container outweighs that of the Pod, so all of them must name the plugin.
+fn requires_plugin(annotations: &BTreeMap<String, String>) -> bool {
+    let mut whole_pod = false;
+    for (key, value) in annotations {
+        let Some(scope) = key.strip_prefix(sent::REQUIRED_PLUGINS) else { continue };
+        match scope {
+            "" | "/pod" => whole_pod = true,
+            _ if scope.starts_with("/container.") => {}
+            _ => continue,
+        }
+        if !names_plugin(value) {
+            return false;
+        }
+    }
+    whole_pod
+}
+
+/// True if a list in YAML, as NRI reads it, has csi-edge's plugin, with its index or without. A
+/// value with a comment does not count.
+fn names_plugin(list: &str) -> bool {
+    let mut words = list.split(|c: char| c.is_whitespace() || "[],\"'".contains(c));
+    !list.contains('#') && words.any(is_plugin)
+}
+
+/// True for the plugin's name, and for that after its index and `-`.
+fn is_plugin(word: &str) -> bool {
+    match word.strip_suffix(sent::NRI_PLUGIN) {
+        None => false,
+        Some("") => true,
+        Some(index) => index.strip_suffix('-').is_some_and(|digits| {
+            digits.len() == 2 && digits.bytes().all(|digit| digit.is_ascii_digit())
+        }),
+    }
 }
 
 fn pod_volume(pod: &str, volume: &v1::Volume) -> Option<PodVolume> {
@@ -249,6 +287,27 @@ mod tests {
         assert_eq!(text, pod_text);
         let without = json!({"metadata": {"name": "p"}, "spec": {"containers": []}});
         assert_eq!(read(pod, without), None);
+    }
+
+    #[test]
+    fn a_pod_requires_the_plugin_if_each_of_its_containers_does() {
+        let required = |annotations: &[(&str, &str)]| {
+            let own = |(key, value): &(&str, &str)| {
+                (format!("{}{key}", sent::REQUIRED_PLUGINS), (*value).to_owned())
+            };
+            requires_plugin(&annotations.iter().map(own).collect())
+        };
+        for list in ["[\"edge-csi-direct\"]", "- other\n- '10-edge-csi-direct'\n"] {
+            assert!(required(&[("", list)]) && required(&[("/pod", list)]), "{list}");
+            assert!(!required(&[("/container.app", list)]), "the others do not");
+            assert!(!required(&[("", list), ("/container.app", "[]")]));
+            assert!(required(&[("", list), ("/container.app", list), ("/other", "[]")]));
+            assert!(!required(&[("x", list)]));
+        }
+        for list in ["", "[]", "[edge-csi]", "[x-edge-csi-direct]", "[] # edge-csi-direct"] {
+            assert!(!required(&[("", list)]), "{list}");
+        }
+        assert!(!required(&[]));
     }
 
     #[test]

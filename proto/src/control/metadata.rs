@@ -87,6 +87,11 @@ pub enum Object {
     Node(NodeObject),
 }
 
+/// The name of csi-edge's NRI plugin at the container runtime.
+pub const NRI_PLUGIN: &str = "edge-csi-direct";
+/// The annotation of a Pod with the NRI plugins that its containers need.
+pub const REQUIRED_PLUGINS: &str = "required-plugins.noderesource.dev";
+
 /// A Pod that uses volumes of CSI drivers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -108,6 +113,9 @@ pub struct Pod {
     /// Its fsGroupChangePolicy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fs_group_policy: Option<Box<str>>,
+    /// True if its annotations have NRI refuse its containers without [`NRI_PLUGIN`].
+    #[serde(skip_serializing_if = "is_false")]
+    pub requires_plugin: bool,
     /// True if it is being deleted.
     #[serde(skip_serializing_if = "is_false")]
     pub deleting: bool,

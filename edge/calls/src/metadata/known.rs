@@ -19,6 +19,10 @@ pub struct KnownPod {
     pub name: String,
     /// Its RuntimeClass, if it has one.
     pub runtime_class: Option<String>,
+    /// The RuntimeClass' handler, if it is known.
+    pub handler: Option<String>,
+    /// True if NRI refuses its containers without csi-edge's plugin, by its annotations.
+    pub requires_plugin: bool,
     /// True if the RuntimeClass takes direct volumes; none if it is not known.
     pub direct: Option<bool>,
     /// True if it takes them since 0.3 only.
@@ -113,19 +117,19 @@ impl Known {
 
     pub(super) fn pod(&self, uid: &str) -> Option<KnownPod> {
         let Object::Pod(pod) = self.objects.get(self.uids.get(uid)?)? else { return None };
-        let (direct, added) = match &pod.runtime_class {
-            None => (Some(false), false),
-            Some(name) => {
-                let class = self.runtime_class(name);
-                (class.map(|class| class.direct), class.is_some_and(|class| class.added))
-            }
+        let class = pod.runtime_class.as_ref().and_then(|name| self.runtime_class(name));
+        let direct = match &pod.runtime_class {
+            None => Some(false),
+            Some(_) => class.map(|class| class.direct),
         };
         Some(KnownPod {
             namespace: pod.namespace.to_string(),
             name: pod.name.to_string(),
             runtime_class: pod.runtime_class.as_deref().map(str::to_owned),
+            handler: class.map(|class| class.handler.to_string()),
+            requires_plugin: pod.requires_plugin,
             direct,
-            added,
+            added: class.is_some_and(|class| class.added),
         })
     }
 

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use prost::Message as _;
+pub use proto::control::metadata::NRI_PLUGIN as NAME;
 use proto::host::chain;
 use tokio::sync::Semaphore;
 use tonic::Code;
@@ -30,9 +31,6 @@ use crate::runtimes::Runtimes;
 use crate::runtimes::entry;
 use crate::runtimes::entry::{DevicePath, EntryState};
 use crate::runtimes::sandbox::Sandbox;
-
-/// The plugin's name at the runtime.
-pub const NAME: &str = "edge-csi-direct";
 
 /// The time limit for an answer. A container runtime that has none after 2 s goes on without the
 /// plugin, and makes the container.
