@@ -67,21 +67,71 @@ pub(super) struct Configuration {
     pub(super) content: Result<Table, String>,
 }
 
-/// The configurations that are in use, by path. With engines that name none, the defaults.
-///
-/// # Errors
-/// The root cannot be opened, so nothing is known.
-pub(super) fn configurations(root: &Path) -> io::Result<Vec<Configuration>> {
-    within(root, Path::new("."), OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC)?;
-    let mut paths = BTreeSet::new();
+/// The settings of the container engines that concern direct volumes.
+#[derive(Debug, Default)]
+pub(super) struct EngineSettings {
+    /// Each of Kata's handlers with the path of its file; empty for a handler that leaves it to the
+    /// runtime.
+    pub(super) handlers: Vec<(String, PathBuf)>,
+    /// NRI's default validator, as each file has it.
+    validators: Vec<bool>,
+}
+
+impl EngineSettings {
+    /// True if NRI refuses the containers whose Pods require a plugin that is not there.
+    pub(super) fn validates(&self) -> bool {
+        !self.validators.is_empty() && self.validators.iter().all(|is_on| *is_on)
+    }
+
+    /// Reads a table of an engine's file, which has this name.
+    fn read(&mut self, name: &str, table: &Table) {
+        let is_kata = |key: &str| {
+            table.get(key).and_then(Value::as_str).is_some_and(|value| value.contains("kata"))
+        };
+        if is_kata("runtime_type") || is_kata("runtime_path") {
+            let options = table.get("options").and_then(Value::as_table);
+            let path = options.and_then(|options| options.get("ConfigPath"));
+            let path = path.or_else(|| table.get("runtime_config_path")).and_then(Value::as_str);
+            let path = path.unwrap_or_default().trim_start_matches('/');
+            self.handlers.push((name.to_owned(), path.into()));
+        }
+        if name == "default_validator" {
+            // containerd's key, and CRI-O's.
+            let keys = ["enable", "nri_enable_default_validator"];
+            self.validators.extend(keys.iter().filter_map(|key| table.get(*key)?.as_bool()));
+        }
+        for (name, below) in table {
+            if let Some(below) = below.as_table() {
+                self.read(name, below);
+            }
+        }
+    }
+}
+
+/// The settings in all files of the engines.
+pub(super) fn engines(root: &Path) -> EngineSettings {
+    let mut settings = EngineSettings::default();
     let engines = ENGINES.iter().map(PathBuf::from);
     let more = ENGINES_MORE.iter().flat_map(|(dir, end)| listed(root, Path::new(dir), end));
     for engine in engines.chain(more) {
         // An engine's damaged file is the engine's own matter; it says so itself.
         if let Ok(table) = table(root, &engine) {
-            handlers(&table, &mut paths);
+            settings.read("", &table);
         }
     }
+    settings
+}
+
+/// The configurations that are in use, by path. With engines that name none, the defaults.
+///
+/// # Errors
+/// The root cannot be opened, so nothing is known.
+pub(super) fn configurations(
+    root: &Path,
+    engines: &EngineSettings,
+) -> io::Result<Vec<Configuration>> {
+    within(root, Path::new("."), OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC)?;
+    let mut paths: BTreeSet<_> = engines.handlers.iter().map(|(_, path)| path.clone()).collect();
     // A damaged file is there, and its fault is named.
     let is_there = |path: &&PathBuf| {
         open(root, path).err().is_none_or(|error| error.kind() != io::ErrorKind::NotFound)
@@ -107,23 +157,6 @@ pub(super) fn version(root: &Path) -> Option<String> {
     let is_version =
         !line.is_empty() && line.len() <= 64 && line.chars().all(|c| c.is_ascii_graphic());
     is_version.then(|| line.to_owned())
-}
-
-/// The files of an engine's Kata handlers, relative to the root; an empty path for a handler that
-/// leaves it to the runtime.
-fn handlers(table: &Table, found: &mut BTreeSet<PathBuf>) {
-    let is_kata = |key: &str| {
-        table.get(key).and_then(Value::as_str).is_some_and(|value| value.contains("kata"))
-    };
-    if is_kata("runtime_type") || is_kata("runtime_path") {
-        let options = table.get("options").and_then(Value::as_table);
-        let path = options.and_then(|options| options.get("ConfigPath"));
-        let path = path.or_else(|| table.get("runtime_config_path")).and_then(Value::as_str);
-        found.insert(PathBuf::from(path.unwrap_or_default().trim_start_matches('/')));
-    }
-    for below in table.values().filter_map(Value::as_table) {
-        handlers(below, found);
-    }
 }
 
 /// A configuration, and over it the drop-in files in the order of their names. They are beside the

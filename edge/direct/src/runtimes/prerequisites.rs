@@ -4,6 +4,7 @@
 //! pods get the node's directory instead of the volume, and those of runtime-rs do not start.
 //! runtime-rs before version 3.3 takes no direct volume from a bind mount.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
@@ -15,6 +16,8 @@ use super::installed::Configuration;
 /// The host's root, as a container in the host's PID namespace sees it.
 pub const HOST: &str = "/proc/1/root";
 
+/// Kata's runtime-rs, in a [`Finding`].
+const RUNTIME_RS: &str = "kata-rs";
 /// kata-deploy's directory, of which its note of the version speaks.
 const DEPLOYED: &str = "/opt/kata";
 /// The first version whose runtime-rs takes a direct volume that comes as a bind mount.
@@ -94,7 +97,7 @@ impl CheckReport {
 pub fn check(root: &Path) -> CheckReport {
     let version = installed::version(root);
     let found = |configuration| finding(configuration, version.as_deref());
-    match installed::configurations(root) {
+    match installed::configurations(root, &installed::engines(root)) {
         Ok(all) => {
             let configurations = all.into_iter().map(found).collect();
             CheckReport { unread: None, version, configurations }
@@ -107,6 +110,50 @@ pub fn check(root: &Path) -> CheckReport {
             );
             CheckReport { unread: Some(why), version, configurations: Vec::new() }
         }
+    }
+}
+
+/// The runtimes that a node's engines have for their pods.
+#[derive(Debug, Default)]
+pub(crate) struct NodeRuntimes {
+    /// True if a configuration of runtime-rs is in use.
+    pub(crate) has_runtime_rs: bool,
+    /// True if NRI refuses the containers whose Pods require a plugin that is not there.
+    pub(crate) validates: bool,
+    /// Kata's handlers; true for those of runtime-rs, `None` where it cannot be told.
+    handlers: BTreeMap<String, Option<bool>>,
+}
+
+impl NodeRuntimes {
+    /// The runtimes that are installed below a root. A root that cannot be read counts as empty.
+    pub(crate) fn below(root: &Path) -> Self {
+        let engines = installed::engines(root);
+        let Ok(all) = installed::configurations(root, &engines) else { return Self::default() };
+        let mut kinds = BTreeMap::new();
+        for Configuration { path, content } in all {
+            let is_rs = content.ok().map(|table| runtime(&path, &table) == RUNTIME_RS);
+            kinds.insert(path, is_rs);
+        }
+        let mut handlers: BTreeMap<String, Option<bool>> = BTreeMap::new();
+        for (handler, path) in &engines.handlers {
+            let is_rs = kinds.get(&Path::new("/").join(path)).copied().flatten();
+            let there = handlers.entry(handler.clone()).or_insert(is_rs);
+            // Two engines have it.
+            if *there != is_rs && *there != Some(true) {
+                *there = is_rs.filter(|is_rs| *is_rs);
+            }
+        }
+        let has_runtime_rs = kinds.values().any(|is_rs| *is_rs == Some(true));
+        Self { has_runtime_rs, validates: engines.validates(), handlers }
+    }
+
+    /// Whether pods of this handler are runtime-rs'; `None` if that is not known. A handler that is
+    /// not among Kata's is another runtime's.
+    pub(crate) fn is_runtime_rs(&self, handler: &str) -> Option<bool> {
+        if self.handlers.is_empty() {
+            return None;
+        }
+        self.handlers.get(handler).copied().unwrap_or(Some(false))
     }
 }
 
@@ -128,7 +175,7 @@ fn finding(configuration: Configuration, version: Option<&str>) -> Finding {
 fn runtime(path: &Path, table: &Table) -> &'static str {
     let section = table.get("runtime").and_then(Value::as_table);
     let names = section.is_some_and(|section| section.contains_key("hypervisor_name"));
-    if names || path.to_string_lossy().contains("runtime-rs") { "kata-rs" } else { "kata-go" }
+    if names || path.to_string_lossy().contains("runtime-rs") { RUNTIME_RS } else { "kata-go" }
 }
 
 /// The reason why a version of runtime-rs takes no direct volume. A version that cannot be read
@@ -137,7 +184,7 @@ fn too_old_for_binds(runtime: &str, version: &str) -> Option<String> {
     let mut numbers = version.trim_start_matches('v').split('.').map(|part| part.parse().ok());
     let version = (numbers.next()??, numbers.next()??);
     let (major, minor) = RS_TAKES_BINDS;
-    (runtime == "kata-rs" && version < RS_TAKES_BINDS).then(|| {
+    (runtime == RUNTIME_RS && version < RS_TAKES_BINDS).then(|| {
         format!(
             "runtime-rs before {major}.{minor} takes no direct volume from a kubelet's mount; \
              upgrade Kata, or use its Go runtime"

@@ -236,14 +236,14 @@ async fn detach(
 }
 
 async fn carry_out(service: &Service, call: &DriverCall<'_>, work: Work) -> CallResult {
-    let Service { node, leases, runtimes, .. } = service;
+    let Service { node, runtimes, .. } = service;
     match work {
         Work::Stage(volume, message) => stage::stage(node, call, &volume, &message).await,
         Work::Publish(publish) => {
             let driver = call.driver;
             let volume = publish.volume_id.clone();
             let pod = pod_in(&publish.target);
-            let outcome = publish::publish(node, leases, call, *publish).await;
+            let outcome = publish::publish(service, call, *publish).await;
             if outcome.as_ref().is_ok_and(|answer| answer.ok().is_some()) {
                 let pod = service.metadata.pod_text(&pod);
                 let claim = service.metadata.claim(driver.as_str(), &volume);

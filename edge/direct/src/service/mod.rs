@@ -20,3 +20,4 @@ mod runtime_class;
 mod stage;
 mod state;
 mod unpublish;
+mod xfs_gate;

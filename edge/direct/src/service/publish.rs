@@ -6,6 +6,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use proto::csi::direct::FileSystem;
 use proto::csi::status::ToStatus;
 use proto::host::chain;
 use proto::host::files::{make_private, name};
@@ -14,14 +15,16 @@ use tracing::warn;
 
 use super::driver_call::{CallResult, DriverCall};
 use super::request::{Publish, targeted};
+use super::state::Service;
 use super::unpublish;
+use super::xfs_gate;
 use crate::error::{Error, HANDED_OVER, TAKEN_BACK, not_yet};
-use crate::lease::exclusive::Leases;
 use crate::records::published;
 use crate::records::published::{Custody, PublicationState, Published};
 use crate::runtimes::prerequisites;
 use crate::runtimes::prerequisites::CheckVerdict;
 use crate::volume::attach;
+use crate::volume::attach::FileSystemRequest;
 use crate::volume::node::Node;
 use crate::volume::orphan::is_orphan;
 use crate::volume::release;
@@ -30,11 +33,11 @@ use crate::volume::target;
 use crate::volume::verify::{DeviceMatch, verify};
 
 pub(super) async fn publish(
-    node: &Node,
-    leases: &Leases,
+    service: &Service,
     call: &DriverCall<'_>,
     publish: Publish,
 ) -> CallResult {
+    let Service { node, leases, .. } = service;
     let volume = &publish.volume_id;
     node.lock(volume)?;
     take_back_orphans(node, call, volume).await?;
@@ -44,6 +47,13 @@ pub(super) async fn publish(
     let record = planned(node, call, &publish);
     let record = record.and_then(|record| is_possible(node, &record, &there).map(|()| record));
     let record = record.map_err(|error| unless_begun(error, &publish, &there))?;
+    let no_xfs = xfs_refusal(service, &publish, &there).await;
+    if publish.mount.file_system == Some(FileSystem::Xfs)
+        && let Some(why) = &no_xfs
+    {
+        let refused = Error::DirectRefused { volume: volume.clone(), why: why.clone() };
+        return Err(unless_begun(refused, &publish, &there));
+    }
     if publish.pod.is_none() && node.without_pod.is_first(call.driver) {
         warn!(
             driver = %call.driver, volume,
@@ -82,8 +92,20 @@ pub(super) async fn publish(
         }
         return Ok(answer);
     }
-    attach::attach(node, record, &publish.direct, &publish.mount).await?;
+    let wanted = FileSystemRequest { direct: &publish.direct, mount: &publish.mount, no_xfs };
+    attach::attach(node, record, wanted).await?;
     Ok(answer)
+}
+
+/// Why the pod does not get an xfs. `None` if it may, and for a volume that is handed over already:
+/// its pod goes on. A guest that only reads destroys nothing.
+async fn xfs_refusal(service: &Service, publish: &Publish, there: &[Published]) -> Option<String> {
+    let is_first = there.iter().all(|there| there.state != PublicationState::Published);
+    let is_written = !publish.options.iter().any(|option| option == "ro");
+    if !is_first || !is_written || publish.mount.file_system == Some(FileSystem::Ext4) {
+        return None;
+    }
+    xfs_gate::refusal(&service.node, &service.metadata, &publish.pod_uid).await
 }
 
 /// True if a volume is published as its record says. None is after its driver was asked to take it
@@ -268,6 +290,7 @@ mod tests {
             target: target.into(),
             staging: PathBuf::new(),
             pod: None,
+            pod_uid: String::new(),
             direct: direct.unwrap().unwrap(),
             mount: direct::Mount { file_system: None, flags: Vec::new(), group: String::new() },
             options: Vec::new(),
@@ -318,7 +341,7 @@ mod tests {
             DriverCall { executor, driver: &driver, method, headers: &headers, deadline: None };
         let again = async || {
             let asked = published_at(target.to_str().unwrap());
-            publish(&service.node, &service.leases, &call, asked).await
+            publish(&service, &call, asked).await
         };
         Published { unpublishing: true, ..volume.clone() }.keep(&state).unwrap();
         // The node has no such driver.
@@ -386,7 +409,7 @@ mod tests {
             DriverCall { executor, driver: &driver, method, headers: &headers, deadline: None };
         let refused = async || {
             let asked = published_at("/does/not/exist/mount");
-            publish(&service.node, &service.leases, &call, asked).await.err().unwrap()
+            publish(&service, &call, asked).await.err().unwrap()
         };
         let error = refused().await;
         assert_eq!(error.code(), Code::Unavailable);

@@ -62,6 +62,8 @@ pub(super) struct Publish {
     pub(super) metadata: BTreeMap<String, String>,
     /// The pod, if the kubelet told.
     pub(super) pod: Option<Pod>,
+    /// The pod's uid, which the target has too; empty if nothing names it.
+    pub(super) pod_uid: String,
     /// The request for the driver, without a target.
     pub(super) message: Vec<u8>,
 }
@@ -221,6 +223,7 @@ impl Request<'_> {
         };
         let publish = Publish {
             pod: pod(&request.volume_context),
+            pod_uid: pod_uid(&request.volume_context, &target),
             volume_id,
             target,
             staging,

@@ -13,7 +13,7 @@ use crate::error::Error;
 use crate::lease::exclusive::pod_in;
 
 /// The time limit for the cloud to send a pod that is already on the node.
-const PATIENCE: Duration = Duration::from_secs(5);
+pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 /// The key of a pod's uid in a volume's context, from the kubelet.
 pub(super) const POD_UID: &str = "csi.storage.k8s.io/pod.uid";
 

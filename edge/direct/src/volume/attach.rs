@@ -25,6 +25,14 @@ use crate::runtimes::mount_info::MountInfo;
 use crate::runtimes::prerequisites;
 use crate::runtimes::prerequisites::CheckVerdict;
 
+/// What a publication asks of the file system.
+pub(crate) struct FileSystemRequest<'a> {
+    pub(crate) direct: &'a Direct,
+    pub(crate) mount: &'a Mount,
+    /// Why the pod does not get an xfs, which a volume without `fstype` may turn out to be.
+    pub(crate) no_xfs: Option<String>,
+}
+
 /// Prepares the device that the driver has published, and gives it to the runtime.
 ///
 /// # Errors
@@ -33,8 +41,7 @@ use crate::runtimes::prerequisites::CheckVerdict;
 pub(crate) async fn attach(
     node: &Node,
     mut record: Published,
-    direct: &Direct,
-    mount: &Mount,
+    wanted: FileSystemRequest<'_>,
 ) -> Result<(), Error> {
     let volume = record.volume_id.clone();
     let state = node.state(&volume)?;
@@ -42,13 +49,11 @@ pub(crate) async fn attach(
     record.unpublishing = false;
     record.custody = Custody::default();
     match record.kind {
-        DeviceKind::Block | DeviceKind::Vfio => {
-            prepare_device(node, &mut record, direct, mount).await?
-        }
+        DeviceKind::Block | DeviceKind::Vfio => prepare_device(node, &mut record, &wanted).await?,
         DeviceKind::Spdk => {
             let socket = spdk::socket(&record.private_path);
             record.device = socket.map_err(not_yet(&volume, HANDED_OVER))?;
-            record.fstype = mount.file_system.unwrap_or_default().as_str().into();
+            record.fstype = wanted.mount.file_system.unwrap_or_default().as_str().into();
         }
     }
     if record.kind == DeviceKind::Vfio {
@@ -70,8 +75,7 @@ pub(crate) async fn attach(
 async fn prepare_device(
     node: &Node,
     record: &mut Published,
-    direct: &Direct,
-    mount: &Mount,
+    wanted: &FileSystemRequest<'_>,
 ) -> Result<(), Error> {
     let volume = record.volume_id.clone();
     let state = node.state(&volume)?;
@@ -81,8 +85,13 @@ async fn prepare_device(
     let growing = Growing::of(state);
     let mended = grow::mend(&node.host, &growing, &record.private_path).await;
     mended.map_err(not_yet(&volume, HANDED_OVER))?;
-    let ready = prepare_file_system(state, record, direct, mount).await;
+    let ready = prepare_file_system(state, record, wanted.direct, wanted.mount).await;
     let ready = ready.map_err(not_yet(&volume, HANDED_OVER))?;
+    if ready.file_system == FileSystem::Xfs
+        && let Some(why) = &wanted.no_xfs
+    {
+        return Err(not_yet(&volume, HANDED_OVER)(why.clone()));
+    }
     // It may have grown while nobody had it. Once it is handed over, only the guest can grow it.
     let file_system = (ready.file_system.as_str(), ready.uuid.as_str());
     let filled = grow::fill(&node.host, &growing, &record.private_path, file_system).await;
@@ -199,7 +208,8 @@ mod tests {
         let direct = direct.unwrap().unwrap();
         let mount = Mount { file_system: None, flags: Vec::new(), group: String::new() };
         // Its target cannot be covered; it was the driver's turn before.
-        attach(&node, asked, &direct, &mount).await.unwrap_err();
+        let wanted = FileSystemRequest { direct: &direct, mount: &mount, no_xfs: None };
+        attach(&node, asked, wanted).await.unwrap_err();
         let kept = published::all(dir.path()).unwrap().pop().unwrap();
         assert_eq!((kept.state, kept.unpublishing), (PublicationState::Published, false));
     }

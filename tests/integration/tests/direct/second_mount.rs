@@ -6,9 +6,14 @@ use std::process::{Command, Output};
 
 use anyhow::{Context, ensure};
 use guest::contract::Runtime;
+use guest::scene::{Scene, mount};
+use proto::csi::volume_capability::access_mode::Mode;
+use proto::host::publish::{Existing, publish};
 use serde_json::Value;
+use tonic::Code;
 
 use super::handover::Handover;
+use super::refusal::assert_refused;
 
 /// A loop device upon a file, while it lives.
 struct Loop(PathBuf);
@@ -62,5 +67,64 @@ async fn the_kernel_of_a_second_guest_refuses_ext4_that_the_first_one_has_mounte
     assert_eq!(first.tell("read hello").await?, "from the first guest");
     first.stop().await?;
     at.scene.start_edge().await?;
+    at.end_at(&target).await
+}
+
+/// Installs a runtime at the root that csi-edge looks at, and no other one.
+fn install(scene: &Scene, runtime: &str) -> anyhow::Result<()> {
+    let kata = scene.stand.dir().join("host/etc/kata-containers");
+    if kata.exists() {
+        std::fs::remove_dir_all(&kata)?;
+    }
+    let directory = kata.join(runtime);
+    std::fs::create_dir_all(&directory)?;
+    let text = b"[hypervisor.qemu]\ndisable_block_device_use = false\n";
+    Ok(publish(&directory.join("configuration.toml"), text, 0o600, Existing::Keep)?)
+}
+
+/// A volume that is staged at a node whose installed runtimes a test chooses.
+async fn staged(fs_type: &str) -> anyhow::Result<Handover> {
+    let mut at = Handover::staged("node", fs_type).await?;
+    let text = format!("[direct]\nruntime_root = \"{}\"\n", at.scene.stand.at("host"));
+    publish(at.scene.stand.at("edge.toml").as_ref(), text.as_bytes(), 0o600, Existing::Keep)?;
+    at.restart_edge().await?;
+    Ok(at)
+}
+
+#[tokio::test]
+#[ignore = "needs root and loop devices"]
+async fn an_xfs_is_not_handed_over_where_runtime_rs_may_be_the_pods() -> anyhow::Result<()> {
+    let [go, rs] = ["", "runtime-rs"];
+    let words = ["runtime-rs is installed here", "Use ext4"];
+    let mut at = staged("xfs").await?;
+    let target = at.scene.target("pod-1")?;
+    install(&at.scene, rs)?;
+    assert_refused(at.publish(&target).await, Code::FailedPrecondition, &words);
+    assert_eq!(at.entries(), 0);
+    install(&at.scene, go)?;
+    at.publish(&target).await?;
+    at.write(Runtime::Go, &target, "file", "whole").await?;
+    // A pod that has its volume already goes on.
+    install(&at.scene, rs)?;
+    at.publish(&target).await?;
+    assert_eq!(at.read(Runtime::Go, &target, "file").await?, "whole");
+    at.unpublish(&target).await?;
+    let next = at.scene.target("pod-2")?;
+    assert_refused(at.publish(&next).await, Code::FailedPrecondition, &words);
+    // Only its device says that it is xfs.
+    at.volume.capability = mount(Mode::SingleNodeSingleWriter, "", "1000");
+    assert_refused(at.publish(&next).await, Code::Unavailable, &words);
+    assert_eq!(at.entries(), 0);
+    at.end_at(&next).await
+}
+
+#[tokio::test]
+#[ignore = "needs root and loop devices"]
+async fn an_ext4_is_handed_over_whatever_runtime_is_installed() -> anyhow::Result<()> {
+    let at = staged("ext4").await?;
+    install(&at.scene, "runtime-rs")?;
+    let target = at.scene.target("pod-1")?;
+    at.publish(&target).await?;
+    at.write(Runtime::Rs, &target, "file", "protected").await?;
     at.end_at(&target).await
 }
