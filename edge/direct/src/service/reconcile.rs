@@ -12,6 +12,7 @@ use proto::host::chain;
 use tracing::{info, warn};
 
 use crate::lease::exclusive::Leases;
+use crate::records::admitted;
 use crate::records::published;
 use crate::records::published::{PublicationState, Published};
 use crate::volume::attach;
@@ -38,6 +39,13 @@ pub(crate) async fn reconcile(node: &Node, leases: &Leases) {
             return;
         }
     };
+    // The sandbox of a record that cannot be read stays.
+    let targets = records.iter().map(|record| record.as_ref().map(|it| it.target.as_path()));
+    if let Ok(targets) = targets.collect::<Result<Vec<_>, _>>()
+        && let Err(error) = admitted::tidy(state, &targets)
+    {
+        warn!(%error, "sandboxes of unpublished volumes are left in direct/admitted");
+    }
     let looked = stream::iter(records).for_each_concurrent(AT_ONCE, |record| async {
         match record {
             Ok(record) => reconcile_volume(node, leases, &record).await,
@@ -135,7 +143,7 @@ mod tests {
     use crate::records::published::tests::record;
     use crate::runtimes::Roots;
     use crate::runtimes::mount_info::MountInfo;
-    use crate::service::direct::tests::{checked, service_of};
+    use crate::service::direct::tests::{checked, service, service_of};
     use crate::service::direct::{Cloud, Settings};
     use futures_util::FutureExt;
     use proto::csi::direct::DeviceKind;
@@ -190,6 +198,25 @@ mod tests {
             let kept = published::all(node.state.as_deref().unwrap()).unwrap();
             assert_eq!(kept, [volume]);
         }
+    }
+
+    #[tokio::test]
+    async fn at_a_start_sandboxes_without_a_record_are_forgotten_unless_one_is_damaged() {
+        let dir = tempfile::tempdir().unwrap();
+        let service = service(&dir);
+        record("v").keep(dir.path()).unwrap();
+        let gone = Path::new("/pods/gone/mount");
+        let damaged = dir.path().join("direct/published/damaged.json");
+        publish(&damaged, b"{", 0o600, Existing::Keep).unwrap();
+        let admitted = |target: &Path| admitted::last(dir.path(), target).unwrap().is_some();
+        for target in [&record("v").target, gone] {
+            admitted::keep(dir.path(), target, "s-1").unwrap();
+        }
+        reconcile(&service.node, &service.leases).await;
+        assert!(admitted(gone), "it may be the damaged record's");
+        std::fs::remove_file(&damaged).unwrap();
+        reconcile(&service.node, &service.leases).await;
+        assert!(!admitted(gone) && admitted(&record("v").target));
     }
 
     #[test]
