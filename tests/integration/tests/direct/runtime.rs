@@ -41,7 +41,7 @@ fn entry(scene: &Scene, target: &Path) -> anyhow::Result<(PathBuf, String)> {
 }
 
 /// A shim in whose sandbox the volume is.
-fn shim(scene: &Scene, target: &Path, grows: bool) -> anyhow::Result<Shim> {
+pub(super) fn shim(scene: &Scene, target: &Path, grows: bool) -> anyhow::Result<Shim> {
     let (entry, device) = entry(scene, target)?;
     std::fs::File::create(entry.join("sandbox-1"))?;
     let shim = Shim::start(&scene.sandboxes(), "sandbox-1", Dialect::Reference)?;

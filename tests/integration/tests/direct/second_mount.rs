@@ -1,12 +1,14 @@
 //! A second mount of a volume, as Kata's runtime-rs makes it: by a device of its own upon the same
 //! bytes. csi-edge is away. Needs root and loop devices: `make direct`.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output};
 
 use anyhow::{Context, ensure};
 use guest::contract::Runtime;
 use guest::scene::{Scene, mount};
+use harness::wait::until;
 use proto::csi::volume_capability::access_mode::Mode;
 use proto::host::publish::{Existing, publish};
 use serde_json::Value;
@@ -14,6 +16,7 @@ use tonic::Code;
 
 use super::handover::Handover;
 use super::refusal::assert_refused;
+use super::runtime::{command, shim};
 
 /// A loop device upon a file, while it lives.
 struct Loop(PathBuf);
@@ -126,5 +129,57 @@ async fn an_ext4_is_handed_over_whatever_runtime_is_installed() -> anyhow::Resul
     let target = at.scene.target("pod-1")?;
     at.publish(&target).await?;
     at.write(Runtime::Rs, &target, "file", "protected").await?;
+    at.end_at(&target).await
+}
+
+/// A process that has the volume's device open, as a VM has, while it lives.
+struct Machine(Child);
+
+impl Machine {
+    fn with(device: &Path) -> anyhow::Result<Self> {
+        let mut command = Command::new("sleep");
+        Ok(Self(command.arg("infinity").stdin(File::open(device)?).spawn()?))
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs root and loop devices"]
+async fn a_vm_that_outlives_its_shim_keeps_its_device_from_the_next_one() -> anyhow::Result<()> {
+    let (mut at, target) = Handover::published().await?;
+    at.write(Runtime::Rs, &target, "file", "whole").await?;
+    let shim = shim(&at.scene, &target, false)?;
+    let (device, _) = at.scene.devices()?.pop().context("no loop device")?;
+    let machine = Machine::with(device.as_ref())?;
+    let listed = async |scene: &Scene, standing: &str| {
+        let shown = command(scene, &["list"]).await?;
+        ensure!(shown[0]["standing"] == standing, "{shown}");
+        anyhow::Ok(shown[0]["damage"].as_str().unwrap_or_default().to_owned())
+    };
+    listed(&at.scene, "published").await?;
+    drop(shim);
+    let why = until("it is withheld", || listed(&at.scene, "withheld")).await?;
+    let id = machine.0.id();
+    let named = why.contains(&format!("process {id} (sleep)")) && why.contains("sandbox-1");
+    ensure!(named && why.contains(&format!("`kill {id}`")), "{why}");
+    // A new sandbox of the same pod, after the kubelet's next call and after a restart.
+    for _ in 0..2 {
+        at.publish(&target).await?;
+        assert_eq!(listed(&at.scene, "withheld").await?, why);
+        ensure!(
+            at.guest(Runtime::Rs, &target).await?.found.starts_with("fails"),
+            "it has a device"
+        );
+        at.restart_edge().await?;
+    }
+    drop(machine);
+    until("it is handed over again", || listed(&at.scene, "published")).await?;
+    assert_eq!(at.read(Runtime::Rs, &target, "file").await?, "whole");
     at.end_at(&target).await
 }
