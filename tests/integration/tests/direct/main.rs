@@ -8,6 +8,7 @@ mod lease;
 mod not_taken;
 mod nri;
 mod ownership;
+mod publication_time;
 mod refusal;
 mod runtime;
 mod second_mount;

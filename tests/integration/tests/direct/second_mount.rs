@@ -44,7 +44,7 @@ impl Drop for Loop {
 }
 
 /// The file of the loop device in the only entry.
-fn backing_file(at: &Handover) -> anyhow::Result<PathBuf> {
+pub(super) fn backing_file(at: &Handover) -> anyhow::Result<PathBuf> {
     let entry = std::fs::read_dir(at.scene.root())?.next().context("no entry")??.path();
     let info: Value = serde_json::from_slice(&std::fs::read(entry.join("mountInfo.json"))?)?;
     let device = Path::new(info["device"].as_str().context("no device")?).file_name();
