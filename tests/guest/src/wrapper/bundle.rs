@@ -7,16 +7,19 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
 use serde::Deserialize;
+use serde_json::Value;
 
 use crate::contract::{Found, Info, OciMount, Runtime, detect, entry};
 
 /// The annotation in which containerd names a container's sandbox.
 const SANDBOX: &str = "io.kubernetes.cri.sandbox-id";
+/// That with the container's name in its pod.
+const NAME: &str = "io.kubernetes.cri.container-name";
 
 #[derive(Deserialize)]
 struct Config {
     #[serde(default)]
-    mounts: Vec<OciMount>,
+    mounts: Vec<Value>,
     #[serde(default)]
     annotations: BTreeMap<String, String>,
 }
@@ -39,8 +42,12 @@ pub(super) struct BundleVolume {
 pub(super) struct Container {
     /// Its sandbox, if it has direct volumes.
     pub(super) sandbox: String,
+    /// Its name in the pod.
+    pub(super) name: String,
     /// Its direct volumes.
     pub(super) volumes: Vec<BundleVolume>,
+    /// All its mounts, as containerd wrote them.
+    pub(super) mounts: Vec<Value>,
 }
 
 impl Container {
@@ -55,7 +62,8 @@ impl Container {
         let text = std::fs::read(&path).with_context(cannot)?;
         let config: Config = serde_json::from_slice(&text).with_context(cannot)?;
         let mut volumes = Vec::new();
-        for mount in config.mounts {
+        for mount in &config.mounts {
+            let mount: OciMount = serde_json::from_value(mount.clone()).with_context(cannot)?;
             let what = || {
                 format!(
                     "the mount of {} at {}",
@@ -68,14 +76,16 @@ impl Container {
             let OciMount { source, destination, .. } = mount;
             volumes.push(BundleVolume { info, device, source, destination });
         }
-        let sandbox = config.annotations.get(SANDBOX).cloned().unwrap_or_default();
+        let annotation = |key: &str| config.annotations.get(key).cloned().unwrap_or_default();
+        let sandbox = annotation(SANDBOX);
         // It becomes a part of paths.
         let is_id = !sandbox.is_empty() && sandbox.bytes().all(|byte| byte.is_ascii_alphanumeric());
         ensure!(
             volumes.is_empty() || is_id,
             "a container with direct volumes in no sandbox: {sandbox:?}"
         );
-        Ok(Self { sandbox, volumes })
+        let name = annotation(NAME);
+        Ok(Self { sandbox, name, volumes, mounts: config.mounts })
     }
 
     /// Leaves the sandbox's id in the entries of its volumes, as Kata's Go runtime does.

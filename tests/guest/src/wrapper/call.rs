@@ -21,6 +21,8 @@ const VALUED: [&str; 10] = [
 /// A container is to be created.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Create {
+    /// The container's id.
+    pub(super) id: String,
     /// The directory with its `config.json`.
     pub(super) bundle: PathBuf,
     /// Where runc writes its first process' id.
@@ -29,8 +31,8 @@ pub(super) struct Create {
     pub(super) log: Option<PathBuf>,
 }
 
-/// The container that a command line creates, if it creates one.
-pub(super) fn create(args: &[OsString]) -> Option<Create> {
+/// The words of a command line that are not options, and the values of those that have one.
+fn words(args: &[OsString]) -> Option<(Vec<&str>, BTreeMap<&str, PathBuf>)> {
     let mut values = BTreeMap::new();
     let mut words = Vec::new();
     let mut args = args.iter().map(|arg| arg.to_str().unwrap_or_default());
@@ -42,7 +44,23 @@ pub(super) fn create(args: &[OsString]) -> Option<Create> {
             None => {}
         }
     }
+    Some((words, values))
+}
+
+/// The container that a command line deletes, if it deletes one, and whether it does so by force:
+/// containerd does when the shim has died.
+pub(super) fn delete(args: &[OsString]) -> Option<(&str, bool)> {
+    match words(args)?.0[..] {
+        ["delete", id] => Some((id, args.iter().any(|arg| arg == "--force"))),
+        _ => None,
+    }
+}
+
+/// The container that a command line creates, if it creates one.
+pub(super) fn create(args: &[OsString]) -> Option<Create> {
+    let (words, mut values) = words(args)?;
     (words.first() == Some(&"create")).then(|| Create {
+        id: words.get(1).copied().unwrap_or_default().to_owned(),
         bundle: values
             .remove("--bundle")
             .or_else(|| values.remove("-b"))
@@ -63,6 +81,7 @@ mod tests {
     #[test]
     fn what_is_created_is_told_from_everything_else() {
         let wanted = Create {
+            id: "id".into(),
             bundle: "/b".into(),
             pid_file: "/b/init.pid".into(),
             log: Some("/b/l".into()),
@@ -78,5 +97,10 @@ mod tests {
         for other in ["--root /run/create state id", "--root create kill --all id 9", "--log", ""] {
             assert_eq!(of(other), None, "{other}");
         }
+        let line = ["--root", "/run/r", "delete", "--force", "id"].map(OsString::from);
+        assert_eq!(delete(&line), Some(("id", true)));
+        assert_eq!(delete(&line[2..3]), None);
+        let line = ["--log=/l", "delete", "id"].map(OsString::from);
+        assert_eq!(delete(&line), Some(("id", false)));
     }
 }

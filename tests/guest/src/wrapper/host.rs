@@ -13,8 +13,10 @@ pub const ENTRIES: &str = "/run/kata-containers/shared/direct-volumes";
 /// Where it has a directory for each sandbox, with the socket of its shim: those of Kata's Go
 /// runtime.
 pub const SANDBOXES: &str = "/run/vc/sbs";
-/// The first argument when it has started itself as the shim of a sandbox, whose id is the other
-/// one.
+/// The same of Kata's runtime-rs.
+pub(super) const SANDBOXES_RS: &str = "/run/kata";
+/// The first argument when it has started itself as the shim of a sandbox, whose directory is the
+/// other one.
 pub(super) const SERVE: &str = "serve";
 
 /// Becomes runc.

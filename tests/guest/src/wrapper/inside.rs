@@ -11,6 +11,7 @@ use anyhow::{Context, ensure};
 use super::bundle::{BundleVolume, Container};
 use super::call::Create;
 use super::host::{ENTRIES, runc};
+use super::machine;
 use crate::agent::Group;
 
 /// Mounts what a container has of direct volumes, and becomes runc.
@@ -19,7 +20,9 @@ use crate::agent::Group;
 /// Something cannot be mounted.
 pub(super) fn run(args: &[OsString], create: Option<&Create>) -> anyhow::Result<ExitCode> {
     let create = create.context("this is only for what creates a container")?;
-    for volume in Container::read(&create.bundle, Path::new(ENTRIES))?.volumes {
+    let mut container = Container::read(&create.bundle, Path::new(ENTRIES))?;
+    machine::with_disks(&mut container, &create.id)?;
+    for volume in container.volumes {
         mount(&volume)
             .with_context(|| format!("the direct volume at {}", volume.destination.display()))?;
     }

@@ -3,6 +3,8 @@
 //! and answers on a shim's socket.
 //!
 //! Configured as a stock Go runtime (`disable_block_device_use = true`), it shares the directory.
+//! With a configuration of runtime-rs it has a machine for each sandbox, with the faults of that
+//! runtime, and asks NRI's plugins.
 //!
 //! It is no VM: the kernel is the host's. All that is not about direct volumes is runc's own doing.
 
@@ -15,7 +17,8 @@ use anyhow::Context;
 
 use self::bundle::Container;
 use self::call::Create;
-use self::host::{SERVE, runc};
+use self::host::{SANDBOXES_RS, SERVE, runc};
+use self::machine::{MACHINE, Machine};
 use self::serve::Serving;
 
 mod bundle;
@@ -23,9 +26,13 @@ mod call;
 mod configuration;
 mod host;
 mod inside;
+mod machine;
+mod nri;
 mod serve;
 
 pub use self::host::{ENTRIES, SANDBOXES};
+pub use self::machine::MACHINES;
+pub use self::nri::NRI;
 
 /// The name of its RuntimeClass, and of its handler in containerd's configuration.
 pub const HANDLER: &str = "wrapped";
@@ -33,6 +40,8 @@ pub const HANDLER: &str = "wrapped";
 pub const RUNTIMES: &str = "/run/runtimes";
 /// Its configuration, as that of Kata's Go runtime; without one it takes devices.
 pub const CONFIGURATION: &str = "/run/runtimes/etc/kata-containers/configuration.toml";
+/// The configuration file of Kata's runtime-rs. Where it is, the wrapper behaves as that does.
+pub const RUNTIME_RS: &str = "/run/runtimes/etc/kata-containers/runtime-rs/configuration.toml";
 /// The first argument when it has started itself in a mount namespace of its own; the others are
 /// runc's.
 const INSIDE: &str = "inside";
@@ -43,7 +52,8 @@ const INSIDE: &str = "inside";
 /// containerd copies that to the pod's events.
 pub fn run(args: &[OsString]) -> anyhow::Result<ExitCode> {
     match args.split_first() {
-        Some((first, [sandbox])) if first == SERVE => serve::run(sandbox),
+        Some((first, [dir])) if first == SERVE => serve::run(Path::new(dir)),
+        Some((first, [sandbox])) if first == MACHINE => machine::run(sandbox),
         Some((first, runcs)) if first == INSIDE => told(runcs, inside::run),
         _ => told(args, create),
     }
@@ -67,16 +77,34 @@ fn told(
 /// Makes a container: with direct volumes in a mount namespace where they are mounted, which
 /// becomes the container's.
 fn create(args: &[OsString], create: Option<&Create>) -> anyhow::Result<ExitCode> {
-    let Some(create) = create else { return runc(args) };
+    let Some(create) = create else {
+        if let Some((id, by_force)) = call::delete(args) {
+            ended(id, by_force)?;
+        }
+        return runc(args);
+    };
     if !configuration::takes_devices(Path::new(CONFIGURATION))? {
         return runc(args);
     }
-    let container = Container::read(&create.bundle, Path::new(ENTRIES))?;
+    let mut container = Container::read(&create.bundle, Path::new(ENTRIES))?;
     if container.volumes.is_empty() {
         return runc(args);
     }
-    let serving = Serving::start(&container.sandbox)?;
-    container.record(Path::new(ENTRIES))?;
+    let is_rs = is_runtime_rs();
+    let shims = if is_rs { SANDBOXES_RS } else { SANDBOXES };
+    if is_rs {
+        nri::admit(HANDLER, &container)?;
+        if let Err(refused) = machine::take(&container, &create.id) {
+            nri::ended(&container.sandbox, &container.name)?;
+            return Err(refused);
+        }
+        // Its shim knows no request for statistics.
+        container.volumes.clear();
+    }
+    let serving = Serving::start(&Path::new(shims).join(&container.sandbox))?;
+    if !is_rs {
+        container.record(Path::new(ENTRIES))?;
+    }
     let mut command = Command::new("unshare");
     command.args(["--mount", "--propagation", "slave", "--"]).arg(std::env::current_exe()?);
     let status = command.arg(INSIDE).args(args).status().context("cannot start unshare")?;
@@ -87,4 +115,36 @@ fn create(args: &[OsString], create: Option<&Create>) -> anyhow::Result<ExitCode
         .code()
         .and_then(|code| u8::try_from(code).ok())
         .map_or(ExitCode::FAILURE, ExitCode::from))
+}
+
+fn is_runtime_rs() -> bool {
+    Path::new(RUNTIME_RS).exists()
+}
+
+/// A container has ended, or with its own id a sandbox. By force, the shim of it has died, and
+/// runtime-rs leaves its machine as it is.
+fn ended(id: &str, by_force: bool) -> anyhow::Result<()> {
+    if !is_runtime_rs() {
+        return Ok(());
+    }
+    let machines = match std::fs::read_dir(MACHINES) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        machines => machines?,
+    };
+    for sandbox in machines {
+        let sandbox = sandbox?.file_name();
+        let sandbox = sandbox.to_string_lossy();
+        let Some(mut machine) = Machine::of(&sandbox)? else { continue };
+        if sandbox == id {
+            if !by_force {
+                machine.off()?;
+            }
+            return Ok(());
+        }
+        if !by_force && let Some(container) = machine.ended(id)? {
+            drop(machine);
+            nri::ended(&sandbox, &container.name)?;
+        }
+    }
+    Ok(())
 }

@@ -6,7 +6,6 @@
 //! leaves is free at once.
 
 use std::convert::Infallible;
-use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek, Write};
 use std::os::unix::fs::MetadataExt;
@@ -29,7 +28,7 @@ use serde::{Deserialize, Serialize};
 use tokio::net::{UnixListener, UnixStream};
 
 use super::bundle::Container;
-use super::host::{SANDBOXES, SERVE};
+use super::host::SERVE;
 use crate::shim::go::{Query, parse};
 use crate::shim::{GuestFileSystem as Usage, reply, statistics};
 
@@ -39,7 +38,11 @@ const SOCKET: &str = "shim-monitor.sock";
 const LOOKED: Duration = Duration::from_millis(50);
 
 /// A shim that has its socket and waits for its container.
-pub(super) struct Serving(Child);
+pub(super) struct Serving {
+    child: Child,
+    /// The sandbox's directory.
+    dir: PathBuf,
+}
 
 /// The container of a shim.
 #[derive(Serialize, Deserialize)]
@@ -60,22 +63,22 @@ struct Served {
 }
 
 impl Serving {
-    /// Starts the shim of a sandbox. The shim ends if this process ends before it passes a
-    /// container.
+    /// Starts the shim of a sandbox, with its socket in a directory. The shim ends if this process
+    /// ends before it passes a container.
     ///
     /// # Errors
     /// It does not get its socket.
-    pub(super) fn start(sandbox: &str) -> anyhow::Result<Self> {
+    pub(super) fn start(dir: &Path) -> anyhow::Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
         // The shim gets no stdout of ours: that is the container's, and stays open while anybody
         // has it.
-        command.arg(SERVE).arg(sandbox).current_dir("/").process_group(0);
+        command.arg(SERVE).arg(dir).current_dir("/").process_group(0);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.spawn().context("cannot start the shim")?;
         let mut line = String::new();
         BufReader::new(child.stdout.take().context("no stdout")?).read_line(&mut line)?;
         ensure!(line.trim() == "ready", "the shim has no socket: {line}");
-        Ok(Self(child))
+        Ok(Self { child, dir: dir.to_owned() })
     }
 
     /// Tells it of its container, which was made.
@@ -90,9 +93,9 @@ impl Serving {
             fstype: volume.info.fstype.clone().unwrap_or_default(),
             destination: volume.destination.clone(),
         });
-        let dir = Path::new(SANDBOXES).join(&container.sandbox);
+        let dir = self.dir.clone();
         let guest = Guest { process: process.trim().parse()?, volumes: served.collect(), dir };
-        let mut stdin = self.0.stdin.take().context("no stdin")?;
+        let mut stdin = self.child.stdin.take().context("no stdin")?;
         writeln!(stdin, "{}", serde_json::to_string(&guest)?)?;
         Ok(())
     }
@@ -102,9 +105,8 @@ impl Serving {
 ///
 /// # Errors
 /// It gets no socket.
-pub(super) fn run(sandbox: &OsStr) -> anyhow::Result<ExitCode> {
-    let socket = Path::new(SANDBOXES).join(sandbox).join(SOCKET);
-    proto::host::program::runtime(1)?.block_on(listen(&socket))?;
+pub(super) fn run(dir: &Path) -> anyhow::Result<ExitCode> {
+    proto::host::program::runtime(1)?.block_on(listen(&dir.join(SOCKET)))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -177,6 +179,8 @@ impl Guest {
             reply(StatusCode::INTERNAL_SERVER_ERROR, text)
         };
         match asked {
+            // A shim of runtime-rs, which takes POST only.
+            _ if self.volumes.is_empty() => reply(StatusCode::NOT_FOUND, "URL NOT FOUND"),
             Query::Refused(status, text) => reply(status, text),
             Query::Stats(device) => match self.usage(&device) {
                 Ok(usage) => reply(StatusCode::OK, statistics(&usage).to_string()),
