@@ -29,6 +29,7 @@ mod replicas;
 mod resize;
 mod rotation;
 mod runtime_class;
+mod runtime_rs;
 mod scarce;
 pub mod scene;
 mod sets;
@@ -136,6 +137,9 @@ pub const ROWS: &[Row] = &[
     Row::alone("manifests", |scene| manifests::accepted(scene).boxed()),
     Row::alone("many", |scene| sets::many_at_once(scene).boxed()),
     Row::alone("direct-kubelet", |scene| direct::kubelet_away(scene).boxed()),
+    Row::alone("direct-twice", |scene| runtime_rs::attached_twice(scene).boxed()),
+    Row::alone("direct-outlived", |scene| runtime_rs::outlived(scene).boxed()),
+    Row::alone("direct-guarded", |scene| runtime_rs::guarded(scene).boxed()),
     Row::alone("edge-killed", |scene| edges::killed(scene).boxed()),
     Row::alone("edge-upgraded", |scene| edges::upgraded(scene).boxed()),
     Row::alone("edge-expansion", |scene| expansion::by_edge(scene).boxed()),
