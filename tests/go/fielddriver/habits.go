@@ -23,6 +23,8 @@ type habits struct {
 	controller, gzip string
 	topology         bool
 	validates        bool
+	snapshots        bool
+	foreign          bool
 	list             uint
 	page             uint
 	stale            uint
@@ -36,6 +38,8 @@ func (h *habits) flags() {
 	flag.StringVar(&h.gzip, "gzip", "never", "asked: answers are compressed if the caller takes it; always: they are")
 	flag.BoolVar(&h.topology, "topology", false, "a segment of the node; a volume is where the caller prefers it first")
 	flag.BoolVar(&h.validates, "validates", false, "ValidateVolumeCapabilities confirms each id; it is absent otherwise")
+	flag.BoolVar(&h.snapshots, "snapshots", false, "ListSnapshots has the one that is asked for, if it is at this node")
+	flag.BoolVar(&h.foreign, "foreign", false, "a list of volumes ends with `lost+found`, as of a directory")
 	flag.UintVar(&h.list, "list", 0, "so many volumes are listed, in pages if the caller asks for pages; 0 is no list")
 	flag.UintVar(&h.page, "page", 0, "the most entries of an answer to ListVolumes, whatever is asked")
 	flag.UintVar(&h.stale, "stale-tokens", 0, "so many times a token of ListVolumes is ABORTED")
@@ -55,6 +59,29 @@ func (h *habits) check() error {
 func (h *habits) refused(method string) error {
 	if h.controller == "failing" && strings.HasPrefix(method, "/csi.v1.Controller/") {
 		return status.Error(codes.Internal, "this process has no controller")
+	}
+	return nil
+}
+
+// isElsewhere tells whether an id is of something at another node.
+func (d *driver) isElsewhere(id string) bool {
+	_, node, found := strings.Cut(id, "@")
+	return found && node != d.node
+}
+
+// notFound is the error of a request about something at another node.
+func (d *driver) notFound(method string, request any) error {
+	id := about(request)
+	if r, ok := request.(*csi.CreateVolumeRequest); ok {
+		id = r.GetVolumeContentSource().GetSnapshot().GetSnapshotId()
+	}
+	for _, end := range []string{"Delete", "Unpublish", "Unstage"} {
+		if strings.Contains(method, end) {
+			return nil
+		}
+	}
+	if d.isElsewhere(id) {
+		return status.Errorf(codes.NotFound, "%s is not here", id)
 	}
 	return nil
 }
@@ -87,7 +114,20 @@ func (d *driver) ValidateVolumeCapabilities(
 	return &csi.ValidateVolumeCapabilitiesResponse{Confirmed: confirmed}, nil
 }
 
-// ListVolumes lists `listed-0` and so on. It returns all of them unless the caller or a flag wants less.
+// ListSnapshots lists the snapshot that is asked for, if it is here. Nobody made any other.
+func (d *driver) ListSnapshots(_ context.Context, r *csi.ListSnapshotsRequest) (*csi.ListSnapshotsResponse, error) {
+	if !d.snapshots {
+		return nil, status.Error(codes.Unimplemented, "it is not implemented")
+	}
+	answer := &csi.ListSnapshotsResponse{}
+	if id := r.GetSnapshotId(); id != "" && !d.isElsewhere(id) {
+		snapshot := &csi.Snapshot{SnapshotId: id, SourceVolumeId: "v", ReadyToUse: true}
+		answer.Entries = append(answer.Entries, &csi.ListSnapshotsResponse_Entry{Snapshot: snapshot})
+	}
+	return answer, nil
+}
+
+// ListVolumes lists `listed-0` and so on, each with this node. It returns all of them unless the caller or a flag wants less.
 func (d *driver) ListVolumes(_ context.Context, r *csi.ListVolumesRequest) (*csi.ListVolumesResponse, error) {
 	if d.list == 0 {
 		return nil, status.Error(codes.Unimplemented, "it is not implemented")
@@ -110,7 +150,11 @@ func (d *driver) ListVolumes(_ context.Context, r *csi.ListVolumesRequest) (*csi
 		answer.NextToken = strconv.FormatUint(end, 10)
 	}
 	for ; first < end; first++ {
-		volume := &csi.Volume{VolumeId: fmt.Sprintf("listed-%d", first), CapacityBytes: 1 << 20}
+		volume := &csi.Volume{VolumeId: fmt.Sprintf("listed-%d@%s", first, d.node), CapacityBytes: 1 << 20}
+		answer.Entries = append(answer.Entries, &csi.ListVolumesResponse_Entry{Volume: volume})
+	}
+	if d.foreign && answer.NextToken == "" {
+		volume := &csi.Volume{VolumeId: "lost+found", CapacityBytes: 1 << 20}
 		answer.Entries = append(answer.Entries, &csi.ListVolumesResponse_Entry{Volume: volume})
 	}
 	return answer, nil

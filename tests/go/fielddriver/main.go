@@ -6,6 +6,9 @@
 // `take-2s…` answers after that time, `hang…` when the call is cancelled, and `deaf…` never, whatever happens.
 // `fail-5…` fails with that code, in trailers alone, and `head-5…` after the headers of an answer. A word for one method
 // stands before it, as in `NodeGetVolumeStats=hang…`: calls of other methods are answered at once.
+//
+// An id that ends with `@` and a node id is of something at that node. Other nodes do not have it: NOT_FOUND, or OK to
+// what ends it.
 package main
 
 import (
@@ -123,6 +126,9 @@ func (d *driver) intercept(
 		_ = grpc.SetSendCompressor(ctx, gzip.Name)
 	}
 	err := d.refused(info.FullMethod)
+	if err == nil {
+		err = d.notFound(method, request)
+	}
 	if err == nil && !d.isMade(request) {
 		err = script(ctx, method, id)
 	}
@@ -167,6 +173,9 @@ func (d *driver) ControllerGetCapabilities(
 	}
 	if d.list > 0 {
 		kinds = append(kinds, csi.ControllerServiceCapability_RPC_LIST_VOLUMES)
+	}
+	if d.snapshots {
+		kinds = append(kinds, csi.ControllerServiceCapability_RPC_LIST_SNAPSHOTS)
 	}
 	for _, kind := range kinds {
 		rpc := &csi.ControllerServiceCapability_Rpc{Rpc: &csi.ControllerServiceCapability_RPC{Type: kind}}

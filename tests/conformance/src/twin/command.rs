@@ -8,6 +8,7 @@ use futures_util::future::TryFutureExt;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 
 use super::habits::HABITS;
+use super::places::PLACES;
 use super::scenarios::{ALL, Bound, Scenario};
 use super::scene::Scene;
 use crate::sanity::run::Way;
@@ -60,7 +61,7 @@ impl Row {
 pub async fn main(args: Args) -> anyhow::Result<()> {
     let of_name = |scenario: &&Scenario| scenario.name.contains(&args.only);
     // The longest one is first.
-    let chosen: Vec<_> = HABITS.iter().chain(ALL).filter(of_name).collect();
+    let chosen: Vec<_> = HABITS.iter().chain(PLACES).chain(ALL).filter(of_name).collect();
     ensure!(!chosen.is_empty(), "no scenario has {:?} in its name", args.only);
     // They wait most of the time, so all ways of all scenarios run at once, a few at a time.
     let numbered = chosen.into_iter().enumerate().map(|(number, scenario)| {
@@ -93,7 +94,8 @@ async fn measured(scenario: &'static Scenario, go_bin: &Path) -> anyhow::Result<
 
 async fn measure(scenario: &Scenario, way: Way, go_bin: &Path) -> anyhow::Result<f64> {
     let what = || format!("{}, {way:?}", scenario.name);
-    let mut scene = Scene::start(way, go_bin, scenario.flags).await.with_context(what)?;
+    let Scenario { flags, nodes, .. } = scenario;
+    let mut scene = Scene::start(way, go_bin, flags, nodes).await.with_context(what)?;
     if !scenario.is_start {
         scene.ready().await.with_context(what)?;
     }

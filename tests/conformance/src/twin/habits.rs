@@ -13,7 +13,7 @@ use tonic::{Code, Status};
 
 use super::raw::{Encoding, encoding_of};
 use super::scenarios::{Bound, Scenario, attach, publish, stage, stats};
-use super::scene::{NAME, NODE, Scene, creation, repeated, within};
+use super::scene::{NODE, Scene, creation, repeated, topology, within};
 
 /// The pause between calls.
 const IDLE: Duration = Duration::from_secs(5);
@@ -243,8 +243,6 @@ async fn list(scene: &Scene) -> anyhow::Result<f64> {
 /// Returns 1 if the answer says that the volume is not at this node alone. The caller prefers
 /// another one, which is away, and the driver takes the first for the place of the volume.
 async fn preferred(scene: &Scene) -> anyhow::Result<f64> {
-    let topology =
-        |node: &str| csi::Topology { segments: [(format!("{NAME}/node"), node.to_owned())].into() };
     let all = vec![topology("n2"), topology(NODE)];
     let requirement = csi::TopologyRequirement { requisite: all.clone(), preferred: all };
     let request =

@@ -5,6 +5,7 @@
 
 pub mod command;
 mod habits;
+mod places;
 mod raw;
 mod scenarios;
 mod scene;

@@ -8,7 +8,7 @@ use harness::wait::until;
 use proto::csi;
 use tokio::time::{Instant, sleep};
 
-use super::scene::{Entry, Scene, capability, creation, must_fail, repeated, within};
+use super::scene::{Entry, NODE, Scene, capability, creation, must_fail, repeated, within};
 
 /// The deadline of a kubelet's calls.
 const KUBELET: Duration = Duration::from_secs(120);
@@ -32,6 +32,8 @@ pub(super) struct Scenario {
     pub(super) bound: Bound,
     /// The driver's flags.
     pub(super) flags: &'static [&'static str],
+    /// The nodes with the driver.
+    pub(super) nodes: &'static [&'static str],
     /// True if it does not wait until calls reach the driver.
     pub(super) is_start: bool,
     pub(super) run: fn(&mut Scene) -> LocalBoxFuture<'_, anyhow::Result<f64>>,
@@ -43,7 +45,7 @@ impl Scenario {
         bound: Bound,
         run: fn(&mut Scene) -> LocalBoxFuture<'_, anyhow::Result<f64>>,
     ) -> Self {
-        Self { name, unit: "s", bound, flags: &[], is_start: false, run }
+        Self { name, unit: "s", bound, flags: &[], nodes: &[NODE], is_start: false, run }
     }
 }
 

@@ -10,6 +10,7 @@ use harness::process::Process;
 use harness::stand::{Cloud, Stand, channel};
 use harness::wait::until;
 use harness::world::section;
+use proto::csi;
 use proto::csi::{CreateVolumeRequest, VolumeCapability, volume_capability};
 use proto::host::backoff::Backoff;
 use proto::host::publish::{Existing, publish};
@@ -21,23 +22,32 @@ use tonic::{Request, Status};
 
 use crate::sanity::run::Way;
 
-/// The node, and its node id.
+/// The first node, and its node id.
 pub(super) const NODE: &str = "n1";
 /// The name of the driver.
 pub(super) const NAME: &str = "field.edge-csi.io";
+/// The driver's setting of how long a node may be away until others get its creates.
+const FAILOVER: &str = "failover_s = 1\n";
 /// How long a program may take to end.
 const STOP: Duration = Duration::from_secs(10);
 /// A kubelet's first delay after a failure, and its longest. It has no jitter.
 const FIRST_DELAY: Duration = Duration::from_millis(500);
 const LONGEST_DELAY: Duration = Duration::from_secs(122);
 
-/// A driver and the way to it.
+/// A driver at one or several nodes, and the way to it.
 pub(super) struct Scene {
     stand: Stand,
     way: Way,
     program: PathBuf,
-    drivers: Vec<Process>,
+    nodes: Vec<SceneNode>,
     cloud: Option<Cloud>,
+}
+
+/// A node of a scene.
+struct SceneNode {
+    name: &'static str,
+    /// The driver's processes, the newest last.
+    drivers: Vec<Process>,
     edge: Option<Process>,
 }
 
@@ -57,38 +67,69 @@ impl Scene {
     ///
     /// # Errors
     /// Something does not start.
-    pub(super) async fn start(way: Way, go_bin: &Path, flags: &[&str]) -> anyhow::Result<Self> {
+    pub(super) async fn start(
+        way: Way,
+        go_bin: &Path,
+        flags: &[&str],
+        names: &[&'static str],
+    ) -> anyhow::Result<Self> {
         let stand = Stand::new().await?;
         let program = go_bin.join("fielddriver");
-        let drivers = Vec::new();
-        let mut scene = Self { stand, way, program, drivers, cloud: None, edge: None };
-        scene.start_driver(flags)?;
+        let mut scene = Self { stand, way, program, nodes: Vec::new(), cloud: None };
+        for &name in names {
+            let driver = scene.driver(name, flags, 0)?;
+            scene.nodes.push(SceneNode { name, drivers: vec![driver], edge: None });
+        }
         if let Some(listen) = way.listen(&scene.stand) {
             let config = scene.stand.at("cloud.toml");
-            let text = section(NAME, "node");
+            let text = section(NAME, "node") + FAILOVER;
             publish(config.as_ref(), text.as_bytes(), 0o600, Existing::Keep)?;
             let cloud = scene.stand.cloud(&[&listen], &[NAME], &["--config", &config]).await?;
             let url = cloud.urls.first().context("csi-cloud listens nowhere")?.clone();
             scene.cloud = Some(cloud);
-            let socket = scene.stand.at("driver.sock");
-            scene.edge = Some(scene.stand.edge(NODE, &url, &[(NAME, &socket)]).await?);
+            for node in &mut scene.nodes {
+                let socket = driver_socket(&scene.stand, node.name);
+                node.edge = Some(scene.stand.edge(node.name, &url, &[(NAME, &socket)]).await?);
+            }
         }
         Ok(scene)
     }
 
-    /// Starts a process that serves the driver's socket from now on.
+    /// Starts a process that serves the socket of the first node's driver from now on.
     ///
     /// # Errors
     /// It cannot be started.
     pub(super) fn start_driver(&mut self, flags: &[&str]) -> anyhow::Result<()> {
-        let number = self.drivers.len();
-        let mut command = Command::new(&self.program);
-        command.arg(format!("--endpoint=unix://{}", self.stand.at("driver.sock")));
-        command
-            .args([format!("--node-id={NODE}"), format!("--log={}", self.stand.at("driver.log"))]);
-        command.arg(format!("--name={NAME}")).args(flags);
-        self.drivers.push(Process::start(&format!("driver-{number}"), command, self.stand.dir())?);
+        let number = self.first()?.drivers.len();
+        let driver = self.driver(NODE, flags, number)?;
+        self.nodes.first_mut().context("there is no node")?.drivers.push(driver);
         Ok(())
+    }
+
+    fn driver(&self, node: &str, flags: &[&str], number: usize) -> anyhow::Result<Process> {
+        let mut command = Command::new(&self.program);
+        command.arg(format!("--endpoint=unix://{}", driver_socket(&self.stand, node)));
+        let log = self.stand.at(&format!("{node}.log"));
+        command.args([format!("--node-id={node}"), format!("--log={log}")]);
+        command.arg(format!("--name={NAME}")).args(flags);
+        Process::start(&format!("driver-{node}-{number}"), command, self.stand.dir())
+    }
+
+    fn first(&self) -> anyhow::Result<&SceneNode> {
+        self.nodes.first().context("there is no node")
+    }
+
+    /// Takes a node away: its driver, or its link if our programs are on the way.
+    ///
+    /// # Errors
+    /// There is no such node, or its csi-edge does not end well.
+    pub(super) async fn take_away(&mut self, name: &str) -> anyhow::Result<()> {
+        let mut nodes = self.nodes.iter_mut();
+        let node = nodes.find(|node| node.name == name).context("there is no such node")?;
+        match node.edge.take() {
+            Some(edge) => edge.stop(STOP).await,
+            None => node.drivers.pop().context("there is no driver")?.kill().await,
+        }
     }
 
     /// Stops the driver's process where it is, as the kernel does that waits for a device.
@@ -96,7 +137,7 @@ impl Scene {
     /// # Errors
     /// There is none.
     pub(super) fn freeze_driver(&self) -> anyhow::Result<()> {
-        self.drivers.last().context("there is no driver")?.signal(Signal::STOP)
+        self.first()?.drivers.last().context("there is no driver")?.signal(Signal::STOP)
     }
 
     /// Waits until calls of both services reach the driver.
@@ -104,13 +145,25 @@ impl Scene {
     /// # Errors
     /// They do not in time.
     pub(super) async fn ready(&self) -> anyhow::Result<()> {
-        until("the driver", || async {
-            self.create("ready").await?;
-            let request = proto::csi::NodeGetInfoRequest {};
-            self.node().await?.node_get_info(request).await?;
-            Ok(())
-        })
-        .await
+        for node in &self.nodes {
+            until("the driver", || async {
+                // A name at one node is not another one's.
+                let name = format!("ready-{}", node.name);
+                let requirement = csi::TopologyRequirement {
+                    requisite: vec![topology(node.name)],
+                    preferred: vec![topology(node.name)],
+                };
+                let accessibility_requirements = (self.nodes.len() > 1).then_some(requirement);
+                let request = CreateVolumeRequest { accessibility_requirements, ..creation(&name) };
+                self.controller_of(node.name).await?.create_volume(request).await?;
+                let socket = self.node_socket_of(node.name);
+                let mut node = NodeClient::new(channel(&socket).await?);
+                node.node_get_info(csi::NodeGetInfoRequest {}).await?;
+                Ok(())
+            })
+            .await?;
+        }
+        Ok(())
     }
 
     /// Makes a volume of this name, which is its id too.
@@ -130,11 +183,15 @@ impl Scene {
         Ok(NodeClient::new(channel(&self.node_socket()).await?))
     }
 
-    /// The socket that a kubelet calls.
+    /// The socket that the first node's kubelet calls.
     pub(super) fn node_socket(&self) -> String {
+        self.node_socket_of(NODE)
+    }
+
+    fn node_socket_of(&self, node: &str) -> String {
         match self.way {
-            Way::Direct => self.stand.at("driver.sock"),
-            Way::Ws | Way::Quic => self.stand.edge_front(NODE, NAME),
+            Way::Direct => driver_socket(&self.stand, node),
+            Way::Ws | Way::Quic => self.stand.edge_front(node, NAME),
         }
     }
 
@@ -143,25 +200,70 @@ impl Scene {
     /// # Errors
     /// Nobody serves it.
     pub(super) async fn controller(&self) -> anyhow::Result<ControllerClient<Channel>> {
-        Ok(ControllerClient::new(channel(&self.controller_socket()).await?))
+        self.controller_of(NODE).await
+    }
+
+    /// A new connection to the Controller service for what is at a node: alone it is the driver
+    /// there, as for a sidecar with `--node-deployment`.
+    ///
+    /// # Errors
+    /// Nobody serves it.
+    pub(super) async fn controller_of(
+        &self,
+        node: &str,
+    ) -> anyhow::Result<ControllerClient<Channel>> {
+        let socket = match self.way {
+            Way::Direct => driver_socket(&self.stand, node),
+            Way::Ws | Way::Quic => self.stand.cloud_front(NAME),
+        };
+        Ok(ControllerClient::new(channel(&socket).await?))
+    }
+
+    /// The nodes whose Controller services have all volumes together.
+    pub(super) fn controllers(&self) -> Vec<&'static str> {
+        let count = if self.is_behind_us() { 1 } else { self.nodes.len() };
+        self.nodes.iter().take(count).map(|node| node.name).collect()
     }
 
     /// The socket that sidecars call.
     pub(super) fn controller_socket(&self) -> String {
         match self.way {
-            Way::Direct => self.stand.at("driver.sock"),
+            Way::Direct => driver_socket(&self.stand, NODE),
             Way::Ws | Way::Quic => self.stand.cloud_front(NAME),
         }
     }
 
-    /// What the driver says that it was asked.
+    /// What the first node's driver says that it was asked.
     ///
     /// # Errors
     /// Its log cannot be read.
     pub(super) fn log(&self) -> anyhow::Result<Vec<Entry>> {
-        let text = std::fs::read_to_string(self.stand.at("driver.log"))?;
+        self.log_of(NODE)
+    }
+
+    /// What the driver at a node says that it was asked.
+    ///
+    /// # Errors
+    /// Its log cannot be read.
+    pub(super) fn log_of(&self, node: &str) -> anyhow::Result<Vec<Entry>> {
+        let text = std::fs::read_to_string(self.stand.at(&format!("{node}.log")))?;
         let lines = text.lines().map(serde_json::from_str).collect::<Result<_, _>>();
         lines.context("the driver's log")
+    }
+
+    /// The nodes whose driver got a call of this method about this.
+    ///
+    /// # Errors
+    /// A log cannot be read.
+    pub(super) fn who_got(&self, method: &str, about: &str) -> anyhow::Result<Vec<&'static str>> {
+        let mut got = Vec::new();
+        for node in &self.nodes {
+            let log = self.log_of(node.name)?;
+            if log.iter().any(|entry| (&*entry.method, &*entry.about) == (method, about)) {
+                got.push(node.name);
+            }
+        }
+        Ok(got)
     }
 
     /// When a call of this method about this began and ended at the driver, in seconds since 1970.
@@ -210,15 +312,27 @@ impl Scene {
     /// One of our programs does not end well.
     pub(super) async fn stop(self) -> anyhow::Result<()> {
         let mut result = Ok(());
-        for process in self.edge.into_iter().chain(self.cloud.map(|cloud| cloud.process)) {
+        let (edges, drivers): (Vec<_>, Vec<_>) =
+            self.nodes.into_iter().map(|node| (node.edge, node.drivers)).unzip();
+        let edges = edges.into_iter().flatten();
+        for process in edges.chain(self.cloud.map(|cloud| cloud.process)) {
             result = result.and(process.stop(STOP).await);
         }
-        for driver in self.drivers {
+        for driver in drivers.into_iter().flatten() {
             // A frozen one handles no other signal.
             result = result.and(driver.kill().await);
         }
         result
     }
+}
+
+fn driver_socket(stand: &Stand, node: &str) -> String {
+    stand.at(&format!("{node}.sock"))
+}
+
+/// The topology of a node, with a driver that has one.
+pub(super) fn topology(node: &str) -> csi::Topology {
+    csi::Topology { segments: [(format!("{NAME}/node"), node.to_owned())].into() }
 }
 
 /// The request for a volume of this name.
