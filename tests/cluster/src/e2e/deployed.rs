@@ -21,6 +21,7 @@ const THREE: &str = "it needs three csi-clouds as pods (DEPLOYED=ha)";
 const LEFT_OUT: &[(&str, &str)] = &[
     ("two-drivers", ONE_DRIVER),
     ("capacity", ONE_DRIVER),
+    ("full-node", ONE_DRIVER),
     ("limits", ONE_DRIVER),
     ("static", ONE_DRIVER),
     ("shared-storage", ONE_DRIVER),

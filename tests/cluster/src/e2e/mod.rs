@@ -126,6 +126,7 @@ pub const ROWS: &[Row] = &[
     Row::together("attributes", |scene| resize::attributes(scene).boxed()),
     Row::together("two-drivers", |scene| scarce::two(scene).boxed()),
     Row::together("capacity", |scene| scarce::room(scene).boxed()),
+    Row::together("full-node", |scene| scarce::full_node(scene).boxed()),
     Row::together("limits", |scene| scarce::limits(scene).boxed()),
     Row::together("static", |scene| shares::by_hand(scene).boxed()),
     Row::together("examples", |scene| examples::as_they_stand(scene).boxed()),

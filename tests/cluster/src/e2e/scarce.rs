@@ -2,11 +2,14 @@
 //!
 //! These rows would take each other's room, so they take turns.
 
+use std::time::Duration;
+
 use anyhow::{Context, ensure};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::storage::v1::{CSINode, CSIStorageCapacity};
 use kube::Api;
 use tokio::sync::Mutex;
+use tokio::time::Instant;
 
 use super::exam::explains;
 use super::look::{SOON, without_node};
@@ -15,11 +18,13 @@ use super::scene::{Scene, claim, pod, pod_with};
 use super::texts::{at, rather, sized};
 use super::traces::Traces;
 use crate::stand::cloud::NAMESPACE;
-use crate::stand::objects::{list, within};
+use crate::stand::objects::{self, list, within};
 use crate::stand::{DRIVER, SECOND};
 
 /// Held by the row whose turn it is.
 static TURN: Mutex<()> = Mutex::const_new(());
+/// How long claims may take that find a full node first.
+const BOUND: Duration = Duration::from_secs(30);
 /// The scheduler's message for nodes without capacity.
 const NO_ROOM: &str = "did not have enough free storage";
 
@@ -106,6 +111,45 @@ async fn room_is(scene: &Scene<'_>, node: &str, wanted: &str) -> anyhow::Result<
         Ok(())
     };
     within(&format!("room of {wanted} at {node}"), SOON, asked).await
+}
+
+/// Claims that choose no node are bound at once though one of the two nodes is full.
+pub(super) async fn full_node(scene: &Scene<'_>) -> anyhow::Result<()> {
+    let _turn = TURN.lock().await;
+    for node in ["n1", "n2"] {
+        room_is(scene, node, "256Mi").await?;
+    }
+    let class = format!(
+        "apiVersion: storage.k8s.io/v1
+kind: StorageClass
+metadata:
+  name: second-now
+provisioner: {SECOND}
+volumeBindingMode: Immediate
+"
+    );
+    scene.apply(&class).await?;
+    let done = beside_full(scene).await;
+    objects::delete(&scene.cluster.client, "default", &class).await?;
+    done
+}
+
+async fn beside_full(scene: &Scene<'_>) -> anyhow::Result<()> {
+    scene.apply(&sized(&claim("filler", "second"), "250Mi")).await?;
+    scene.apply(&at(&pod("filler", "filler", WRITE, READ), "n1")).await?;
+    scene.ready(&["filler"]).await?;
+    let names: Vec<_> = (0..6).map(|number| format!("now-{number}")).collect();
+    let begun = Instant::now();
+    for name in &names {
+        scene.apply(&sized(&claim(name, "second-now"), "32Mi")).await?;
+    }
+    for name in &names {
+        let home = Traces::of(scene, name).await?.home(scene.cluster)?.name;
+        ensure!(home == "n2", "n1 is full, and {name} is at {home}");
+    }
+    let took = begun.elapsed();
+    ensure!(took <= BOUND, "the claims were bound after {took:?}");
+    Ok(())
 }
 
 /// CSINode has the driver's limit of volumes. A pod with one more waits until another one is
