@@ -39,6 +39,7 @@ mod snapshots;
 mod standby;
 mod stock;
 mod tables;
+mod terminating;
 mod texts;
 mod traces;
 pub mod truth;
@@ -129,6 +130,7 @@ pub const ROWS: &[Row] = &[
     Row::together("full-node", |scene| scarce::full_node(scene).boxed()),
     Row::together("limits", |scene| scarce::limits(scene).boxed()),
     Row::together("static", |scene| shares::by_hand(scene).boxed()),
+    Row::together("terminating", |scene| terminating::named(scene).boxed()),
     Row::together("examples", |scene| examples::as_they_stand(scene).boxed()),
     Row::together("direct", |scene| direct::handed_over(scene).boxed()),
     Row::together("runtime-class", |scene| runtime_class::decides(scene).boxed()),
