@@ -49,6 +49,7 @@ const LEFT_OUT: &[(&str, &str)] = &[
     ("rolling-upgrade", STAND),
     ("etcd-without-quorum", STAND),
     ("sidecars-elected", STAND),
+    ("first-node-away", ARGUMENTS),
     ("driver-dead", STARTED_AGAIN),
     ("exam", STARTED_AGAIN),
     ("exam-volumes", ARGUMENTS),

@@ -3,10 +3,13 @@
 
 use std::collections::BTreeSet;
 
-use anyhow::ensure;
+use anyhow::{Context, ensure};
 use k8s_openapi::api::apps::v1::StatefulSet;
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
+use kube::Api;
+use serde_json::json;
 
+use super::faults::hostdir;
 use super::look::{Thing, claim as claim_named, until};
 use super::pods::{READ, STAY, WRITE};
 use super::scene::{Scene, claim, pod};
@@ -15,6 +18,10 @@ use super::traces::Traces;
 use crate::stand::NODES;
 use crate::stand::objects;
 
+/// The drivers' flag by which they answer with what the caller prefers.
+const ECHO: &str = "--echo-preferred";
+/// The first values of a term of a node affinity.
+const EXPRESSIONS: &str = "matchExpressions/0/values";
 /// The pods of the set.
 const MEMBERS: [&str; 3] = ["member-0", "member-1", "member-2"];
 
@@ -139,6 +146,47 @@ async fn at_allowed(scene: &Scene<'_>) -> anyhow::Result<()> {
     until(scene, Thing("v1", "Pod", "elsewhere"), "/spec/nodeName", serde_json::Value::is_null)
         .await
         .map(drop)
+}
+
+/// The drivers answer a create with the first node that external-provisioner prefers, wherever they
+/// are. With a node away, each PersistentVolume names the node that has the volume.
+pub(super) async fn first_away(scene: &Scene<'_>) -> anyhow::Result<()> {
+    let cluster = scene.cluster;
+    let echo = |args: &mut Vec<String>| args.push(ECHO.to_owned());
+    let truthful = |args: &mut Vec<String>| args.retain(|arg| arg != ECHO);
+    for node in &cluster.nodes {
+        hostdir(node)?.reargue(echo).await?;
+        hostdir(node)?.restart().await?;
+    }
+    let placed = async {
+        cluster.node("n2")?.relay.cut();
+        placed_truly(scene).await
+    };
+    let placed = placed.await;
+    // Later rows need them as they were, whatever was found.
+    cluster.node("n2")?.relay.mend();
+    for node in &cluster.nodes {
+        hostdir(node)?.reargue(truthful).await?;
+        hostdir(node)?.restart().await?;
+    }
+    placed
+}
+
+async fn placed_truly(scene: &Scene<'_>) -> anyhow::Result<()> {
+    let names: Vec<_> = (0..6).map(|number| format!("now-{number}")).collect();
+    for name in &names {
+        scene.apply(&claim(name, "now")).await?;
+    }
+    let volumes = Api::<PersistentVolume>::all(scene.cluster.client.clone());
+    let affinity = format!("/spec/nodeAffinity/required/nodeSelectorTerms/0/{EXPRESSIONS}");
+    for name in &names {
+        let traces = Traces::of(scene, name).await?;
+        let home = traces.home(scene.cluster)?.name;
+        let volume = serde_json::to_value(volumes.get(&traces.name).await?)?;
+        let said = volume.pointer(&affinity).context("a volume for any node")?;
+        ensure!(home != "n2" && *said == json!([home]), "{name} is at {home}, said is {said}");
+    }
+    Ok(())
 }
 
 fn class(name: &str, binding: &str) -> String {

@@ -36,6 +36,9 @@ struct Args {
     /// The most bytes of all volumes together; the size of the file system if it is 0.
     #[arg(long, default_value_t = 0)]
     capacity: i64,
+    /// Answers a create with the first topology that the caller prefers, whichever node this is.
+    #[arg(long)]
+    echo_preferred: bool,
     /// Has no controller and only mounts directories below the state, as volumes' attributes
     /// `server` and `share` say.
     #[arg(long)]
@@ -67,6 +70,7 @@ async fn run(args: Args) -> anyhow::Result<()> {
         node_id: args.node_id,
         attach_limit: args.attach_limit,
         capacity: args.capacity,
+        echo_preferred: args.echo_preferred,
         server: args.server.clone(),
     };
     let stop = CancellationToken::new();

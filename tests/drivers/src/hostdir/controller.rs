@@ -256,7 +256,7 @@ macro_rules! controller {
 }
 
 controller! {
-    create_volume: CreateVolumeRequest => CreateVolumeResponse by Core::create_volume;
+    create_volume: CreateVolumeRequest => CreateVolumeResponse by Core::create;
     delete_volume: DeleteVolumeRequest => DeleteVolumeResponse by Core::delete_volume;
     controller_publish_volume: ControllerPublishVolumeRequest => ControllerPublishVolumeResponse
         by Core::attach;

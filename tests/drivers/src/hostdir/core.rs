@@ -25,6 +25,9 @@ pub struct Settings {
     pub attach_limit: u32,
     /// The most bytes of all volumes together; 0 for the size of the file system.
     pub capacity: i64,
+    /// A new volume's topology is the first that the caller prefers, whichever node this is, as
+    /// that of some drivers.
+    pub echo_preferred: bool,
     /// The file server whose directory the state is. Drivers of several nodes use it then, each
     /// can manage any volume, and a volume is a directory. None if the volumes are this node's.
     pub server: Option<String>,

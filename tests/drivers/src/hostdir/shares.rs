@@ -208,6 +208,7 @@ mod tests {
             name: "shares".into(),
             node_id: "n".into(),
             attach_limit: 0,
+            echo_preferred: false,
             capacity: 0,
             server: None,
         };

@@ -25,6 +25,7 @@ fn with_capacity(state: &Path, capacity: i64) -> Core {
         name: "hostdir".to_owned(),
         node_id: "n".to_owned(),
         attach_limit: 1,
+        echo_preferred: false,
         capacity,
         server: None,
     };

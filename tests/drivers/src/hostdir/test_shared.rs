@@ -14,6 +14,7 @@ fn at(state: &Path, node: &str) -> Core {
         name: "shared".to_owned(),
         node_id: node.to_owned(),
         attach_limit: 0,
+        echo_preferred: false,
         capacity: 0,
         server: Some("127.0.0.1:1/srv".to_owned()),
     };

@@ -24,6 +24,24 @@ struct ContentSource {
 }
 
 impl Core {
+    /// CreateVolume, which is answered with the first place that the caller prefers if the settings
+    /// say so.
+    pub(super) fn create(
+        &self,
+        request: CreateVolumeRequest,
+    ) -> Result<CreateVolumeResponse, Status> {
+        let preferred = match &request.accessibility_requirements {
+            Some(requirement) if self.settings.echo_preferred => requirement.preferred.first(),
+            _ => None,
+        };
+        let place = preferred.cloned();
+        let mut answer = self.create_volume(request)?;
+        if let (Some(place), Some(volume)) = (place, answer.volume.as_mut()) {
+            volume.accessible_topology = vec![place];
+        }
+        Ok(answer)
+    }
+
     /// CreateVolume, which is idempotent by the volume's name.
     ///
     /// CSI: a compatible volume of this name "already exists": "the Plugin MUST reply 0 OK". An
