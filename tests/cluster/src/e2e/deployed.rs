@@ -50,6 +50,7 @@ const LEFT_OUT: &[(&str, &str)] = &[
     ("etcd-without-quorum", STAND),
     ("sidecars-elected", STAND),
     ("first-node-away", ARGUMENTS),
+    ("one-handle", STARTED_AGAIN),
     ("driver-dead", STARTED_AGAIN),
     ("exam", STARTED_AGAIN),
     ("exam-volumes", ARGUMENTS),

@@ -10,7 +10,7 @@ pub(super) mod volumes;
 
 use rustix::process::Signal;
 
-pub(super) use self::check::{explains, shows};
+pub(super) use self::check::{explains, shows, told};
 use super::faults::{at_node, hostdir, told_of};
 use super::pods::{READ, WRITE};
 use super::scene::{Scene, claim, pod};

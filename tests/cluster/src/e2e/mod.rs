@@ -15,6 +15,7 @@ mod faults;
 mod figures;
 mod found;
 mod ha;
+mod handles;
 mod joins;
 mod kubeedge;
 mod kubeedge_page;
@@ -149,6 +150,7 @@ pub const ROWS: &[Row] = &[
     Row::alone("found-by-registration", |scene| found::by_registration(scene).boxed()),
     Row::alone("edge-cut", |scene| edges::cut_off(scene).boxed()),
     Row::alone("first-node-away", |scene| places::first_away(scene).boxed()),
+    Row::alone("one-handle", |scene| handles::deleted_in_turn(scene).boxed()),
     Row::alone("driver-dead", |scene| dead_drivers::creates_go_elsewhere(scene).boxed()),
     Row::long("driver-updated", "2 min", |scene| dead_drivers::updated(scene).boxed()),
     Row::alone("shared-storage", |scene| shared::storage(scene).boxed()),

@@ -257,7 +257,7 @@ fn write(path: &Path, text: &str) -> anyhow::Result<()> {
 }
 
 /// Copies a volume's directory; it is empty but for its record and its data.
-fn copied(from: &Path, to: &Path) -> anyhow::Result<()> {
+pub(in crate::e2e) fn copied(from: &Path, to: &Path) -> anyhow::Result<()> {
     std::fs::create_dir_all(to)?;
     for entry in std::fs::read_dir(from)? {
         let entry = entry?;
