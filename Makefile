@@ -59,7 +59,7 @@ manifests: ## Render deploy/manifests from the chart; `make check` compares
 check: ## Format, clippy, docs, dependencies, generated code, rooms, subjects of commits
 	@sh tests/check.sh
 
-sanity: $(GO_BIN)/.done build ## csi-sanity, direct and through both links; DRIVER='command {endpoint} {state}' for yours, OPTIONS='csi-sanity flags' for it, BAD=1 over a bad network, NODES=3 at several nodes
+sanity: $(GO_BIN)/.done build ## csi-sanity, direct and through both links; DRIVER='command {endpoint} {state}' for yours ({controller} for a second socket), OPTIONS='csi-sanity flags' for it, BAD=1 over a bad network, NODES=3 at several nodes
 	@[ -x $(GO_BIN)/csi-sanity ] || { echo "make sanity needs Go; get it from your distribution or go.dev" >&2; exit 1; }
 	target/debug/conformance sanity $(if $(DRIVER),--driver '$(DRIVER)') $(if $(OPTIONS),--options '$(OPTIONS)') $(if $(BAD),--bad-network) $(if $(NODES),--nodes $(NODES))
 

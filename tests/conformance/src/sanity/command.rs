@@ -24,10 +24,12 @@ const ALL: Counts = Counts { passed: 102, failed: 0, skipped: 0, pending: 1 };
 /// Every spec must end through a link as it does directly. Needs root if the drivers do.
 #[derive(clap::Args)]
 pub struct Args {
-    /// A driver's shell command with {endpoint}, and {state} and {node} if it needs them
+    /// A driver's shell command with {endpoint}, and {controller}, {state} and {node} if it needs
+    /// them
     ///
     /// {endpoint} becomes `unix:///path`, {state} a path where the driver may make a directory,
-    /// {node} a node id. [default: hostdir and Kubernetes' mock driver]
+    /// {node} a node id. {controller} becomes the socket of a controller that is not served at
+    /// {endpoint}. [default: hostdir and Kubernetes' mock driver]
     #[arg(long, value_name = "COMMAND")]
     driver: Option<String>,
     /// More flags of csi-sanity for that driver, such as
@@ -230,6 +232,8 @@ fn own_drivers(go_bin: &Path) -> anyhow::Result<Vec<(Driver, Option<Counts>)>> {
         ),
         options: Vec::new(),
     };
-    let hostdir = driver("hostdir", hostdir, " --state {state} --attach-limit 2");
-    Ok(vec![(hostdir, Some(ALL)), (driver("mock", mock, ""), None)])
+    let flags = " --state {state} --attach-limit 2";
+    let one = driver("hostdir", hostdir.clone(), flags);
+    let two = driver("hostdir-two", hostdir, &format!("{flags} --controller {{controller}}"));
+    Ok(vec![(one, Some(ALL)), (two, Some(ALL)), (driver("mock", mock, ""), None)])
 }

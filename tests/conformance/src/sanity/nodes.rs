@@ -91,10 +91,12 @@ impl<'a> Fleet<'a> {
         stand: &'a mut Stand,
         started: &'a mut Started,
     ) -> anyhow::Result<Self> {
-        let mut name = String::new();
+        let mut served = Vec::new();
         for node in &nodes {
-            name = started.driver(driver, stand, node, &stand.at(&format!("{node}.sock"))).await?;
+            let socket = stand.at(&format!("{node}.sock"));
+            served.push(started.driver(driver, stand, node, &socket).await?);
         }
+        let name = served.last().context("there must be a node")?.name.clone();
         let placement = match (case, nodes.last()) {
             (Case::Pinned | Case::Rebuilt, Some(node)) => {
                 format!("placement = \"pinned\"\nnode = \"{node}\"\n")
@@ -108,10 +110,8 @@ impl<'a> Fleet<'a> {
         let mut fleet = Self { stand, started, name, nodes, listen, config };
         fleet.start_cloud().await?;
         let url = fleet.listen.first().context("csi-cloud listens nowhere")?.clone();
-        for node in &fleet.nodes {
-            let socket = fleet.stand.at(&format!("{node}.sock"));
-            let edge = fleet.stand.edge(node, &url, &[(&fleet.name, &socket)]).await?;
-            fleet.started.edges.push(edge);
+        for (node, driver) in fleet.nodes.iter().zip(&served) {
+            fleet.started.edge(fleet.stand, node, &url, driver).await?;
         }
         fleet.rebuild().await?;
         Ok(fleet)

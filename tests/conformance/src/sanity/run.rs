@@ -97,20 +97,23 @@ async fn through(
     started: &mut Started,
 ) -> anyhow::Result<Report> {
     let socket = stand.at("driver.sock");
-    let name = started.driver(driver, stand, NODE, &socket).await?;
+    let driver = started.driver(driver, stand, NODE, &socket).await?;
     let Some(listen) = way.listen(stand) else {
-        return suite.run(stand, Part::All, &[("endpoint", socket)]).await;
+        let own = driver.controller.map(|controller| ("controllerendpoint", controller));
+        let sockets: Vec<_> = [("endpoint", socket)].into_iter().chain(own).collect();
+        return suite.run(stand, Part::All, &sockets).await;
     };
-    let sockets = split(stand, &name, NODE)?;
+    let name = driver.name.as_str();
+    let sockets = split(stand, name, NODE)?;
     // The driver may be a shared one.
     let config = stand.at("cloud.toml");
     let section = format!("[driver.\"{name}\"]\ncontrollers = \"any\"\n");
     publish(config.as_ref(), section.as_bytes(), 0o600, Existing::Keep)?;
-    let cloud = stand.cloud(&[&listen], &[&name], &["--config", &config]).await?;
+    let cloud = stand.cloud(&[&listen], &[name], &["--config", &config]).await?;
     let url = cloud.urls.first().context("csi-cloud listens nowhere")?.clone();
     started.cloud = Some(cloud.process);
-    started.edges.push(stand.edge(NODE, &url, &[(&name, &socket)]).await?);
-    ready(&stand.cloud_front(&name)).await?;
+    started.edge(stand, NODE, &url, &driver).await?;
+    ready(&stand.cloud_front(name)).await?;
     suite.run(stand, Part::All, &sockets).await
 }
 

@@ -3,9 +3,10 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, anyhow, bail};
+use anyhow::{Context, anyhow, bail, ensure};
 use drivers::grpc::identity_client::IdentityClient;
 use proto::csi::GetPluginInfoRequest;
+use proto::host::publish::{Existing, publish};
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::process::Command;
 use tokio_util::sync::CancellationToken;
@@ -22,10 +23,21 @@ const STOP: Duration = Duration::from_secs(10);
 pub struct Driver {
     /// The label in lines about the driver.
     pub label: String,
-    /// A shell command with `{endpoint}`, `{state}` and `{node}`.
+    /// A shell command with `{endpoint}`, `{state}` and `{node}`, and `{controller}` if its
+    /// controller has a socket of its own.
     pub command: String,
     /// More flags of csi-sanity for it.
     pub options: Vec<String>,
+}
+
+/// A driver that runs at a node.
+pub(super) struct ServedDriver {
+    /// Its own name.
+    pub(super) name: String,
+    /// The socket of all services, or of all but the controller's.
+    pub(super) socket: String,
+    /// The controller's socket, if it has one of its own.
+    pub(super) controller: Option<String>,
 }
 
 /// The running programs.
@@ -77,17 +89,57 @@ impl Started {
         stand: &Stand,
         node: &str,
         socket: &str,
-    ) -> anyhow::Result<String> {
+    ) -> anyhow::Result<ServedDriver> {
+        let controller = format!("{socket}.controller");
         let line = driver.command.replace("{endpoint}", &format!("unix://{socket}"));
+        let line = line.replace("{controller}", &format!("unix://{controller}"));
         let line =
             line.replace("{state}", &stand.at(&format!("{node}.state"))).replace("{node}", node);
         let mut command = Command::new("sh");
-        command.args(["-c", &format!("exec {line} >&2")]).process_group(0);
+        command.args(["-c", &format!("exec >&2; exec {line}")]).process_group(0);
         let process = Process::start(&format!("driver-{node}"), command, stand.dir())?;
         let group = process.pid().and_then(|pid| Pid::from_raw(pid.try_into().ok()?)).map(Group);
         self.drivers.push((process, group));
         let (process, _) = self.drivers.last_mut().context("it was just started")?;
-        plugin_name(process, socket).await
+        let name = plugin_name(process, socket).await?;
+        let has_two = driver.command.contains("{controller}");
+        if has_two {
+            let second = plugin_name(process, &controller).await?;
+            ensure!(name == second, "its sockets are of the drivers {name} and {second}");
+        }
+        let controller = has_two.then_some(controller);
+        Ok(ServedDriver { name, socket: socket.to_owned(), controller })
+    }
+
+    /// Starts csi-edge at a node with a driver there, and waits until it is linked.
+    ///
+    /// # Errors
+    /// It does not link; the error holds its log.
+    pub(super) async fn edge(
+        &mut self,
+        stand: &mut Stand,
+        node: &str,
+        url: &str,
+        driver: &ServedDriver,
+    ) -> anyhow::Result<()> {
+        let ServedDriver { name, socket, controller } = driver;
+        let edge = match controller {
+            None => stand.edge(node, url, &[(name, socket)]).await?,
+            Some(controller) => {
+                let config = stand.at(&format!("{node}.toml"));
+                let text = format!(
+                    "[[drivers]]\nname = \"{name}\"\nsocket = \"{socket}\"\ncontroller_socket = \
+                     \"{controller}\"\n"
+                );
+                publish(config.as_ref(), text.as_bytes(), 0o600, Existing::Keep)?;
+                let more = ["--cloud", url, "--config", &config];
+                let mut edge = stand.edge_with(node, &[], &more).await?;
+                edge.line_starting("linked ", START).await?;
+                edge
+            }
+        };
+        self.edges.push(edge);
+        Ok(())
     }
 
     /// Stops all programs, and then returns the first error.

@@ -21,6 +21,9 @@ struct Args {
     /// Where to listen, as `unix:///path` or a path.
     #[arg(long)]
     endpoint: String,
+    /// Where the controller is served, in the same form; `endpoint` has it if there is none.
+    #[arg(long, conflicts_with_all = ["shares", "server"])]
+    controller: Option<String>,
     /// Where volumes and snapshots are kept.
     #[arg(long)]
     state: PathBuf,
@@ -88,7 +91,13 @@ async fn run(args: Args) -> anyhow::Result<()> {
         driver.serve(Socket::bind(&path)?, stopped).boxed()
     } else {
         let driver = HostDir::open(&args.state, settings).with_context(cannot)?;
-        driver.serve(Socket::bind(&path)?, stopped).boxed()
+        match &args.controller {
+            None => driver.serve(Socket::bind(&path)?, stopped).boxed(),
+            Some(controller) => {
+                let second = PathBuf::from(controller.trim_start_matches("unix://"));
+                driver.serve_apart([Socket::bind(&path)?, Socket::bind(&second)?], stopped).boxed()
+            }
+        }
     };
     println!("ready");
     tokio::pin!(serving);

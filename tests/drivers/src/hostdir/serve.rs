@@ -8,7 +8,7 @@ use crate::grpc::group_controller_server::GroupControllerServer;
 use crate::grpc::identity_server::{Identity, IdentityServer};
 use crate::grpc::node_server::{Node, NodeServer};
 use crate::grpc::snapshot_metadata_server::SnapshotMetadataServer;
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, FutureExt};
 use futures_util::stream;
 use http::{Request, Response};
 use proto::host::socket::Socket;
@@ -36,6 +36,25 @@ impl HostDir {
             node: NodeServer::new(self),
         };
         until(routes, socket, stop).await
+    }
+
+    /// Answers Identity and Node on the first socket, and all services on the second one.
+    ///
+    /// # Errors
+    /// A socket fails.
+    pub async fn serve_apart(
+        self,
+        sockets: [Socket; 2],
+        stop: impl Future<Output = ()>,
+    ) -> Result<(), tonic::transport::Error> {
+        let [node, controller] = sockets;
+        let stop = stop.shared();
+        let routes = Routes {
+            identity: IdentityServer::new(self.clone()),
+            controller: None,
+            node: NodeServer::new(self.clone()),
+        };
+        tokio::try_join!(until(routes, node, stop.clone()), self.serve(controller, stop)).map(drop)
     }
 }
 
