@@ -112,8 +112,8 @@ impl Core {
     }
 
     /// Forgets what is not mounted or attached any more: the node was restarted, or a private mount
-    /// namespace ended. A kubelet that starts again looks for volumes in the directories of pods, so
-    /// it unstages no raw volume that it had unpublished before.
+    /// namespace ended. A kubelet that starts again looks for volumes in the directories of pods.
+    /// So it unstages no raw volume that it had unpublished before.
     fn forget_lost_mounts(&self) -> Result<(), Status> {
         for mut volume in self.volumes.all() {
             let before = volume.targets.len();
