@@ -79,13 +79,21 @@ impl Explainer<'_> {
         chain.judge(judge(&facts, node, driver, need));
     }
 
-    /// Whether the kubelet of a node has a driver, as far as Kubernetes is seen.
-    async fn follow_registration(&self, chain: &mut Chain, node: &NodeName, driver: &DriverName) {
-        let Some(objects) = self.objects else { return };
-        let registered = objects.registered(node, driver).await;
-        match &registered {
-            Err(why) => chain.not_visible(format!("CSINode {node}"), why),
-            Ok(_) => chain.judge_weakly(unregistered(&registered, driver, node)),
+    /// Whether the kubelet of a node has these drivers, as far as Kubernetes is seen.
+    async fn follow_registrations(
+        &self,
+        chain: &mut Chain,
+        node: &NodeName,
+        drivers: &[&DriverName],
+    ) {
+        let Some(objects) = self.objects.filter(|_| !drivers.is_empty()) else { return };
+        let registered = match objects.registered_drivers(node).await {
+            Ok(registered) => registered,
+            Err(why) => return chain.not_visible(format!("CSINode {node}"), &why),
+        };
+        for driver in drivers {
+            let has = registered.as_ref().map(|names| names.contains(driver.as_str()));
+            chain.judge_weakly(unregistered(&Ok(has), driver, node));
         }
     }
 
@@ -93,12 +101,14 @@ impl Explainer<'_> {
     pub(super) async fn node(&self, node: &NodeName) -> Explanation {
         let mut chain = Chain::default();
         self.follow_node(&mut chain, node, None, Need::NewVolumes);
+        let mut drivers = Vec::new();
         for driver in &self.drivers {
             if self.node_facts(node, Some(driver)).has_driver {
                 self.follow_node(&mut chain, node, Some(driver), Need::NewVolumes);
-                self.follow_registration(&mut chain, node, driver).await;
+                drivers.push(driver);
             }
         }
+        self.follow_registrations(&mut chain, node, &drivers).await;
         let failed = self.follow_ended_at(&mut chain, node);
         chain.judge_weakly(failed);
         chain.end(|| Verdict::fine(format!("node {node} has a link, and its drivers are up")))
@@ -304,11 +314,29 @@ fn linked(
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+    use std::convert::Infallible;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use futures_channel::mpsc;
+    use http::{Request, Response};
+    use kube::Client;
+    use kube::client::Body;
     use proto::control::health::{Health, HealthState};
     use proto::control::machine::MachineId;
+    use proto::host::tasks::Tasks;
+    use serde_json::json;
 
     use super::super::commands::check_commands;
     use super::*;
+    use crate::kubernetes::objects::Objects;
+    use crate::nodes::handle::{Handle, Peer};
+    use crate::nodes::links::Links;
+    use crate::state::record::NodeDriver;
+    use crate::state::store::memory::Memory;
+    use crate::state::store::writer::Store;
+    use crate::telemetry::calls::Calls;
 
     fn good() -> NodeFacts {
         NodeFacts {
@@ -381,5 +409,47 @@ mod tests {
         assert_eq!(gone.cause, Cause::NotRegistered);
         assert_eq!(unregistered(&Ok(Some(true)), &driver, &node), None);
         assert_eq!(unregistered(&Err("forbidden".into()), &driver, &node), None);
+    }
+
+    #[tokio::test]
+    async fn the_csinode_is_read_once_for_all_drivers_of_a_node() {
+        let node: NodeName = "n1".parse().unwrap();
+        let names = ["a.example", "b.example", "c.example"];
+        let drivers: BTreeSet<DriverName> = names.map(|name| name.parse().unwrap()).into();
+        let tasks = Tasks::default();
+        let store = Store::open(Box::new(Memory::default()), &tasks).unwrap();
+        let (at, all) = (node.clone(), drivers.clone());
+        let write = store.write(move |txn| {
+            for driver in &all {
+                txn.set_at(driver, &at, Some(NodeDriver::default()));
+            }
+        });
+        write.await.unwrap();
+        let links = Links::new(store.clone(), tasks.clone(), |_, _, _, _| Box::pin(async { None }));
+        let (want, _wanted) = mpsc::channel(1);
+        links.enter(&node, &Arc::new(Handle::new(Peer::default(), want, tasks.child())));
+        let reads = Arc::new(AtomicUsize::new(0));
+        let counted = reads.clone();
+        let service = tower::service_fn(move |_: Request<Body>| {
+            counted.fetch_add(1, Ordering::Relaxed);
+            let entry = |name: &str| json!({"name": name, "nodeID": "n1", "topologyKeys": null});
+            let csinode = json!({"apiVersion": "storage.k8s.io/v1", "kind": "CSINode",
+                "metadata": {"name": "n1"}, "spec": {"drivers": names.map(entry)[..2]}});
+            let answer = Response::new(Body::from(csinode.to_string().into_bytes()));
+            std::future::ready(Ok::<_, Infallible>(answer))
+        });
+        let objects = Objects::of(Client::new(service, "edge-csi"));
+        let (links, calls) = (Arc::new(links), Calls::default());
+        let explainer = Explainer {
+            store: &store,
+            links: &links,
+            calls: &calls,
+            drivers,
+            objects: Some(&objects),
+        };
+        let verdict = explainer.node(&node).await.verdict;
+        assert_eq!(reads.load(Ordering::Relaxed), 1);
+        assert_eq!(verdict.cause, Cause::NotRegistered, "{verdict:?}");
+        assert!(verdict.text.contains("c.example"), "{verdict:?}");
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! What our role does not let us read is said, and does not end the search.
 
+use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -137,13 +138,19 @@ impl Objects {
         contents.read(name, |object| ContentFacts::of(&object)).await
     }
 
-    /// Whether a node's CSINode has a driver. None if there is no such CSINode.
+    /// Whether a node's CSINode has a driver. `None` if there is no such CSINode.
     pub async fn registered(&self, node: &NodeName, driver: &DriverName) -> Seen<bool> {
+        let drivers = self.registered_drivers(node).await?;
+        Ok(drivers.map(|drivers| drivers.contains(driver.as_str())))
+    }
+
+    /// The drivers of a node's CSINode. `None` if there is no such CSINode.
+    pub async fn registered_drivers(&self, node: &NodeName) -> Seen<BTreeSet<String>> {
         let nodes = self.cluster::<CSINode>("CSINode get");
-        let has = |csinode: CSINode| {
-            csinode.spec.drivers.iter().any(|entry| entry.name == driver.as_str())
+        let drivers = |csinode: CSINode| {
+            csinode.spec.drivers.into_iter().map(|entry| entry.name).collect::<BTreeSet<_>>()
         };
-        nodes.read(node.as_str(), has).await
+        nodes.read(node.as_str(), drivers).await
     }
 
     /// The newest warning among the Events of an object in a namespace: its reason and message.
@@ -207,6 +214,14 @@ fn attachment_name(driver: &str, id: &str, node: &str) -> String {
         let _ = write!(name, "{byte:02x}");
     }
     name
+}
+
+#[cfg(test)]
+impl Objects {
+    /// The objects that this client reads.
+    pub fn of(client: kube::Client) -> Self {
+        Self { server: Arc::new(Server::with(client, Arc::default())) }
+    }
 }
 
 #[cfg(test)]
