@@ -121,7 +121,7 @@ impl Discovery<'_> {
         match verdict {
             ClaimVerdict::At(node) => {
                 let (entry, since) = entries.remove(&node).unwrap_or((Bytes::new(), since));
-                let found = ingest::FoundEntry { entry, since, adopted: is_in_kubernetes };
+                let found = ingest::FoundEntry { entry, since, is_in_kubernetes };
                 self.record(id, node, found).await
             }
             ClaimVerdict::Unclaimed { silent, unable } => Ok(Found::Nowhere { silent, unable }),

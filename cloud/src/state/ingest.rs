@@ -416,8 +416,9 @@ pub struct FoundEntry {
     pub entry: Bytes,
     /// The driver's count of changes before the node was asked.
     pub since: u64,
-    /// True if the volume's node affinity in Kubernetes says so too.
-    pub adopted: bool,
+    /// True if the volume's node affinity in Kubernetes names the node too. That is asked again
+    /// wherever the home must be confirmed: another PersistentVolume may get the id.
+    pub is_in_kubernetes: bool,
 }
 
 /// What came of a node's word.
@@ -448,15 +449,15 @@ pub async fn found(
     let at = node.clone();
     let quotas = *store.quotas();
     let write = store.write(move |txn| {
-        let FoundEntry { entry, since, adopted } = found;
+        let FoundEntry { entry, since, is_in_kubernetes } = found;
         if is_forgotten(txn, &of, &id, since) {
             return Ok(FindOutcome::Nothing);
         }
-        if let Some(elsewhere) = ended_elsewhere(txn, &of, &id, &at).filter(|_| !adopted) {
+        let elsewhere = ended_elsewhere(txn, &of, &id, &at);
+        if let Some(elsewhere) = elsewhere.filter(|_| !is_in_kubernetes) {
             return Ok(FindOutcome::EndedElsewhere(elsewhere));
         }
-        let mut home = claimed(txn, &of, &id, &at, entry);
-        home.adopted |= adopted && home.node == at;
+        let home = claimed(txn, &of, &id, &at, entry);
         if txn.home(&of, &id) == Some(&home) {
             return Ok(FindOutcome::Home);
         }

@@ -48,8 +48,7 @@ record! {
         /// Other nodes that claim it. The first node keeps it; an operator has to look.
         #[serde(rename = "rivals")]
         pub conflicts: Vec<NodeName> = 10 (string, repeated),
-        /// True if the operator said that it is there, or the volume's node affinity in Kubernetes,
-        /// or if it was made as a part of a group.
+        /// True if the operator said that it is there, or if it was made as a part of a group.
         #[serde(default, skip_serializing_if = "is_false")]
         pub adopted: bool = 11 (bool),
     }

@@ -191,7 +191,7 @@ async fn a_node_that_is_full_cannot_claim_more_and_is_set_apart() {
     let node = "n1".parse().unwrap();
     let claim = async |id: &str| {
         let id = Id::Volume(id.into());
-        let said = FoundEntry { entry: Bytes::new(), since: 0, adopted: false };
+        let said = FoundEntry { entry: Bytes::new(), since: 0, is_in_kubernetes: false };
         found(&store, &driver, &id, &node, said).await.unwrap()
     };
     assert_eq!((claim("a").await, claim("a").await), (FindOutcome::Home, FindOutcome::Home));
@@ -212,8 +212,8 @@ async fn a_claim_from_before_a_delete_makes_no_home() {
     let driver: DriverName = "a.example".parse().unwrap();
     let [n1, n2]: [NodeName; 2] = ["n1", "n2"].map(|name| name.parse().unwrap());
     let id = Id::Volume("v".into());
-    let claim = async |node: &NodeName, since, adopted| {
-        let said = FoundEntry { entry: Bytes::new(), since, adopted };
+    let claim = async |node: &NodeName, since, is_in_kubernetes| {
+        let said = FoundEntry { entry: Bytes::new(), since, is_in_kubernetes };
         found(&store, &driver, &id, node, said).await.unwrap()
     };
     assert_eq!(claim(&n1, 0, false).await, FindOutcome::Home);
@@ -230,6 +230,10 @@ async fn a_claim_from_before_a_delete_makes_no_home() {
     deleted(&store, &driver, &id, Deleted::At(n1)).await.unwrap();
     let now = store.read(|state| state.driver(&driver).unwrap().changes());
     assert_eq!(claim(&n2, now, true).await, FindOutcome::Home, "Kubernetes says so");
-    let ended = store.read(|state| state.driver(&driver).unwrap().ended().all().len());
-    assert_eq!((home(), ended), (Some(n2), 0));
+    assert_eq!(home(), Some(n2));
+    let (is_confirmed, ended) = store.read(|state| {
+        let of = state.driver(&driver).unwrap();
+        (of.home(&id).unwrap().is_confirmed(), of.ended().all().len())
+    });
+    assert!(!is_confirmed && ended == 1, "Kubernetes is asked anew before a delete");
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use drivers::testdriver::{Fault, Times};
+use drivers::testdriver::{Fault, Running, Times};
 use harness::raw::RawClient;
 use prost::Message;
 use tonic::{Code, Status};
@@ -13,6 +13,32 @@ use crate::waiting::routing::{create_at, topology};
 
 /// The name of the other node, which is preferred less.
 const OTHER: &str = "n2";
+
+impl Site {
+    /// Adds a node with this driver, and waits until csi-cloud knows its topology.
+    pub(super) async fn add(
+        &mut self,
+        name: &str,
+        driver: &TestDriver,
+    ) -> anyhow::Result<(Process, Running)> {
+        let socket = self.world.stand.at(&format!("{name}.sock"));
+        let serving = driver.serve(Path::new(&socket))?;
+        let url = self.world.cloud.urls[0].clone();
+        let edge = self.world.stand.edge(name, &url, &[(DRIVER, &socket)]).await?;
+        let front = self.world.front().await?;
+        let capacity = csi::GetCapacityRequest {
+            accessible_topology: Some(topology(name)),
+            ..Default::default()
+        };
+        until("csi-cloud learns where the other node is", || async {
+            let answer = front.call(&controller("GetCapacity"), &capacity.encode_to_vec()).await?;
+            ensure!(answer.code() == Code::Ok, "{}", answer.status());
+            Ok(())
+        })
+        .await?;
+        Ok((edge, serving))
+    }
+}
 
 /// Creates the volume of a claim that nodes are to be asked for in this order.
 async fn create_for(front: &RawClient, claim: &str) -> anyhow::Result<Status> {
@@ -29,21 +55,8 @@ async fn a_claim_whose_node_nobody_chose_leaves_a_full_node() -> anyhow::Result<
     let Some(mut site) = Site::new(&nodes).await? else { return Ok(()) };
     let other = TestDriver::new(DRIVER, OTHER);
     other.count_from(100);
-    let socket = site.world.stand.at("n2.sock");
-    let serving = other.serve(Path::new(&socket))?;
-    let url = site.world.cloud.urls[0].clone();
-    let edge = site.world.stand.edge(OTHER, &url, &[(DRIVER, &socket)]).await?;
+    let (edge, serving) = site.add(OTHER, &other).await?;
     let front = site.world.front().await?;
-    let capacity = csi::GetCapacityRequest {
-        accessible_topology: Some(topology(OTHER)),
-        ..Default::default()
-    };
-    until("csi-cloud learns where the other node is", || async {
-        let answer = front.call(&controller("GetCapacity"), &capacity.encode_to_vec()).await?;
-        ensure!(answer.code() == Code::Ok, "{}", answer.status());
-        Ok(())
-    })
-    .await?;
     let chosen = ("volume.kubernetes.io/selected-node", NODE);
     for object in [
         of_class("free", None, &[]),
