@@ -329,6 +329,24 @@ async fn a_driver_without_lists_is_unimplemented() -> anyhow::Result<()> {
     nodes.stop().await
 }
 
+/// Nobody takes an empty answer for all that there is.
+#[tokio::test]
+async fn a_rebuild_says_which_drivers_cannot_list() -> anyhow::Result<()> {
+    let bare = csi::ControllerGetCapabilitiesResponse::default().encode_to_vec();
+    let bare = |at| (at, "ControllerGetCapabilities", Fault::raw(bare.clone()));
+    let nodes = Nodes::with(&[bare(0), bare(1), bare(2)]).await?;
+    let admin = nodes.stand.at("cloud/_admin.sock");
+    let rebuild = ["homes", "rebuild", "--driver", DRIVER, "--admin", &admin];
+    until("the rebuild says it", || async {
+        let said = nodes.stand.run("csi-cloud", &rebuild).await?;
+        ensure!(said.contains("0 nodes have") && said.contains("3 did not say"), "{said}");
+        ensure!(said.contains("cannot list volumes") && said.contains("--from"), "{said}");
+        Ok(())
+    })
+    .await?;
+    nodes.stop().await
+}
+
 #[tokio::test]
 async fn a_node_that_hangs_holds_up_no_list_and_is_learned_later() -> anyhow::Result<()> {
     let nodes = Nodes::whole().await?;

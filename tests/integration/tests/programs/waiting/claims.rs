@@ -210,3 +210,29 @@ async fn a_driver_that_cannot_say_what_it_has_leaves_it_to_the_operator() -> any
     }
     nodes.stop().await
 }
+
+/// A driver may find the group by them only.
+#[tokio::test]
+async fn a_group_without_a_home_is_asked_for_with_its_snapshots() -> anyhow::Result<()> {
+    let nodes = Nodes::with("", &[]).await?;
+    let group_snapshot_id = "old".to_owned();
+    let group = csi::VolumeGroupSnapshot {
+        group_snapshot_id: group_snapshot_id.clone(),
+        ready_to_use: true,
+        ..Default::default()
+    };
+    let found = csi::GetVolumeGroupSnapshotResponse { group_snapshot: Some(group) };
+    let found = Fault::raw(found.encode_to_vec());
+    nodes.nodes[0].0.inject("GetVolumeGroupSnapshot", found, Times::All);
+    let snapshot_ids = vec!["marked-member".to_owned()];
+    let request = csi::GetVolumeGroupSnapshotRequest {
+        group_snapshot_id,
+        snapshot_ids,
+        ..Default::default()
+    };
+    let path = "/csi.v1.GroupController/GetVolumeGroupSnapshot";
+    let answer = nodes.front.call(path, &request.encode_to_vec()).await?;
+    assert_eq!(answer.code(), Code::Ok, "{}", answer.status());
+    assert_eq!(nodes.who_got_bytes(b"marked-member"), ["n1", "n2", "n3"]);
+    nodes.stop().await
+}
