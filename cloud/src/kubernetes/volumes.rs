@@ -168,9 +168,56 @@ fn single_values(term: &NodeSelectorTerm) -> Segments {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::VecDeque;
+    use std::convert::Infallible;
+
+    use http::{Request, Response};
+    use kube::Client;
+    use kube::client::Body;
     use serde_json::{Value, json};
 
     use super::*;
+
+    /// A lookup of one volume. The API server answers each list with the next of these names of
+    /// its PersistentVolumes.
+    fn lookup<const N: usize>(lists: [&[&str]; N]) -> Arc<Lookup> {
+        let persistent_volume = |name: &&str| {
+            let csi = json!({ "driver": "d.example", "volumeHandle": "v" });
+            json!({ "metadata": { "name": name }, "spec": { "csi": csi } })
+        };
+        let lists = lists.map(|names| names.iter().map(persistent_volume).collect::<Vec<_>>());
+        let lists = Arc::new(Mutex::new(VecDeque::from(lists)));
+        let service = tower::service_fn(move |_: Request<Body>| {
+            let items = lists.lock().pop_front().expect("one list more than expected");
+            let list = json!({ "apiVersion": "v1", "kind": "PersistentVolumeList",
+                "metadata": {}, "items": items });
+            let answer = Response::new(Body::from(list.to_string().into_bytes()));
+            std::future::ready(Ok::<_, Infallible>(answer))
+        });
+        let server = Server::with(Client::new(service, "edge-csi"), Arc::default());
+        Arc::new(Lookup { server, tasks: Tasks::default(), last: Mutex::default() })
+    }
+
+    /// The names of the volume's PersistentVolumes in an answer of this age.
+    async fn names(lookup: &Arc<Lookup>, age: Age) -> Vec<String> {
+        match lookup.answer(("d.example".into(), "v".into()), age).await {
+            VolumeAnswer::Known(volumes) => volumes.into_iter().map(|of| of.name).collect(),
+            VolumeAnswer::Unknown => Vec::new(),
+            VolumeAnswer::Silent => panic!("it says nothing"),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_must_be_new_is_of_no_reading_that_began_before_the_question() {
+        let lookup = lookup([&["old"], &["old", "new"], &["new"], &["last"]]);
+        assert_eq!(names(&lookup, Age::Minute).await, ["old"]);
+        assert_eq!(names(&lookup, Age::MinuteIfKnown).await, ["old"], "it is remembered");
+        assert_eq!(names(&lookup, Age::Now).await, ["old", "new"]);
+        tokio::time::advance(FRESH).await;
+        // The reading of the first one has begun when the second one asks.
+        let (running, next) = tokio::join!(names(&lookup, Age::Minute), names(&lookup, Age::Now));
+        assert_eq!((running, next), (vec!["new".to_owned()], vec!["last".to_owned()]));
+    }
 
     fn condition(key: &str, operator: &str, values: &[&str]) -> Value {
         json!({ "key": key, "operator": operator, "values": values })

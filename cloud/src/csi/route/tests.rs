@@ -13,7 +13,7 @@ use crate::csi::route::*;
 use crate::state::affinity::VolumeAnswer;
 use crate::state::known::State;
 use crate::state::policy::{Controllers, Policy, Scope};
-use crate::state::record::{Change, Elected, Home, NodeDriver};
+use crate::state::record::{Change, Elected, EndedHome, Home, NodeDriver};
 
 mod apart;
 mod health;
@@ -339,6 +339,21 @@ fn nothing_is_ended_on_a_guess() {
     // CSI: "can be safely regarded as unpublished". The data on the node is not deleted.
     assert_eq!(end(Method::ControllerUnpublishVolume, "vo"), Ok(Plan::Done));
     assert_eq!(end(Method::DeleteVolume, "vo"), Err(Unclear::Removed(node("out"))));
+}
+
+/// What was deleted there may be another node's by now.
+#[test]
+fn an_ended_home_directs_a_delete_and_neither_a_create_nor_an_attach() {
+    let ended = EndedHome { node: node("n1"), ended: 1 };
+    let world = World::with([Change::EndedHome(driver(), volume("gone"), Some(ended))]);
+    let gone = volume("gone");
+    let sought = Ok(Plan::Discover(vec![gone.clone()]));
+    assert_eq!(world.place(Some(gone.clone()), Vec::new()), sought);
+    let snapshot = Key::Snapshot { name: "s".into(), volumes: vec![gone.clone()] };
+    assert_eq!(world.route(Method::CreateSnapshot, &snapshot), sought);
+    let attach = Key::Home(gone.clone());
+    assert_eq!(world.route(Method::ControllerPublishVolume, &attach), sought);
+    assert_eq!(world.route(Method::DeleteVolume, &Key::Delete(gone)), to("n1"));
 }
 
 #[test]
