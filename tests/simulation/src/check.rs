@@ -265,6 +265,9 @@ const LIAR_IS_FULL: &str = "node liar is over a quota";
 /// Calls that go to every node if their id has no home.
 pub(super) const ENDS: [&str; 3] = ["DeleteVolume", "ControllerUnpublishVolume", "DeleteSnapshot"];
 
+/// The time of a node for a call that goes to all nodes (`nodes/question.rs` of the cloud).
+const FAN_OUT: Duration = Duration::from_secs(60);
+
 /// A call runs at one node only, once, and not after its deadline.
 fn run_once(runs: &[Run], world: &World, stalls: bool, wrong: &mut Vec<String>) {
     let calls = world.record.all();
@@ -280,9 +283,9 @@ fn run_once(runs: &[Run], world: &World, stalls: bool, wrong: &mut Vec<String>) 
         let Some(called) = calls.get(number) else { continue };
         let what = || format!("#{number} {} {}", called.method, called.key);
         for run in &runs {
-            let slack = if stalls { Duration::from_secs(120) } else { TRANSIT };
             let zero = called.deadline == Some(called.sent);
-            if zero || called.deadline.is_some_and(|deadline| run.received.at > deadline + slack) {
+            let latest = called.deadline.map(|deadline| deadline + slack(called, world, stalls));
+            if zero || latest.is_some_and(|latest| run.received.at > latest) {
                 let at = world.trace.at(run.received.at);
                 wrong.push(format!("{} came to the driver at {at}, after its deadline", what()));
             }
@@ -334,6 +337,15 @@ fn run_once(runs: &[Run], world: &World, stalls: bool, wrong: &mut Vec<String>) 
             }
         }
     }
+}
+
+/// How long after its caller's deadline a call may come to a driver. Each node has a minute for the
+/// end of what nobody is known to have, whatever time the caller has left when the node links.
+fn slack(called: &Called, world: &World, stalls: bool) -> Duration {
+    let slack = if stalls { Duration::from_secs(120) } else { TRANSIT };
+    let is_to_all =
+        ENDS.contains(&called.method) && had_no_home(world, &existing(called), called.sent);
+    if is_to_all { slack + FAN_OUT } else { slack }
 }
 
 /// Whether an id had no home when a call about it was sent, or later.
