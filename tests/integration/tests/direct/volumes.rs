@@ -2,8 +2,9 @@
 //! namespaces of their own. Tests that stage need root and loop devices: `make direct`.
 
 use std::fs::File;
+use std::io::{BufRead as _, BufReader};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, ensure};
 use guest::contract::Runtime;
@@ -369,6 +370,31 @@ async fn what_the_runtime_is_told_comes_again_and_goes_when_the_device_is_anothe
     at.end().await
 }
 
+/// A mount in a mount namespace of its own. The guests of other tests begin with a copy of this
+/// program's mounts, and would keep the device in use after its end here.
+struct Mounted(Child);
+
+impl Mounted {
+    fn of(device: &str, at: &str) -> anyhow::Result<Self> {
+        std::fs::create_dir(at)?;
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-c", "mount \"$0\" \"$1\" && echo mounted && read _"]);
+        let piped = command.args([device, at]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = piped.spawn()?;
+        let mut told = String::new();
+        BufReader::new(child.stdout.as_mut().context("no output")?).read_line(&mut told)?;
+        ensure!(told == "mounted\n", "{device} is not mounted: {told}");
+        Ok(Self(child))
+    }
+
+    /// Ends the namespace, and its mount with it.
+    fn end(mut self) -> anyhow::Result<()> {
+        drop(self.0.stdin.take());
+        self.0.wait()?;
+        Ok(())
+    }
+}
+
 #[tokio::test]
 #[ignore = "needs root and loop devices"]
 async fn a_device_that_somebody_uses_is_not_handed_over() -> anyhow::Result<()> {
@@ -385,12 +411,10 @@ async fn a_device_that_somebody_uses_is_not_handed_over() -> anyhow::Result<()> 
     run("losetup", &["-d", upon.trim()])?;
     assert_refused(refused, Code::Unavailable, &["is set up upon it"]);
     // A mount that should not exist.
-    let mounted = at.scene.stand.at("mounted");
-    std::fs::create_dir(&mounted)?;
-    run("mount", &[&device, &mounted])?;
+    let mounted = Mounted::of(&device, &at.scene.stand.at("mounted"))?;
     assert_refused(at.publish(&target).await, Code::Unavailable, &["in use on this host"]);
     assert_eq!(at.entries(), 0);
-    run("umount", &[&mounted])?;
+    mounted.end()?;
     at.publish(&target).await?;
     at.end_at(&target).await
 }
