@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
+use parking_lot::Mutex;
 use proto::csi::volume_capability::access_mode::Mode;
 use proto::csi::*;
 use tempfile::TempDir;
@@ -13,6 +14,10 @@ use super::core::Core;
 use super::loops;
 use super::mounts;
 use super::test_core::{MIB, capability, code, create, open, request, snapshot};
+
+/// Held by the tests that use loop devices. A losetup that another thread begins has, until it
+/// runs, a copy of each file that is open here, and the kernel unmounts no device that is open.
+static LOOPS: Mutex<()> = Mutex::new(());
 
 /// A volume's paths on the node.
 struct Place {
@@ -114,6 +119,7 @@ fn a_directory_is_published_for_writing_and_for_reading() {
 #[test]
 #[ignore = "needs root: it attaches loop devices"]
 fn a_device_is_published_grows_in_use_and_is_read_only_where_asked() {
+    let _alone = LOOPS.lock();
     let state = tempfile::tempdir().unwrap();
     let core = open(state.path());
     let volume = create(&core, request("a", true));
@@ -156,6 +162,7 @@ fn a_device_is_published_grows_in_use_and_is_read_only_where_asked() {
 #[test]
 #[ignore = "needs root: it attaches loop devices"]
 fn a_staged_device_is_kept_over_a_restart_and_forgotten_after_a_power_cut() {
+    let _alone = LOOPS.lock();
     let state = tempfile::tempdir().unwrap();
     let core = open(state.path());
     let volume = create(&core, request("a", true));
