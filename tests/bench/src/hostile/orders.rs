@@ -65,26 +65,28 @@ async fn unending(transport: &'static str) -> anyhow::Result<Row> {
     let tasks = Tasks::default();
     let io = opened(cloud.welcome().await?, &tasks).await?;
     let before = usage::resident_kib(pid)? / 1024;
-    let (requests, connection) = h2::client::handshake(io).await?;
+    let (mut requests, connection) = h2::client::handshake(io).await?;
     tasks.spawn_until_stop("connection", async move { drop(connection.await) });
-    let mut requests = requests.ready().await?;
     let part = Bytes::from(vec![0; MAX_MESSAGE - 1]);
     let mut kept = Vec::new();
     for _ in 0..UNENDING {
+        // csi-edge may have ended the connection by now, which is its right.
+        let Ok(ready) = requests.ready().await else { break };
+        requests = ready;
         let path = format!("http://{DRIVER}{}", Method::CreateVolume.path());
         let request = http::Request::post(path)
             .header(http::header::CONTENT_TYPE, "application/grpc")
             .header(http::header::TE, "trailers")
             .body(())?;
-        let (answer, mut body) = requests.send_request(request, false)?;
+        let Ok((answer, mut body)) = requests.send_request(request, false) else { break };
         // A little less than its head promises, so that the edge waits for the rest.
         let length = u32::try_from(MAX_MESSAGE)?.to_be_bytes();
         // The edge may have refused it by now.
         let _ = body.send_data(Bytes::copy_from_slice(&[&[0][..], &length].concat()), false);
         let _ = body.send_data(part.clone(), false);
         kept.push((answer, body));
-        requests = requests.ready().await?;
     }
+    let begun = kept.len();
     sleep(WATCHED).await;
     let peak = usage::peak_kib(pid)? / 1024;
     drop(kept);
@@ -95,8 +97,8 @@ async fn unending(transport: &'static str) -> anyhow::Result<Row> {
         case: format!("a cloud that sends {UNENDING} requests of 4 MiB without an end"),
         transport,
         asked: "csi-edge <= 64 MiB",
-        measured: format!("csi-edge {before} -> {peak} MiB"),
-        ok: peak <= EDGE_MIB,
+        measured: format!("{begun} begun, csi-edge {before} -> {peak} MiB"),
+        ok: begun > 0 && peak <= EDGE_MIB,
     })
 }
 
