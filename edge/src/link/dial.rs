@@ -8,7 +8,7 @@ use edge_calls::executor::Executor;
 use edge_calls::lease_client::LeaseClient;
 use edge_calls::metadata::Metadata;
 use edge_calls::scopes::Scopes;
-use proto::control::hello::Run;
+use proto::control::hello::{Run, Welcome};
 use proto::control::machine::MachineId;
 use proto::control::not_taken::NotTaken;
 use proto::link::endpoint::Endpoint;
@@ -65,4 +65,15 @@ pub struct Dial {
     pub run: Run,
     /// This machine. `None` if it has no id.
     pub machine: Option<MachineId>,
+}
+
+impl Dial {
+    /// Takes what a welcome sets for this node's drivers. It is made durable when the link is up: a
+    /// disk that hangs keeps no node away.
+    pub(super) fn receive(&self, welcome: Welcome) {
+        self.scopes.receive(welcome.scopes);
+        self.scopes.receive_published(welcome.publishes_topology);
+        self.scopes.receive_node_info_periods(welcome.node_info_every_s);
+        self.metadata.set_sent(welcome.metadata);
+    }
 }

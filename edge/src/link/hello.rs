@@ -81,11 +81,7 @@ pub(super) async fn greet(
             let backoff_cap = cap(&welcome);
             let renews = welcome.renews;
             let renew_now = welcome.renew_now;
-            // Made durable when the link is up: a disk that hangs keeps no node away.
-            dial.scopes.receive(welcome.scopes);
-            dial.metadata.set_sent(welcome.metadata);
-            dial.scopes.receive_published(welcome.publishes_topology);
-            dial.scopes.receive_node_info_periods(welcome.node_info_every_s);
+            dial.receive(welcome);
             Ok(Greeted { link, changed, renews, renew_now, backoff_cap, epoch })
         }
         Event::Message(Message::Welcome(Welcome { protocol, .. })) => {

@@ -212,10 +212,7 @@ impl Serving {
             Event::Message(Message::Welcome(again)) => {
                 let _ = self.events.send(LinkEvent::BackoffCap(cap(&again))).await;
                 self.renews(again.renews, again.renew_now);
-                self.dial.scopes.receive(again.scopes);
-                self.dial.metadata.set_sent(again.metadata);
-                self.dial.scopes.receive_published(again.publishes_topology);
-                self.dial.scopes.receive_node_info_periods(again.node_info_every_s);
+                self.dial.receive(again);
                 self.settle_scopes();
             }
             Event::Message(Message::LeaseReply(Reply { id, outcome })) => {
