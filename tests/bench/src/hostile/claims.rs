@@ -45,8 +45,7 @@ async fn claimed_alone(transport: &'static str, rounds: u64) -> anyhow::Result<R
     let (mut calls, mut refused, mut other) = (0, 0, None);
     for round in 1..=rounds {
         fleet.node(LIAR)?.driver.count_from(round * 10);
-        let [volume, snapshot, group] = Ids::made(&fleet.direct(LIAR).await?, round).await?;
-        let ids = Ids { volume, snapshot, group };
+        let ids = Ids::made(&fleet.direct(LIAR).await?, round).await?;
         for (method, request) in ids.calls_that_need_a_home() {
             let status = fleet.front.call(method.path(), &request).await?.status();
             calls += 1;
@@ -112,7 +111,8 @@ async fn claimed(
     })
 }
 
-/// The ids of things that both nodes have, made past csi-cloud.
+/// The ids of things that a node has, made past csi-cloud.
+#[derive(PartialEq, Eq)]
 struct Ids {
     volume: String,
     snapshot: String,
@@ -120,6 +120,7 @@ struct Ids {
 }
 
 impl Ids {
+    /// Those of things that both nodes have.
     async fn new(fleet: &Fleet, round: u64) -> anyhow::Result<Self> {
         let mut ids = None;
         for name in [LIAR, OWNER] {
@@ -128,11 +129,10 @@ impl Ids {
             anyhow::ensure!(ids.as_ref().is_none_or(|ids| *ids == made), "the ids differ");
             ids = Some(made);
         }
-        let [volume, snapshot, group] = ids.context("no node")?;
-        Ok(Self { volume, snapshot, group })
+        ids.context("no node")
     }
 
-    async fn made(driver: &RawClient, round: u64) -> anyhow::Result<[String; 3]> {
+    async fn made(driver: &RawClient, round: u64) -> anyhow::Result<Self> {
         let name = format!("past-{round}");
         let request = csi::CreateVolumeRequest {
             name: name.clone(),
@@ -157,29 +157,21 @@ impl Ids {
         };
         let answer = made(driver, Method::CreateVolumeGroupSnapshot, &request).await?;
         let group = csi::CreateVolumeGroupSnapshotResponse::decode(&*answer)?.group_snapshot;
-        Ok([volume, snapshot, group.unwrap_or_default().group_snapshot_id])
+        Ok(Self { volume, snapshot, group: group.unwrap_or_default().group_snapshot_id })
     }
-}
 
-async fn made(
-    driver: &RawClient,
-    method: Method,
-    request: &impl Message,
-) -> anyhow::Result<Vec<u8>> {
-    let answer = driver.call(method.path(), &request.encode_to_vec()).await?;
-    Ok(answer.message().with_context(|| answer.status().to_string())?.to_vec())
-}
-
-impl Ids {
-    /// Calls that carry secrets, or copy what the node says to have.
-    fn calls_that_need_a_home(&self) -> [(Method, Vec<u8>); 4] {
-        let volume_id = self.volume.clone();
-        let expand = csi::ControllerExpandVolumeRequest {
-            volume_id: volume_id.clone(),
+    fn expand(&self) -> csi::ControllerExpandVolumeRequest {
+        csi::ControllerExpandVolumeRequest {
+            volume_id: self.volume.clone(),
             capacity_range: Some(csi::CapacityRange { required_bytes: 1 << 31, limit_bytes: 0 }),
             secrets: secrets(),
             ..Default::default()
-        };
+        }
+    }
+
+    /// Calls that carry secrets, or copy what the node says to have.
+    fn calls_that_need_a_home(&self) -> [(Method, Vec<u8>); 4] {
+        let volume_id = self.volume.clone();
         let publish = csi::ControllerPublishVolumeRequest {
             volume_id: volume_id.clone(),
             node_id: LIAR.into(),
@@ -198,7 +190,7 @@ impl Ids {
             ..snapshot.clone()
         };
         [
-            (Method::ControllerExpandVolume, expand.encode_to_vec()),
+            (Method::ControllerExpandVolume, self.expand().encode_to_vec()),
             (Method::ControllerPublishVolume, publish.encode_to_vec()),
             (Method::CreateSnapshot, snapshot.encode_to_vec()),
             (Method::CreateSnapshot, with_secrets.encode_to_vec()),
@@ -223,36 +215,31 @@ impl Ids {
     }
 }
 
+async fn made(
+    driver: &RawClient,
+    method: Method,
+    request: &impl Message,
+) -> anyhow::Result<Vec<u8>> {
+    let answer = driver.call(method.path(), &request.encode_to_vec()).await?;
+    Ok(answer.message().with_context(|| answer.status().to_string())?.to_vec())
+}
+
 impl Seen {
     /// Makes each call about the ids.
     async fn add(&mut self, fleet: &Fleet, ids: &Ids) -> anyhow::Result<()> {
         let volume_id = ids.volume.clone();
         let get = csi::ControllerGetVolumeRequest { volume_id: volume_id.clone() };
         self.saw(&fleet.call(Method::ControllerGetVolume, &get).await?, false);
-        let expand = csi::ControllerExpandVolumeRequest {
-            volume_id: volume_id.clone(),
-            capacity_range: Some(csi::CapacityRange { required_bytes: 1 << 31, limit_bytes: 0 }),
-            secrets: secrets(),
-            ..Default::default()
-        };
-        self.saw(&fleet.call(Method::ControllerExpandVolume, &expand).await?, false);
+        self.saw(&fleet.call(Method::ControllerExpandVolume, &ids.expand()).await?, false);
         let unpublish = csi::ControllerUnpublishVolumeRequest {
-            volume_id: volume_id.clone(),
+            volume_id,
             node_id: OWNER.into(),
             secrets: secrets(),
         };
         self.saw(&fleet.call(Method::ControllerUnpublishVolume, &unpublish).await?, true);
-        let delete =
-            csi::DeleteSnapshotRequest { snapshot_id: ids.snapshot.clone(), secrets: secrets() };
-        self.saw(&fleet.call(Method::DeleteSnapshot, &delete).await?, true);
-        let delete = csi::DeleteVolumeGroupSnapshotRequest {
-            group_snapshot_id: ids.group.clone(),
-            secrets: secrets(),
-            ..Default::default()
-        };
-        self.saw(&fleet.call(Method::DeleteVolumeGroupSnapshot, &delete).await?, true);
-        let delete = csi::DeleteVolumeRequest { volume_id, secrets: secrets() };
-        self.saw(&fleet.call(Method::DeleteVolume, &delete).await?, true);
+        for (method, request) in ids.deletes() {
+            self.saw(&fleet.front.call(method.path(), &request).await?, true);
+        }
         Ok(())
     }
 

@@ -5,11 +5,13 @@ use std::time::Duration;
 
 use anyhow::Context;
 use bytes::Bytes;
-use drivers::testdriver::TestDriver;
+use drivers::testdriver::{Running, TestDriver};
 use futures_util::future::try_join_all;
 use harness::filled::{Spec, Texts};
 use harness::hostile_cloud::{HostileCloud, caller, opened};
+use harness::process::Process;
 use harness::requests::create;
+use harness::stand::Stand;
 use harness::wait::STOP;
 use proto::csi::Method;
 use proto::csi::frame::MAX_MESSAGE;
@@ -53,17 +55,39 @@ pub(super) async fn run(short: bool, rows: &mut Vec<Row>) -> anyhow::Result<()> 
     Ok(())
 }
 
+/// A csi-edge with a driver whose csi-cloud is in this process.
+struct Commanded {
+    _stand: Stand,
+    cloud: HostileCloud,
+    driver: TestDriver,
+    serving: Running,
+    edge: Process,
+}
+
+impl Commanded {
+    async fn new(transport: &str) -> anyhow::Result<Self> {
+        let mut stand = World::stand().await?;
+        let (cloud, url) = HostileCloud::listen(&stand, transport).await?;
+        let driver = TestDriver::new(DRIVER, HONEST);
+        let socket = stand.at("driver.sock");
+        let serving = driver.serve(socket.as_ref())?;
+        let edge = stand.edge_with("commanded", &[(DRIVER, &socket)], &["--cloud", &url]).await?;
+        Ok(Self { _stand: stand, cloud, driver, serving, edge })
+    }
+
+    async fn stop(self) -> anyhow::Result<()> {
+        self.edge.stop(STOP).await?;
+        self.serving.stop().await;
+        Ok(())
+    }
+}
+
 /// Requests that are nearly whole, and stay so.
 async fn unending(transport: &'static str) -> anyhow::Result<Row> {
-    let mut stand = World::stand().await?;
-    let (cloud, url) = HostileCloud::listen(&stand, transport).await?;
-    let driver = TestDriver::new(DRIVER, HONEST);
-    let socket = stand.at("driver.sock");
-    let serving = driver.serve(socket.as_ref())?;
-    let edge = stand.edge_with("unending", &[(DRIVER, &socket)], &["--cloud", &url]).await?;
-    let pid = edge.pid().context("csi-edge has ended")?;
+    let at = Commanded::new(transport).await?;
+    let pid = at.edge.pid().context("csi-edge has ended")?;
     let tasks = Tasks::default();
-    let io = opened(cloud.welcome().await?, &tasks).await?;
+    let io = opened(at.cloud.welcome().await?, &tasks).await?;
     let before = usage::resident_kib(pid)? / 1024;
     let (mut requests, connection) = h2::client::handshake(io).await?;
     tasks.spawn_until_stop("connection", async move { drop(connection.await) });
@@ -91,8 +115,7 @@ async fn unending(transport: &'static str) -> anyhow::Result<Row> {
     let peak = usage::peak_kib(pid)? / 1024;
     drop(kept);
     tasks.stop();
-    edge.stop(STOP).await?;
-    serving.stop().await;
+    at.stop().await?;
     Ok(Row {
         case: format!("a cloud that sends {UNENDING} requests of 4 MiB without an end"),
         transport,
@@ -103,14 +126,9 @@ async fn unending(transport: &'static str) -> anyhow::Result<Row> {
 }
 
 async fn ordered(transport: &'static str, rounds: usize, spec: &Spec) -> anyhow::Result<Row> {
-    let mut stand = World::stand().await?;
-    let (cloud, url) = HostileCloud::listen(&stand, transport).await?;
-    let driver = TestDriver::new(DRIVER, HONEST);
-    let socket = stand.at("driver.sock");
-    let serving = driver.serve(socket.as_ref())?;
-    let edge = stand.edge_with("ordered", &[(DRIVER, &socket)], &["--cloud", &url]).await?;
+    let at = Commanded::new(transport).await?;
     let tasks = Tasks::default();
-    let client = caller(cloud.welcome().await?, DRIVER, &tasks).await?;
+    let client = caller(at.cloud.welcome().await?, DRIVER, &tasks).await?;
     let field = |_: &str| Some(CLIMBING.to_owned());
     let texts = Texts { secret: CLIMBING, field: &field, map: Some(CLIMBING) };
     let is_sent = |path: &str| Method::of_path(path).is_some_and(Method::sent);
@@ -126,13 +144,12 @@ async fn ordered(transport: &'static str, rounds: usize, spec: &Spec) -> anyhow:
         }
     }
     let calls = rounds * asked.len();
-    let reached = usize::from(has_got(&driver, CLIMBING));
+    let reached = usize::from(has_got(&at.driver, CLIMBING));
     // What csi-cloud sends reaches it, so that the others could have.
     let answer = client.call(Method::CreateVolume.path(), &create("sent")).await?;
     let is_served = answer.code() == Code::Ok;
     tasks.stop();
-    edge.stop(STOP).await?;
-    serving.stop().await;
+    at.stop().await?;
     Ok(Row {
         case: format!("a cloud that asks {} other methods, {calls} calls", asked.len()),
         transport,
