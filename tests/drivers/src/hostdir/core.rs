@@ -126,7 +126,7 @@ impl Core {
             });
             if let Some(there) = &volume.staged {
                 let kept = match volume.block {
-                    true => loops::is_attached(&self.data(&volume))?,
+                    true => loops::attached(&self.data(&volume))?.is_some(),
                     false => mounts::is_mount(&there.path),
                 };
                 volume.staged.take_if(|_| !kept);

@@ -43,15 +43,16 @@ fn devices(image: &Path) -> Result<Vec<Device>, Status> {
 
 /// The device that serves an image for writing, attached if there is none.
 pub(super) fn attach(image: &Path) -> Result<String, Status> {
-    match devices(image)?.into_iter().find(|device| !device.readonly) {
-        Some(device) => Ok(device.path),
+    match attached(image)? {
+        Some(path) => Ok(path),
         None => losetup("attach", &["-f", "--show", text(image)?], image),
     }
 }
 
-/// Whether a device serves an image for writing.
-pub(super) fn is_attached(image: &Path) -> Result<bool, Status> {
-    Ok(devices(image)?.iter().any(|device| !device.readonly))
+/// The device that serves an image for writing, if there is one.
+pub(super) fn attached(image: &Path) -> Result<Option<String>, Status> {
+    let writable = devices(image)?.into_iter().find(|device| !device.readonly);
+    Ok(writable.map(|device| device.path))
 }
 
 /// A new device that serves an image for reading only.
