@@ -138,13 +138,13 @@ impl Objects {
         contents.read(name, |object| ContentFacts::of(&object)).await
     }
 
-    /// Whether a node's CSINode has a driver. `None` if there is no such CSINode.
+    /// Whether a node's CSINode has a driver. `None` if the node has no CSINode.
     pub async fn registered(&self, node: &NodeName, driver: &DriverName) -> Seen<bool> {
         let drivers = self.registered_drivers(node).await?;
         Ok(drivers.map(|drivers| drivers.contains(driver.as_str())))
     }
 
-    /// The drivers of a node's CSINode. `None` if there is no such CSINode.
+    /// The drivers of a node's CSINode. `None` if the node has no CSINode.
     pub async fn registered_drivers(&self, node: &NodeName) -> Seen<BTreeSet<String>> {
         let nodes = self.cluster::<CSINode>("CSINode get");
         let drivers = |csinode: CSINode| {

@@ -30,7 +30,7 @@ pub(super) async fn run(short: bool, rows: &mut Vec<Row>) -> anyhow::Result<()> 
     let issuing = Issuing::new().await?;
     issuing.wrong_tokens(short, rows).await?;
     rows.push(issuing.two_edges().await?);
-    // Last, since what is wrong is answered late from then on.
+    // This row comes last, because csi-cloud delays its answers to wrong tokens from then on.
     rows.push(issuing.guesses().await?);
     issuing.0.stop().await?;
     for transport in TRANSPORTS {

@@ -40,7 +40,7 @@ pub(super) async fn deleted_in_turn(scene: &Scene<'_>) -> anyhow::Result<()> {
     }
     adopt(cluster, &handle, first).await?;
     gone(&volumes, &of_first).await?;
-    ensure!(!has(first, &handle).await?, "what was deleted is there");
+    ensure!(!has(first, &handle).await?, "the deleted volume is still there");
     ensure!(has(second, &handle).await?, "the volume in use is deleted");
     // It is given up too.
     volumes.delete(&of_second, &DeleteParams::default()).await?;
@@ -48,7 +48,7 @@ pub(super) async fn deleted_in_turn(scene: &Scene<'_>) -> anyhow::Result<()> {
     scene.apply(&unclaimed(second, &handle)).await?;
     adopt(cluster, &handle, second).await?;
     gone(&volumes, &of_second).await?;
-    ensure!(!has(second, &handle).await?, "what was deleted is there");
+    ensure!(!has(second, &handle).await?, "the deleted volume is still there");
     Ok(())
 }
 

@@ -180,7 +180,7 @@ async fn restored(scene: &Scene) -> anyhow::Result<f64> {
 }
 
 /// How many volumes of all nodes are missing in the lists. The driver at each node also lists a
-/// directory that is no volume.
+/// directory that belongs to no volume.
 async fn foreign_entries(scene: &Scene) -> anyhow::Result<f64> {
     let mut missing = NODES.len() * LISTED;
     for node in scene.controllers() {
