@@ -132,14 +132,7 @@ impl Direct {
     /// from then on.
     pub async fn start(&self) {
         let service = &self.service;
-        let state = service.node.state.as_deref();
-        // A node that hands nothing over needs no such runtime.
-        let is_used =
-            state.is_some_and(|state| published::each(state).is_ok_and(|all| !all.is_empty()));
-        if is_used
-            && let CheckVerdict::Failed(why) =
-                prerequisites::check(&service.node.checks.root).verdict()
-        {
+        if let Some(why) = fault_of_runtimes(&service.node) {
             warn!(why, "a runtime here does not take direct volumes: csi-edge direct check");
         }
         reconcile::reconcile(&service.node, &service.leases).await;
@@ -163,6 +156,16 @@ impl Direct {
         request: http::Request<Incoming>,
     ) -> Result<Response<Body>, Infallible> {
         front::answer(self.service.clone(), driver, origin, request).await
+    }
+}
+
+/// Why the runtimes of this node do not take direct volumes. `None` also for a node that hands
+/// nothing over, which needs no such runtime.
+fn fault_of_runtimes(node: &Node) -> Option<String> {
+    let all = published::each(node.state.as_deref()?).ok()?;
+    match prerequisites::check(&node.checks.root).verdict() {
+        CheckVerdict::Failed(why) if !all.is_empty() => Some(why),
+        CheckVerdict::Failed(_) | CheckVerdict::Passed | CheckVerdict::Unknown => None,
     }
 }
 
@@ -219,5 +222,16 @@ pub(super) mod tests {
         publish(&path, text, 0o600, Existing::Keep).unwrap();
         let roots = Roots { entries: dir.join("entries"), ..Roots::default() };
         Settings { state: Some(dir.join("state")), host, roots, checks, ..Settings::default() }
+    }
+
+    #[test]
+    fn a_node_that_hands_nothing_over_needs_no_runtime() {
+        let dir = tempfile::tempdir().unwrap();
+        let settings = checked(dir.path(), Host::default());
+        let checks = Checks { root: dir.path().join("unreadable"), ..settings.checks };
+        let service = service_of(Settings { checks, ..settings }, Cloud::default());
+        assert_eq!(fault_of_runtimes(&service.node), None);
+        published::tests::record("v").keep(service.node.state.as_deref().unwrap()).unwrap();
+        assert!(fault_of_runtimes(&service.node).unwrap().contains("unreadable"));
     }
 }

@@ -34,7 +34,8 @@ pub(super) const FILLED: &str =
 /// Stays only where that is there.
 pub(super) const FOUND: &str = "grep -q written /data/file && exec sleep 2147483647";
 /// The pod sees more than the first size.
-const LARGE: &str = "grep -q written /data/file && df -m /data | awk \"END { exit \\$2 < 500 }\"";
+pub(super) const LARGE: &str =
+    "grep -q written /data/file && df -m /data | awk \"END { exit \\$2 < 500 }\"";
 
 /// A claim of a direct class, of this size.
 pub(super) fn disk(size: &str) -> String {

@@ -16,7 +16,7 @@ use tokio::net::UnixListener;
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
 use super::direct;
-use super::look::SOON;
+use super::look::{SOON, reads, volume};
 use super::pods::{READ, STAY};
 use super::scene::{Scene, claim_of, pod};
 use super::texts::{at, with};
@@ -273,13 +273,17 @@ async fn with_a_dead_shim(rs: RuntimeRs<'_>, refusals: &[&str]) -> anyhow::Resul
 }
 
 /// What pods may do is admitted by the plugin: an init container, a container that is started
-/// again, a kubelet that is, and another csi-edge.
+/// again, a kubelet that is, and another csi-edge. The volume grows meanwhile. runtime-rs cannot
+/// tell its guest, so the next pod has the new size.
 pub(super) async fn guarded(scene: &Scene<'_>) -> anyhow::Result<()> {
     let rs = RuntimeRs::at(scene, "n1", "guarded", true).await?;
     let init = container("init", "echo written > /data/file");
     let guest = rs.guest("legal", SLEEP, READ) + "  initContainers:\n" + &init;
     scene.apply(&guest).await?;
     scene.ready(&["legal"]).await?;
+    let traces = Traces::of(scene, rs.claim).await?;
+    scene.apply(&claim_of(rs.claim, "direct-once", "640Mi", "")).await?;
+    reads(scene, volume(&traces.name), "/spec/capacity/storage", "640Mi").await?;
     for program in [&rs.node.edge, &rs.node.worker.kubelet] {
         program.kill().await?;
         program.run().await?;
@@ -292,5 +296,5 @@ pub(super) async fn guarded(scene: &Scene<'_>) -> anyhow::Result<()> {
         scene.ready(&["legal"]).await.map(drop)
     })
     .await?;
-    rs.read_by_the_next("legal", READ).await
+    rs.read_by_the_next("legal", direct::LARGE).await
 }

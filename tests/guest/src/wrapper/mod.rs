@@ -2,7 +2,9 @@
 //! volume by its mount source and reads the contract. It mounts the device for the container alone,
 //! and answers on a shim's socket.
 //!
-//! Configured as a stock Go runtime (`disable_block_device_use = true`), it shares the directory.
+//! All containers of a pod mount the one device. The kernel keeps its file system until the last
+//! of them has ended, as Kata's Go runtime counts. Configured as a stock Go runtime
+//! (`disable_block_device_use = true`), it shares the directory.
 //! With a configuration of runtime-rs it has a machine for each sandbox, with the faults of that
 //! runtime, and asks NRI's plugins.
 //!
