@@ -98,5 +98,5 @@ pub(super) fn nodes_with(of: &DriverState) -> impl Iterator<Item = &NodeName> {
 
 /// The number of a driver's nodes that are linked.
 pub(super) fn count_linked(of: &DriverState, linked: &HashSet<NodeName>) -> usize {
-    of.nodes().keys().filter(|node| linked.contains(*node)).count()
+    nodes_with(of).filter(|node| linked.contains(*node)).count()
 }

@@ -202,7 +202,7 @@ pub struct ProfileView {
 }
 
 impl AdminState {
-    /// All drivers that have a front, that a node ever had, or that a linked node names.
+    /// All drivers that have a front, that a node has, or of which something is known still.
     pub(super) fn drivers(&self) -> Vec<DriverView> {
         let linked = self.linked();
         let unserved = self.unserved();
@@ -217,6 +217,7 @@ impl AdminState {
             view.nodes = view.nodes.max(naming);
             view.nodes_linked = view.nodes_linked.max(naming);
         }
+        views.retain(|of| of.front || of.nodes > 0 || of.homes > 0 || of.intents_open > 0);
         views
     }
 
@@ -259,7 +260,7 @@ impl AdminState {
             scope_inferred: configured.is_none(),
             placement: placement(policy, scope),
             elected: shared.and_then(DriverState::elected).cloned(),
-            nodes: of.map_or(0, |of| of.nodes().len()),
+            nodes: of.map_or(0, |of| nodes_with(of).count()),
             nodes_linked: of.map_or(0, |of| count_linked(of, linked)),
             not_up: of.map(|of| self.not_up(&name, of)).unwrap_or_default(),
             homes: of.map_or(0, |of| of.homes().len()),

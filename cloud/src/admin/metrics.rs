@@ -88,7 +88,7 @@ impl AdminState {
             let of = state.driver(driver);
             DriverNow {
                 driver: driver.clone(),
-                nodes: of.map_or((0, 0), |of| (of.nodes().len(), count_linked(of, linked))),
+                nodes: of.map_or((0, 0), |of| (nodes_with(of).count(), count_linked(of, linked))),
                 homes: of.map_or(0, |of| of.homes().len()),
                 homes_unconfirmed: of
                     .filter(|_| !is_shared)

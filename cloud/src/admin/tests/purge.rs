@@ -5,6 +5,7 @@ use std::sync::Arc;
 use proto::admin::command::Command;
 use proto::csi::Id;
 use proto::host::tasks::Tasks;
+use proto::names::DriverName;
 
 use super::{driver, filled, node, remove, state, states, volume};
 use crate::admin::node_purge::PurgeNode;
@@ -131,4 +132,17 @@ async fn a_driver_that_only_a_purged_node_had_is_forgotten() {
     remove(true).carry_out(&admin).await.unwrap();
     assert!(purge(Some(0)).carry_out(&admin).await.unwrap().done);
     assert_eq!(admin.store.read(|state| state.drivers().len()), 1);
+}
+
+#[tokio::test]
+async fn a_driver_that_no_node_has_any_more_is_not_shown() {
+    let admin = filled(&Tasks::default(), 0).await;
+    let left: DriverName = "left.example".parse().unwrap();
+    let shown = || admin.drivers().iter().any(|of| of.name == left);
+    for gone in [None, Some(7)] {
+        let at = Some(NodeDriver { gone, ..NodeDriver::default() });
+        let named = left.clone();
+        admin.store.write(move |txn| txn.set_at(&named, &node("n1"), at)).await.unwrap();
+        assert_eq!(shown(), gone.is_none());
+    }
 }
