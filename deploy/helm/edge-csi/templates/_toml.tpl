@@ -65,6 +65,15 @@
   {{- if and $.Values.kubeedge (not (hasKey $driver.sidecars "attacher")) }}{{ $_ := set $settings "attach_required" true }}{{ end -}}
   {{- if $settings }}{{ $_ := set $config.driver $name $settings }}{{ end -}}
 {{- end -}}
+{{- /* A driver without a definition announces itself, or edge.config names it. */ -}}
+{{- $defined := dict -}}
+{{- range .Values.definitions }}{{ $_ := set $defined .name true }}{{ end -}}
+{{- range $name, $settings := .Values.settings -}}
+  {{- if not (hasKey $defined $name) -}}
+    {{- $_ := set $config "drivers" (append $config.drivers $name | sortAlpha) -}}
+    {{- $_ := set $config.driver $name (deepCopy $settings) -}}
+  {{- end -}}
+{{- end -}}
 {{- if $etcd.hosts -}}
   {{- $_ := set $config "store" (printf "etcd://%s/%s" (join "," $etcd.hosts) $etcd.prefix) -}}
   {{- $_ := set $config "etcd" (dict "ca" "/etc/edge-csi-etcd/ca.crt" "cert" "/etc/edge-csi-etcd/tls.crt" "key" "/etc/edge-csi-etcd/tls.key") -}}
