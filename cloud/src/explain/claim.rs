@@ -421,7 +421,8 @@ mod tests {
     }
 
     fn class(waits_for_pod: bool) -> Seen<ClassFacts> {
-        Ok(Some(ClassFacts { provisioner: "d.example".into(), waits_for_pod, expands: false }))
+        let provisioner = "d.example".into();
+        Ok(Some(ClassFacts { provisioner, waits_for_pod, expands: false, has_secrets: false }))
     }
 
     #[test]

@@ -10,7 +10,8 @@ use super::answer::{Cause, Chain, Explanation, Verdict};
 use super::explainer::Explainer;
 use super::node::{Need, judge};
 use super::reported::{
-    class, class_contradicted, contradicted, misplaced, reported, unregistered_at,
+    class, class_contradicted, class_open_to_all, contradicted, misplaced, reported,
+    unregistered_at,
 };
 use crate::kubernetes::object_facts::{ClassFacts, CsiDriverFacts};
 use crate::kubernetes::objects::Objects;
@@ -146,14 +147,16 @@ impl Explainer<'_> {
             let found = "no class names the driver, so no claim gets a volume of it";
             chain.step("StorageClass", "missing", found);
         }
+        let policy = self.links.authority().policy(driver);
         let mut contradictions = Vec::new();
         for (name, facts) in classes {
             let (object, state, found) = class(name, facts);
             chain.step(object, state, found);
-            contradictions.extend(
-                self.store
-                    .read(|state| class_contradicted(driver, state.driver(driver)?, name, facts)),
-            );
+            self.store.read(|state| {
+                let Some(of) = state.driver(driver) else { return };
+                contradictions.extend(class_contradicted(driver, of, name, facts));
+                contradictions.extend(class_open_to_all(driver, of, policy, name, facts));
+            });
         }
         contradictions
     }

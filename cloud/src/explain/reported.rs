@@ -206,6 +206,30 @@ pub(super) fn class_contradicted(
     Some(Verdict::of(Cause::DriverContradicted, text, next))
 }
 
+/// The fault of a StorageClass whose secrets any node with a certificate may get, as the next
+/// volume's. A shared driver has its `controllers`.
+pub(super) fn class_open_to_all(
+    driver: &DriverName,
+    of: &DriverState,
+    policy: Option<&Policy>,
+    name: &str,
+    facts: &ClassFacts,
+) -> Option<Verdict> {
+    let scope = policy.and_then(|policy| policy.scope).unwrap_or_else(|| of.info().scope());
+    let is_open = policy.is_none_or(|policy| policy.nodes.is_none());
+    if !facts.has_secrets || !is_open || scope == Scope::Shared {
+        return None;
+    }
+    let text = format!(
+        "creates of StorageClass {name} carry its secrets, and every node with a certificate may \
+         be chosen for them, also one that joins today: the section of driver {driver} has no \
+         `nodes`"
+    );
+    let next = "name them, as nodes = [\"node-1\", \"shop-*\"]; if every node may have the \
+                secrets, write nodes = \"*\". A later release refuses such creates without it";
+    Some(Verdict::of(Cause::DriverContradicted, text, next))
+}
+
 /// True if the driver reports EXPAND_VOLUME among these capabilities; `None` if they are not known.
 fn expands(of: &DriverState, kind: Capabilities) -> Option<bool> {
     let answer = of.info().answer(Local::Capabilities(kind), false).ok().flatten()?;
@@ -231,6 +255,7 @@ mod tests {
     use proto::csi::controller_service_capability::{Rpc, Type, rpc};
 
     use super::*;
+    use crate::state::node_set::NodeSet;
     use crate::state::record::NodeDriver;
 
     const KEY: &str = "d.example/node";
@@ -374,8 +399,12 @@ mod tests {
     #[test]
     fn a_class_that_promises_growth_is_told() {
         let name = driver_name();
-        let facts =
-            |expands| ClassFacts { provisioner: "d.example".into(), waits_for_pod: true, expands };
+        let facts = |expands| ClassFacts {
+            provisioner: "d.example".into(),
+            waits_for_pod: true,
+            expands,
+            has_secrets: false,
+        };
         let told = |of: &DriverState, expands| {
             class_contradicted(&name, of, "fast", &facts(expands)).map(|of| of.text)
         };
@@ -387,5 +416,27 @@ mod tests {
         assert_eq!(told(&DriverState::default(), true), None, "nothing is known of it yet");
         let found = class("fast", &facts(true)).2;
         assert_eq!(found, "a volume is made where its pod runs; its volumes may grow");
+    }
+
+    #[test]
+    fn a_class_whose_secrets_any_node_may_get_is_told() {
+        let name = driver_name();
+        let of = driver(&[rpc::Type::CreateDeleteVolume]);
+        let facts = |has_secrets| ClassFacts {
+            provisioner: "d.example".into(),
+            waits_for_pod: true,
+            expands: false,
+            has_secrets,
+        };
+        let told = |scope, nodes: Option<&str>, has_secrets| {
+            let nodes = nodes.map(|nodes| NodeSet::new(vec![nodes.parse().unwrap()]));
+            let policy = Policy { scope, nodes, ..Policy::new(None) };
+            class_open_to_all(&name, &of, Some(&policy), "fast", &facts(has_secrets))
+        };
+        let text = told(Some(Scope::Node), None, true).unwrap().text;
+        assert!(text.contains("StorageClass fast carry its secrets"), "{text}");
+        assert_eq!(told(Some(Scope::Node), None, false), None);
+        assert_eq!(told(Some(Scope::Node), Some("*"), true), None, "by the operator's word");
+        assert_eq!(told(Some(Scope::Shared), None, true), None, "controllers say it");
     }
 }

@@ -52,6 +52,8 @@ pub struct ClassFacts {
     pub waits_for_pod: bool,
     /// True if its volumes may grow.
     pub expands: bool,
+    /// True if creates of it carry secrets.
+    pub has_secrets: bool,
 }
 
 /// A PersistentVolume.
@@ -154,8 +156,15 @@ impl ClassFacts {
             provisioner: class.provisioner.clone(),
             waits_for_pod: mode == Some("WaitForFirstConsumer"),
             expands: class.allow_volume_expansion == Some(true),
+            has_secrets: class.parameters.iter().flatten().any(|(key, _)| names_secret(key)),
         }
     }
+}
+
+/// True if a key of a class' parameters names the Secret of its creates. The second one is the
+/// older name, which external-provisioner still reads.
+fn names_secret(key: &str) -> bool {
+    matches!(key, "csi.storage.k8s.io/provisioner-secret-name" | "csiProvisionerSecretName")
 }
 
 impl PersistentVolumeFacts {
