@@ -62,7 +62,7 @@ struct Account {
 }
 
 /// Finds the heads of frames in a stream of bytes.
-struct Frames {
+pub struct Frames {
     head: [u8; HEAD],
     /// The bytes of the head that are there.
     have: usize,
@@ -134,8 +134,8 @@ impl<I> Paced<I> {
     }
 }
 
-/// What a frame of this type and length counts.
-fn weight(kind: u8, length: usize) -> u32 {
+/// What a frame of this type, whose content has so many bytes, counts.
+pub fn weight(kind: u8, length: usize) -> u32 {
     match kind {
         DATA => u32::from(length < LARGE),
         HEADERS | CONTINUATION => {
@@ -146,12 +146,13 @@ fn weight(kind: u8, length: usize) -> u32 {
 }
 
 impl Frames {
-    fn after(skip: usize) -> Self {
+    /// The frames that come after so many bytes.
+    pub fn after(skip: usize) -> Self {
         Self { head: [0; HEAD], have: 0, skip }
     }
 
     /// Calls `each` with the type and the length of each frame whose head ends in these bytes.
-    fn scan(&mut self, mut bytes: &[u8], mut each: impl FnMut(u8, usize)) {
+    pub fn scan(&mut self, mut bytes: &[u8], mut each: impl FnMut(u8, usize)) {
         while !bytes.is_empty() {
             let skipped = self.skip.min(bytes.len());
             self.skip -= skipped;

@@ -51,7 +51,7 @@ mod metered;
 mod socket;
 mod stream;
 mod stream_end;
-mod unfragmented;
+pub mod unfragmented;
 
 /// The application protocol in the TLS handshake.
 pub const ALPN: &[u8] = b"http/1.1";

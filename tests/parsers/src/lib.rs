@@ -10,13 +10,13 @@ mod link;
 
 pub use calls::{edits, frame, head, lists, tokens};
 pub use files::{configuration, import};
-pub use link::{certificate, control, hello, joining};
+pub use link::{certificate, control, hello, joining, websocket, weights};
 
 /// A parser's name, which is also its corpus's, and the parser.
 pub type Parser = (&'static str, fn(&[u8]));
 
 /// All parsers.
-pub const ALL: [Parser; 11] = [
+pub const ALL: [Parser; 13] = [
     ("hello", hello),
     ("control", control),
     ("joining", joining),
@@ -28,6 +28,8 @@ pub const ALL: [Parser; 11] = [
     ("tokens", tokens),
     ("configuration", configuration),
     ("import", import),
+    ("websocket", websocket),
+    ("weights", weights),
 ];
 
 #[cfg(test)]

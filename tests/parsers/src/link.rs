@@ -13,12 +13,76 @@ use cloud::state::store::writer::Store;
 use proto::control::hello::{Hello, Message};
 use proto::control::join::{Answer, Join};
 use proto::host::tasks::Tasks;
+use proto::http2::paced::{Frames, weight};
+use proto::link::ws::unfragmented::FrameScan;
 use proto::names::certificate::{Identity, Subject};
 use proto::names::{FrontName, NodeName};
 use rustls::pki_types::CertificateDer;
+use tokio_tungstenite::tungstenite::protocol::frame::FrameHeader;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::{Data, OpCode};
 
 /// Room for what a store writes beside a node's own words.
 const OVERHEAD: i64 = 64 * 1024;
+
+/// The end of the head of an HTTP message.
+const HEAD_END: &[u8] = b"\r\n\r\n";
+/// The types of HTTP/2's frames with headers: HEADERS and CONTINUATION.
+const HEADERS: [u8; 2] = [1, 9];
+
+/// The bytes below a WebSocket: a fragment is found however they arrive, and where the library
+/// finds one.
+pub fn websocket(bytes: &[u8]) {
+    let whole = FrameScan::default().is_whole(bytes);
+    let mut scan = FrameScan::default();
+    let in_pieces = pieces(bytes).all(|piece| scan.is_whole(piece));
+    assert_eq!(whole, in_pieces, "it depends on how the bytes arrive");
+    let end = bytes.windows(HEAD_END.len()).position(|window| window == HEAD_END);
+    let frames = end.and_then(|end| bytes.get(end + HEAD_END.len()..));
+    if let Some(frames) = frames.filter(|_| !bytes.starts_with(b"HTTP/"))
+        && let Some(has_fragment) = has_fragment(frames)
+    {
+        assert_eq!(whole, !has_fragment, "the library reads it otherwise");
+    }
+}
+
+/// True if one of these frames is a fragment; `None` if the library refuses one before that.
+fn has_fragment(frames: &[u8]) -> Option<bool> {
+    let mut cursor = std::io::Cursor::new(frames);
+    while let Some((header, length)) = FrameHeader::parse(&mut cursor).ok()? {
+        if !header.is_final || header.opcode == OpCode::Data(Data::Continue) {
+            return Some(true);
+        }
+        cursor.set_position(cursor.position().saturating_add(length));
+    }
+    // The head of the last one is not whole.
+    let place = usize::try_from(cursor.position()).ok()?;
+    frames.get(place).is_none().then_some(false)
+}
+
+/// HTTP/2's frames: the same ones are found however the bytes arrive, and headers weigh by their
+/// length.
+pub fn weights(bytes: &[u8]) {
+    let mut whole = Vec::new();
+    Frames::after(0).scan(bytes, |kind, length| whole.push((kind, length)));
+    let mut in_pieces = Vec::new();
+    let mut frames = Frames::after(0);
+    for piece in pieces(bytes) {
+        frames.scan(piece, |kind, length| in_pieces.push((kind, length)));
+    }
+    assert_eq!(whole, in_pieces, "it depends on how the bytes arrive");
+    for (kind, length) in whole {
+        let weight = weight(kind, length);
+        match HEADERS.contains(&kind) {
+            true => assert!(weight > 0 && u64::from(weight) * 64 > length as u64, "{length} bytes"),
+            false => assert!(weight <= 1, "a frame of type {kind} weighs {weight}"),
+        }
+    }
+}
+
+/// The bytes in pieces whose length depends on the last of them.
+fn pieces(bytes: &[u8]) -> std::slice::Chunks<'_, u8> {
+    bytes.chunks(usize::from(bytes.last().copied().unwrap_or_default() % 16) + 1)
+}
 
 /// Any control message: what was read is read again from its own text.
 pub fn control(bytes: &[u8]) {

@@ -39,7 +39,7 @@ impl Unfragmented {
 
 /// Finds the heads of a WebSocket's frames in a stream of bytes that begins with a message of HTTP.
 #[derive(Default)]
-struct FrameScan {
+pub struct FrameScan {
     at: ScanPosition,
     /// The beginning of the HTTP message, then the head of a frame.
     head: [u8; MAX_FRAME_HEAD],
@@ -62,8 +62,8 @@ enum ScanPosition {
 }
 
 impl FrameScan {
-    /// Returns `false` if a frame is a fragment of a message.
-    fn is_whole(&mut self, mut bytes: &[u8]) -> bool {
+    /// Reads the next bytes of the stream. Returns `false` if a frame is a fragment of a message.
+    pub fn is_whole(&mut self, mut bytes: &[u8]) -> bool {
         while let Some((&byte, rest)) = bytes.split_first() {
             match self.at {
                 ScanPosition::Other => return true,
