@@ -28,6 +28,7 @@ type habits struct {
 	list             uint
 	page             uint
 	stale            uint
+	lastTokens       bool
 }
 
 func (h *habits) flags() {
@@ -43,6 +44,7 @@ func (h *habits) flags() {
 	flag.UintVar(&h.list, "list", 0, "so many volumes are listed, in pages if the caller asks for pages; 0 is no list")
 	flag.UintVar(&h.page, "page", 0, "the most entries of an answer to ListVolumes, whatever is asked")
 	flag.UintVar(&h.stale, "stale-tokens", 0, "so many times a token of ListVolumes is ABORTED")
+	flag.BoolVar(&h.lastTokens, "last-tokens", false, "a token of ListVolumes is ABORTED when another list has begun")
 }
 
 func (h *habits) check() error {
@@ -133,9 +135,12 @@ func (d *driver) ListVolumes(_ context.Context, r *csi.ListVolumesRequest) (*csi
 		return nil, status.Error(codes.Unimplemented, "it is not implemented")
 	}
 	first := uint64(0)
-	if token := r.GetStartingToken(); token != "" {
+	token := r.GetStartingToken()
+	list := d.listed(token == "")
+	if token != "" {
+		end, of, _ := strings.Cut(token, " of ")
 		var err error
-		if first, err = strconv.ParseUint(token, 10, 32); err != nil || d.isStale() {
+		if first, err = strconv.ParseUint(end, 10, 32); err != nil || of != list || d.isStale() {
 			return nil, status.Error(codes.Aborted, "the token is not valid any more; begin anew")
 		}
 	}
@@ -147,7 +152,7 @@ func (d *driver) ListVolumes(_ context.Context, r *csi.ListVolumesRequest) (*csi
 	}
 	if most > 0 && first+most < end {
 		end = first + most
-		answer.NextToken = strconv.FormatUint(end, 10)
+		answer.NextToken = fmt.Sprintf("%d of %s", end, list)
 	}
 	for ; first < end; first++ {
 		volume := &csi.Volume{VolumeId: fmt.Sprintf("listed-%d@%s", first, d.node), CapacityBytes: 1 << 20}
@@ -158,6 +163,16 @@ func (d *driver) ListVolumes(_ context.Context, r *csi.ListVolumesRequest) (*csi
 		answer.Entries = append(answer.Entries, &csi.ListVolumesResponse_Entry{Volume: volume})
 	}
 	return answer, nil
+}
+
+// listed is the name of the list whose tokens are valid: of the last one that was begun, or of all.
+func (d *driver) listed(begins bool) string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if begins && d.lastTokens {
+		d.lists++
+	}
+	return strconv.FormatUint(d.lists, 10)
 }
 
 // isStale tells whether one more token is refused.

@@ -54,6 +54,7 @@ type driver struct {
 	log         *json.Encoder
 	made        map[string]bool
 	staleTokens uint
+	lists       uint64
 }
 
 func (d *driver) write(event, method, about, code string) {

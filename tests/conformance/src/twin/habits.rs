@@ -20,6 +20,8 @@ const IDLE: Duration = Duration::from_secs(5);
 /// The most that a registration may take.
 const REGISTERED: Duration = Duration::from_secs(10);
 
+/// The pause between two pages of a list.
+const BETWEEN_PAGES: Duration = Duration::from_secs(2);
 /// The most that a list may take.
 const LISTED: Duration = Duration::from_secs(20);
 
@@ -84,6 +86,13 @@ pub(super) const HABITS: &[Scenario] = &[
         flags: &["--list=700", "--stale-tokens=1000000"],
         ..Scenario::new("a list of 700 whose tokens are never valid", Bound::More(2.0), |scene| {
             list(scene).boxed_local()
+        })
+    },
+    Scenario {
+        unit: "refused",
+        flags: &["--topology", "--list=700", "--page=300", "--last-tokens"],
+        ..Scenario::new("pages whose tokens another list ends", Bound::AtMost(0.0), |scene| {
+            pages(scene).boxed_local()
         })
     },
     Scenario::new("a static volume, without Validate", Bound::More(1.0), |scene| {
@@ -223,9 +232,7 @@ async fn list(scene: &Scene) -> anyhow::Result<f64> {
         let mut count = 0;
         let mut starting_token = String::new();
         loop {
-            let request = csi::ListVolumesRequest { max_entries: 0, starting_token };
-            let request = within(LISTED, request);
-            let list = scene.controller().await?.list_volumes(request).await?.into_inner();
+            let list = page(scene, starting_token).await?;
             let listed = list.entries.iter().flat_map(|entry| &entry.volume);
             count += listed.filter(|volume| volume.volume_id.starts_with("listed-")).count();
             if list.next_token.is_empty() {
@@ -238,6 +245,24 @@ async fn list(scene: &Scene) -> anyhow::Result<f64> {
     })
     .await?;
     Ok(begun.elapsed().as_secs_f64())
+}
+
+async fn page(scene: &Scene, starting_token: String) -> anyhow::Result<csi::ListVolumesResponse> {
+    let request = csi::ListVolumesRequest { max_entries: 0, starting_token };
+    Ok(scene.controller().await?.list_volumes(within(LISTED, request)).await?.into_inner())
+}
+
+/// Returns 1 if a caller that takes its time between two pages is refused the second one. The
+/// driver knows the tokens of the last list alone, so nobody else may list it meanwhile.
+async fn pages(scene: &Scene) -> anyhow::Result<f64> {
+    let first = page(scene, String::new()).await?;
+    ensure!(first.entries.len() == 300, "{} are on the first page", first.entries.len());
+    sleep(BETWEEN_PAGES).await;
+    let second = page(scene, first.next_token).await;
+    if let Err(error) = &second {
+        eprintln!("  the second page: {error:#}");
+    }
+    Ok(f64::from(u8::from(second.is_err())))
 }
 
 /// Returns 1 if the answer says that the volume is not at this node alone. The caller prefers
