@@ -26,7 +26,7 @@ use crate::stand::{Cluster, STRAIGHT};
 /// The driver that arrives.
 const NAME: &str = STRAIGHT[0];
 /// Its nodes.
-const AT: [&str; 2] = ["n1", "n2"];
+pub(super) const AT: [&str; 2] = ["n1", "n2"];
 /// How long a step may take.
 const SOON: Duration = Duration::from_secs(90);
 /// The operator's own objects of the driver.
@@ -82,9 +82,22 @@ impl Vendor {
 }
 
 /// What the cloud has for the driver.
-struct Arrived {
+pub(super) struct Arrived {
     relay: Program,
     sidecars: Vec<Program>,
+}
+
+impl Arrived {
+    /// Ends it.
+    ///
+    /// # Errors
+    /// A program does not end.
+    pub(super) async fn stop(&self) -> anyhow::Result<()> {
+        for program in self.sidecars.iter().chain([&self.relay]) {
+            program.stop().await?;
+        }
+        Ok(())
+    }
 }
 
 /// The row. It ends as it has begun.
@@ -94,27 +107,31 @@ pub(super) async fn from_node_deployment(scene: &Scene<'_>) -> anyhow::Result<()
     let vendor = Vendor::start(cluster).await?;
     let done = arrives(scene, &vendor).await;
     vendor.stop().await;
-    done.and(restored(cluster).await)
-}
-
-/// Takes back what the row has changed.
-async fn restored(cluster: &Cluster) -> anyhow::Result<()> {
-    for node in AT {
-        let edge = &cluster.node(node)?.edge;
-        edge.reargue(|args| args.retain(|arg| !arg.contains(NAME))).await?;
-        edge.restart().await?;
-    }
-    cluster.cloud.program.reargue(|args| args.retain(|arg| !arg.contains(NAME))).await?;
-    cluster.cloud.program.restart().await?;
+    forgotten(cluster, NAME).await?;
     let params = DeleteParams::default();
     Api::<StorageClass>::all(cluster.client.clone()).delete("straight", &params).await?;
     Api::<CSIDriver>::all(cluster.client.clone()).delete(NAME, &params).await?;
+    done
+}
+
+/// csi-cloud and csi-edge do not have the driver any more.
+///
+/// # Errors
+/// One does not start without it.
+pub(super) async fn forgotten(cluster: &Cluster, name: &str) -> anyhow::Result<()> {
+    for node in AT {
+        let edge = &cluster.node(node)?.edge;
+        edge.reargue(|args| args.retain(|arg| !arg.contains(name))).await?;
+        edge.restart().await?;
+    }
+    cluster.cloud.program.reargue(|args| args.retain(|arg| !arg.contains(name))).await?;
+    cluster.cloud.program.restart().await?;
     Ok(())
 }
 
 async fn arrives(scene: &Scene<'_>, vendor: &Vendor) -> anyhow::Result<()> {
     let cluster = scene.cluster;
-    registered(cluster).await?;
+    registered(cluster, NAME).await?;
     let writer = claim("data", "straight") + &at(&pod("writer", "data", WRITE, READ), "n1");
     scene.apply(&writer).await?;
     scene.ready(&["writer"]).await?;
@@ -122,24 +139,22 @@ async fn arrives(scene: &Scene<'_>, vendor: &Vendor) -> anyhow::Result<()> {
     let traces = Traces::of(scene, "data").await?;
     ensure!(!capacities(cluster, &old(AT[0])).await?.is_empty(), "the vendor's tell no capacity");
 
-    name_driver(cluster, vendor).await?;
+    name_driver(cluster, NAME, &vendor.drivers).await?;
     known(cluster, &traces).await?;
     stop_sidecars(cluster, vendor).await?;
-    give_front(cluster, vendor).await?;
-    let arrived = start_sidecars(cluster).await?;
+    give_front(cluster, NAME, &vendor.drivers).await?;
+    let arrived = start_sidecars(cluster, NAME, |_, _| true).await?;
     let used = used(scene, vendor, &traces, &began).await;
-    for program in arrived.sidecars.iter().chain([&arrived.relay]) {
-        program.stop().await?;
-    }
+    arrived.stop().await?;
     used
 }
 
-/// The kubelets have the driver.
-async fn registered(cluster: &Cluster) -> anyhow::Result<()> {
+/// Waits until the kubelets have the driver.
+async fn registered(cluster: &Cluster, driver: &str) -> anyhow::Result<()> {
     let nodes = Api::<k8s_openapi::api::storage::v1::CSINode>::all(cluster.client.clone());
     within("the driver at its nodes", SOON, || async {
         for name in AT {
-            let has = nodes.get(name).await?.spec.drivers.iter().any(|one| one.name == NAME);
+            let has = nodes.get(name).await?.spec.drivers.iter().any(|one| one.name == driver);
             ensure!(has, "{name} has not registered it");
         }
         Ok(())
@@ -166,14 +181,21 @@ async fn capacities(cluster: &Cluster, by: &str) -> anyhow::Result<Vec<String>> 
 }
 
 /// Step 2: csi-cloud and csi-edge are given the driver, beside the vendor's sidecars.
-async fn name_driver(cluster: &Cluster, vendor: &Vendor) -> anyhow::Result<()> {
-    cluster.cloud.program.reargue(|args| args.push(format!("--driver={NAME}"))).await?;
+///
+/// # Errors
+/// One does not start with it.
+pub(super) async fn name_driver(
+    cluster: &Cluster,
+    name: &str,
+    drivers: &[Driver],
+) -> anyhow::Result<()> {
+    cluster.cloud.program.reargue(|args| args.push(format!("--driver={name}"))).await?;
     cluster.cloud.program.restart().await?;
-    for (name, driver) in AT.iter().zip(&vendor.drivers) {
-        let edge = &cluster.node(name)?.edge;
+    for (node, driver) in AT.iter().zip(drivers) {
+        let edge = &cluster.node(node)?.edge;
         let socket = driver.socket()?;
         let socket = socket.display();
-        edge.reargue(|args| args.push(format!("--driver={NAME}={socket}"))).await?;
+        edge.reargue(|args| args.push(format!("--driver={name}={socket}"))).await?;
         edge.restart().await?;
     }
     Ok(())
@@ -206,9 +228,16 @@ async fn stop_sidecars(cluster: &Cluster, vendor: &Vendor) -> anyhow::Result<()>
 }
 
 /// Step 5: the registrars tell the kubelets of csi-edge's sockets.
-async fn give_front(cluster: &Cluster, vendor: &Vendor) -> anyhow::Result<()> {
-    for (name, driver) in AT.iter().zip(&vendor.drivers) {
-        let front = cluster.ground.dir().join(name).join(format!("fronts/{NAME}.sock"));
+///
+/// # Errors
+/// csi-edge has none in time, or a registrar does not start again.
+pub(super) async fn give_front(
+    cluster: &Cluster,
+    name: &str,
+    drivers: &[Driver],
+) -> anyhow::Result<()> {
+    for (node, driver) in AT.iter().zip(drivers) {
+        let front = cluster.ground.dir().join(node).join(format!("fronts/{name}.sock"));
         let there = || async { Ok(tokio::net::UnixStream::connect(&front).await.map(drop)?) };
         within("csi-edge's socket", SOON, there).await?;
         let endpoint = format!("-endpoint={}", front.display());
@@ -219,26 +248,37 @@ async fn give_front(cluster: &Cluster, vendor: &Vendor) -> anyhow::Result<()> {
         driver.registrar.reargue(change).await?;
         driver.registrar.restart().await?;
     }
-    registered(cluster).await
+    registered(cluster, name).await
 }
 
-/// Step 6: the sidecars in the cloud, with a socket relay of their own.
-async fn start_sidecars(cluster: &Cluster) -> anyhow::Result<Arrived> {
+/// Step 6: the sidecars in the cloud, with a socket relay of their own. `is_wanted` may change the
+/// arguments of each sidecar, or leave it out.
+///
+/// # Errors
+/// A program does not start.
+pub(super) async fn start_sidecars(
+    cluster: &Cluster,
+    driver: &str,
+    is_wanted: impl Fn(&str, &mut Launch) -> bool,
+) -> anyhow::Result<Arrived> {
     let ground = &cluster.ground;
     let fronts: PathBuf = ground.dir().join("arrived");
     let args = [
         "front".to_owned(),
         format!("--fronts={}", fronts.display()),
         format!("--to=unix:{}", ground.at(crate::stand::cloud::HOLDERS)),
-        format!("--driver={NAME}"),
+        format!("--driver={driver}"),
     ];
     let launch = Launch::new(ground.program("csi-cloud"), args);
     let relay = Program::start("arrived-front", &ground.logs(), launch).await?;
-    let socket = fronts.join(format!("{NAME}.sock"));
+    let socket = fronts.join(format!("{driver}.sock"));
     let there = || async { Ok(tokio::net::UnixStream::connect(&socket).await.map(drop)?) };
     relay.until("its socket", SOON, there).await?;
     let mut sidecars = Vec::new();
-    for (name, launch) in cluster.cloud.central(ground, NAME, &socket) {
+    for (name, mut launch) in cluster.cloud.central(ground, driver, &socket) {
+        if !is_wanted(name, &mut launch) {
+            continue;
+        }
         let name = format!("arrived-{name}");
         sidecars.push(Program::start(&name, &ground.logs(), launch).await?);
     }

@@ -44,6 +44,7 @@ mod terminating;
 mod texts;
 mod traces;
 pub mod truth;
+mod vendors;
 mod versions;
 
 use std::time::Duration;
@@ -189,6 +190,9 @@ pub const ROWS: &[Row] = &[
 /// Takes minutes on an idle machine, so it runs only on request.
 const FIGURES: Row = Row::alone("figures", |scene| figures::measured(scene).boxed());
 
+/// A vendor's own driver, which `make vendors` builds.
+const VENDORS: Row = Row::alone("vendors", |scene| vendors::placed(scene).boxed());
+
 /// Two versions at once; an older one is there with `make skew` only.
 const VERSIONS: [Row; 2] = [
     Row::alone("upgrade", |scene| versions::upgraded(scene).boxed()),
@@ -199,13 +203,13 @@ const VERSIONS: [Row; 2] = [
 const POWER_CUT: &str = "power-cut";
 /// The rows that need a file server.
 const SHARED_STORAGE: [&str; 3] = ["shared-storage", "shared-link-lost", "elected-driver-dead"];
-/// The rows of these names; without one all but the figures and other versions. In CI, long rows
-/// are skipped by name.
+/// The rows of these names; without one all but the figures, vendors' drivers and other versions.
+/// In CI, long rows are skipped by name.
 ///
 /// # Errors
 /// There is no row of a name.
 pub fn chosen(names: &[String], is_ci: bool) -> anyhow::Result<Vec<&'static Row>> {
-    let all = || ROWS.iter().chain([&FIGURES]).chain(&VERSIONS);
+    let all = || ROWS.iter().chain([&FIGURES, &VENDORS]).chain(&VERSIONS);
     let known = |name: &String| all().any(|row| row.name == name);
     if let Some(other) = names.iter().find(|name| !known(name)) {
         let all: Vec<_> = all().map(|row| row.name).collect();

@@ -11,7 +11,7 @@ use kube::Api;
 use proto::csi::ListVolumesRequest;
 use serde_json::Value;
 
-use crate::stand::node::Node;
+use crate::stand::node::{Driver, Node};
 use crate::stand::objects::{list, within};
 use crate::stand::{Cluster, SHARES};
 use harness::stand::channel;
@@ -79,6 +79,14 @@ async fn held(cluster: &Cluster) -> anyhow::Result<BTreeSet<VolumeKey>> {
 pub async fn held_at(node: &Node, driver: &str) -> anyhow::Result<BTreeSet<String>> {
     let driver =
         node.drivers.iter().find(|one| one.name == driver).context("a node without the driver")?;
+    listed(driver).await
+}
+
+/// The ids of the volumes that a driver lists itself.
+///
+/// # Errors
+/// It does not answer.
+pub async fn listed(driver: &Driver) -> anyhow::Result<BTreeSet<String>> {
     let socket = driver.socket()?;
     let socket = socket.to_str().context("a socket's path is no text")?;
     let mut client = ControllerClient::new(channel(socket).await?);

@@ -101,6 +101,27 @@ impl Node {
         driver(&at, &self.worker.space, name, "plugins").await
     }
 
+    /// One more driver, a vendor's program, which the kubelet calls without csi-edge. It is the
+    /// caller's to stop.
+    ///
+    /// # Errors
+    /// It does not start; the error holds the end of its log.
+    pub async fn vendors(
+        &self,
+        ground: &Ground,
+        name: &'static str,
+        program: &str,
+    ) -> anyhow::Result<Driver> {
+        let place = place(&self.layout, self.name)?;
+        let at = Place { ground, node: self.name, place, layout: self.layout, files: None };
+        let args = [
+            format!("--endpoint=unix://{}", socket(&at, name).display()),
+            format!("--node-id={}", self.name),
+        ];
+        let launch = Launch::new(ground.tool(program), args);
+        served(&at, &self.worker.space, name, "plugins", launch).await
+    }
+
     /// All programs of it, the first to stop first.
     pub fn programs(&self) -> Vec<&Program> {
         let registrars = self.drivers.iter().map(|driver| &driver.registrar);
@@ -115,24 +136,45 @@ impl Node {
     }
 }
 
-/// A driver and its registrar, which registers the socket with the kubelet of this directory.
+/// Where a driver listens.
+fn socket(at: &Place<'_>, name: &str) -> PathBuf {
+    at.path(&format!("plugins/{name}.sock"))
+}
+
+/// hostdir as a driver, and its registrar, which registers the socket with the kubelet of this
+/// directory.
 async fn driver(
     at: &Place<'_>,
     space: &Arc<Space>,
     name: &'static str,
     told: &str,
 ) -> anyhow::Result<Driver> {
-    let logs = at.ground.logs();
-    let socket = at.path(&format!("plugins/{name}.sock"));
     let state = at.path(&format!("state-{name}"));
     let mut args = vec![
-        format!("--endpoint=unix://{}", socket.display()),
+        format!("--endpoint=unix://{}", socket(at, name).display()),
         format!("--node-id={}", at.node),
         format!("--state={}", state.display()),
         format!("--name={name}"),
     ];
     args.extend(options(name, at.files, at.layout.attach_limit));
     let launch = Launch::new(at.ground.program("hostdir"), args);
+    let driver = served(at, space, name, told, launch).await?;
+    // What is mounted there is seen in the node's namespace only.
+    let files = at.files.filter(|_| is_shared(name));
+    let state = files.map_or(state, |files| files.dir.clone());
+    Ok(Driver { state, ..driver })
+}
+
+/// A driver, once it serves its socket, and its registrar.
+async fn served(
+    at: &Place<'_>,
+    space: &Arc<Space>,
+    name: &'static str,
+    told: &str,
+    launch: Launch,
+) -> anyhow::Result<Driver> {
+    let logs = at.ground.logs();
+    let socket = socket(at, name);
     let program = Program::within(space, &at.log(name), &logs, launch).await?;
     let serves = || async { Ok(tokio::net::UnixStream::connect(&socket).await.map(drop)?) };
     program.until("socket", READY, serves).await?;
@@ -144,9 +186,7 @@ async fn driver(
     let launch = Launch::new(at.ground.tool("registrar"), args);
     let registrar =
         Program::within(space, &at.log(&format!("registrar-{name}")), &logs, launch).await?;
-    // What is mounted there is seen in the node's namespace only.
-    let files = at.files.filter(|_| is_shared(name));
-    let state = files.map_or(state, |files| files.dir.clone());
+    let state = at.path(&format!("state-{name}"));
     Ok(Driver { name, program, registrar, state, listens: Listens::At(socket) })
 }
 
