@@ -308,7 +308,11 @@ fn idle(claim: &Namespaced, facts: &ClaimFacts, class: &Seen<ClassFacts>) -> Ver
         return Verdict::of(
             Cause::NoCall,
             format!("claim {claim} waits for {populator}, whose populator makes the volume"),
-            "look at that object, and at the controller that fills claims from its kind",
+            format!(
+                "look at that object, at the claim prime-{} which its populator makes, and at the \
+                 controller that fills claims from its kind",
+                facts.uid
+            ),
         );
     }
     let waits_for_pod = matches!(class, Ok(Some(class)) if class.waits_for_pod);
@@ -449,6 +453,7 @@ mod tests {
         let populator = Some("VirtualDisk web".to_owned());
         let filled = idle(&claim(), &ClaimFacts { populator, ..pending(None, None) }, &class(true));
         assert!(filled.text.contains("VirtualDisk web"), "{}", filled.text);
+        assert!(filled.next.contains("the claim prime-"), "{}", filled.next);
     }
 
     #[test]

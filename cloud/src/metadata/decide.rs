@@ -8,6 +8,7 @@ use std::fmt::Display;
 use proto::control::metadata::{Key, Kind, Object, Pod};
 
 use crate::metadata::index::Index;
+use crate::metadata::inventory::Observed;
 use crate::state::default_name::claim_uid;
 use crate::state::record::Claim;
 
@@ -45,6 +46,18 @@ pub(crate) enum Undecided {
         /// A pod that does not.
         other: String,
     },
+    /// A populator's pod fills the volume, for a claim whose pods take theirs directly.
+    #[error(
+        "a populator's pod mounts it on the host, to fill it for claim {claim}, whose pod {pod} \
+         runs in a guest; use a class without edge-csi.io/direct, or a claim without \
+         dataSourceRef, which the pod fills itself"
+    )]
+    Populated {
+        /// The claim that the volume becomes that of.
+        claim: String,
+        /// A pod that uses that claim.
+        pod: String,
+    },
     /// The objects were not all read yet, or are older than the claim.
     #[error("{0}; it is tried again")]
     NotYet(String),
@@ -58,8 +71,9 @@ impl Undecided {
 }
 
 impl Index {
-    /// Whether the pods that use this claim take their volume directly. `name` is the name that
-    /// external-provisioner gives to the volume.
+    /// Whether the pods that use this claim take their volume directly; of a populator's claim,
+    /// those that use the claim which it fills. `name` is the name that external-provisioner gives
+    /// to the volume.
     ///
     /// # Errors
     /// It is not known, or they do not agree.
@@ -69,27 +83,33 @@ impl Index {
             return Err(Undecided::Off);
         }
         let claim = claim.ok_or(Undecided::NoClaim)?;
-        let claimed = within(&claim.namespace, &claim.name);
+        let asked = within(&claim.namespace, &claim.name);
         if !self.is_whole() {
             return not_yet("the objects of Kubernetes are still being read".into());
         }
-        let key = Key::within(Kind::Claim, &claim.namespace, &claim.name);
-        let Some(observed) = self.inventory().get(&key) else {
-            return not_yet(format!("claim {claimed} is not known yet"));
+        let own_key = Key::within(Kind::Claim, &claim.namespace, &claim.name);
+        let Some(own) = self.inventory().get(&own_key) else {
+            return not_yet(format!("claim {asked} is not known yet"));
         };
-        if let Object::Claim(known) = observed.object.as_ref()
+        if let Object::Claim(known) = own.object.as_ref()
             && is_anothers(name, &known.uid)
         {
-            return not_yet(format!("an earlier claim {claimed} is known, and not this one"));
+            return not_yet(format!("an earlier claim {asked} is known, and not this one"));
         }
+        let populated = self.populated_by(&claim.name);
+        let (key, observed) = populated.unwrap_or((&own_key, own));
+        let claimed = within(&key.namespace, &key.name);
         let mut direct = None;
         let mut other = None;
-        for pod in self.inventory().users(&key) {
+        for pod in self.inventory().users(key) {
             let kind = if self.takes_direct(pod)? { &mut direct } else { &mut other };
             *kind = Some(within(&pod.namespace, &pod.name));
         }
         match (direct, other) {
             (Some(direct), Some(other)) => Err(Undecided::Mixed { claim: claimed, direct, other }),
+            (Some(pod), None) if populated.is_some() => {
+                Err(Undecided::Populated { claim: claimed, pod })
+            }
             (Some(_), None) => Ok(true),
             (None, Some(_)) => Ok(false),
             // The scheduler selected a node for a pod, which is on its way to us.
@@ -98,6 +118,15 @@ impl Index {
             }
             (None, None) => Err(Undecided::NoPod(claimed)),
         }
+    }
+
+    /// The claim that the populator's claim of this name is filled for, if pods use it or will. A
+    /// populator's pod comes and goes: the volume is for theirs. Without them the populator's pod
+    /// decides, since the host mounts the volume for it.
+    fn populated_by(&self, name: &str) -> Option<(&Key, &Observed)> {
+        let (key, observed) = self.inventory().populated_by(name)?;
+        let is_used = observed.selected || self.inventory().users(key).next().is_some();
+        is_used.then_some((key, observed))
     }
 
     fn takes_direct(&self, pod: &Pod) -> Result<bool, Undecided> {

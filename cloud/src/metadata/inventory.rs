@@ -29,6 +29,9 @@ impl Observed {
     }
 }
 
+/// The begin of the names of populators' claims.
+const POPULATORS: &str = "prime-";
+
 /// The nodes that a change may concern.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Touched {
@@ -89,6 +92,17 @@ impl Inventory {
     /// An object.
     pub fn get(&self, key: &Key) -> Option<&Observed> {
         self.objects.get(key)
+    }
+
+    /// The claim for which a populator fills the volume of the claim with this name. KubeVirt's CDI
+    /// and the library of volume populators name theirs `prime-` and the other one's uid. When the
+    /// volume is filled, it becomes that of the other claim.
+    pub(super) fn populated_by(&self, name: &str) -> Option<(&Key, &Observed)> {
+        let uid = name.strip_prefix(POPULATORS)?;
+        self.objects.iter().find(|(_, observed)| match observed.object.as_ref() {
+            Object::Claim(claim) => *claim.uid == *uid,
+            _ => false,
+        })
     }
 
     /// The Pods that use a claim, also those without a node. Ended ones do not use it.

@@ -396,6 +396,51 @@ fn all_pods_that_use_the_claim_decide_and_nothing_is_guessed() {
     assert!(unread.decide(Some(&of("c0")), "x").unwrap_err().passes());
 }
 
+/// An index in which a populator's pod without a RuntimeClass fills the volume of one claim for
+/// `c0`, which pods of these classes use.
+fn filled_for(pods: &[Option<u8>], selected: bool) -> Index {
+    let mut all = BTreeMap::new();
+    let mut put = |observed: Observed| all.insert(observed.object.key(), observed);
+    put(class(0, false));
+    put(class(1, true));
+    put(Observed { selected, ..claim(0, None) });
+    let prime = Claim { namespace: "cdi".into(), name: "prime-uc0".into(), ..Claim::default() };
+    put(Observed { selected, ..Observed::new(Object::Claim(prime)) });
+    let volume = PodVolume { claim: Some("prime-uc0".into()), ..PodVolume::default() };
+    let importer = Pod {
+        namespace: "cdi".into(),
+        name: "importer".into(),
+        volumes: [volume].into(),
+        ..Pod::default()
+    };
+    put(Observed::new(Object::Pod(importer)));
+    for (i, class) in (0..).zip(pods) {
+        put(pod(i, None, &[0], *class));
+    }
+    started(1, &all)
+}
+
+#[test]
+fn a_populators_pod_decides_nothing_for_the_pods_of_the_claim_that_it_fills() {
+    use crate::metadata::decide::Undecided;
+    let prime = crate::state::record::Claim {
+        namespace: "cdi".into(),
+        name: "prime-uc0".into(),
+        volume: "pv".into(),
+    };
+    let decide = |index: &Index| index.decide(Some(&prime), "pvc-x");
+    assert_eq!(decide(&filled_for(&[None, Some(0)], true)), Ok(false));
+    let refused = decide(&filled_for(&[Some(1)], true)).unwrap_err();
+    assert!(matches!(&refused, Undecided::Populated { claim, pod }
+        if claim == "ns/c0" && pod == "ns/p0"));
+    assert!(!refused.passes());
+    let mixed = decide(&filled_for(&[Some(1), None], true)).unwrap_err();
+    assert!(matches!(mixed, Undecided::Mixed { claim, .. } if claim == "ns/c0"));
+    assert!(decide(&filled_for(&[], true)).unwrap_err().passes(), "the pod is on its way");
+    // Nobody uses that claim yet, and what the host mounts to fill it is ordinary.
+    assert_eq!(decide(&filled_for(&[], false)), Ok(false));
+}
+
 /// The resident memory of this process, in bytes.
 fn resident() -> u64 {
     let text = std::fs::read_to_string("/proc/self/status").unwrap();
