@@ -412,7 +412,7 @@ impl Dispatcher {
                     return Ok(Discovered::EmptyList);
                 }
                 // A missing required field is reported first, whether or not the id exists.
-                Err(error @ Error::NoSuchThing { .. }) => {
+                Err(error @ (Error::NoSuchThing { .. } | Error::NobodyCanSay { .. })) => {
                     return Err(match call.method.incomplete(&call.message) {
                         Some(field) => Error::Missing(call.method.name(), field),
                         None => error,

@@ -63,7 +63,7 @@ pub(super) enum Said {
     Has { entry: Bytes, since: u64 },
     /// It does not have it.
     Lacks,
-    /// The driver does not implement the question.
+    /// The driver does not implement the question, or refuses it, as for an id of another form.
     CannotSay,
     /// It deleted it, or never had it.
     Deleted(Answer),
@@ -145,7 +145,10 @@ impl NodeQuestion {
         match answer {
             Ok(entry) => Some(Said::Has { entry, since }),
             Err(error) if error.code() == Code::NotFound => Some(Said::Lacks),
-            Err(QueryError::Driver { status, .. }) if status.code() == Code::Unimplemented => {
+            // Some take ids of their own form alone. That denies nothing: the question has more.
+            Err(QueryError::Driver { status, .. })
+                if matches!(status.code(), Code::Unimplemented | Code::InvalidArgument) =>
+            {
                 Some(Said::CannotSay)
             }
             Err(error) => {

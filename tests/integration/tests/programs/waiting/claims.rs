@@ -193,8 +193,6 @@ async fn a_driver_that_cannot_say_what_it_has_leaves_it_to_the_operator() -> any
     let status = nodes.front.call(path, &metadata.encode_to_vec()).await?.status();
     assert_eq!(status.code(), Code::NotFound, "a backup takes an empty answer for one: {status}");
 
-    let unable = Fault::error(Code::Unimplemented, "it cannot");
-    nodes.nodes[1].0.inject("ListSnapshots", unable.clone(), Times::All);
     let source = SnapshotSource { snapshot_id: "static".into() };
     let volume_content_source =
         Some(csi::VolumeContentSource { r#type: Some(Type::Snapshot(source)) });
@@ -203,9 +201,13 @@ async fn a_driver_that_cannot_say_what_it_has_leaves_it_to_the_operator() -> any
         volume_content_source,
         ..Default::default()
     };
+    // Some drivers refuse ids of another form than theirs.
+    for (node, code) in [(1, Code::Unimplemented), (2, Code::InvalidArgument)] {
+        nodes.nodes[node].0.inject("ListSnapshots", Fault::error(code, "it cannot"), Times::All);
+    }
     let status = nodes.call("CreateVolume", &create).await?.status();
     assert_eq!(status.code(), Code::FailedPrecondition, "{status}");
-    for told in ["n2", "volume adopt", "--kind snapshot"] {
+    for told in ["n2, n3", "volume adopt", "--kind snapshot"] {
         assert!(status.message().contains(told), "{status}");
     }
     nodes.stop().await

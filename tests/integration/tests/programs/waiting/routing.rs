@@ -301,6 +301,13 @@ async fn a_request_that_is_incomplete_is_so_whether_or_not_its_volume_is_known()
         anyhow::Ok(nodes.front.call(&controller(method), &request).await?.code())
     };
     assert_eq!(code("ControllerPublishVolume", whole.encode_to_vec()).await?, Code::NotFound);
+    // Also if the drivers take ids of another form alone.
+    for (driver, ..) in &nodes.nodes {
+        let refusal = Fault::error(Code::InvalidArgument, "an id of another form");
+        driver.inject("ValidateVolumeCapabilities", refusal, Times::All);
+    }
+    let said = code("ControllerPublishVolume", whole.encode_to_vec()).await?;
+    assert_eq!(said, Code::FailedPrecondition);
     let no_node = csi::ControllerPublishVolumeRequest { node_id: String::new(), ..whole.clone() };
     let no_capability = csi::ControllerPublishVolumeRequest { volume_capability: None, ..whole };
     let nothing = csi::ValidateVolumeCapabilitiesRequest {
