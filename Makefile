@@ -108,7 +108,7 @@ stand-down: ## End it
 e2e: $(GO_BIN)/kubernetes.done $(GO_BIN)/bundles.done $(GO_BIN)/.done $(if $(FIGURES),figures,build) ## A whole Kubernetes, and what must work in it; ROWS='name …' for some of it, STANDS=n on as many at once, LONG=1 with long outages, DEPLOYED=1, helm, or ha (three csi-clouds) with our programs as pods, by deploy/ (IMAGES=directory of image.sh's archives), FIGURES=1 for times and memory (release build)
 	$(QUIET) LONG=$(LONG) $(if $(STANDS),sh tests/stands.sh $(STANDS),target/$(if $(FIGURES),measure,debug)/cluster e2e) $(TOOL) $(foreach row,$(if $(FIGURES),figures,$(ROWS)),--row $(row))
 
-skew: $(GO_BIN)/kubernetes.done $(GO_BIN)/bundles.done build ## Two versions at once: COMMIT=d95acf6b (0.2.0) or db421f83; main rows of make e2e with its csi-cloud, then with its csi-edge, then upgrade and rollback under load; SIDES='cloud edge both' ROWS='name …' for some (root)
+skew: $(GO_BIN)/kubernetes.done $(GO_BIN)/bundles.done build ## Two versions at once: COMMIT=d95acf6b (0.2.0) or db421f83; main rows of make e2e with its csi-cloud, then with its csi-edge, then upgrade and rollback under load, and the chart's manifests over the older ones; SIDES='cloud edge both deployed', or ha for three csi-clouds, ROWS='name …' for some (root)
 	$(QUIET) COMMIT='$(COMMIT)' SIDES='$(SIDES)' ROWS='$(ROWS)' sh tests/skew.sh
 
 conformance: $(GO_BIN)/kubernetes.done $(GO_BIN)/conformance.done build ## Kubernetes' own storage suite on a whole Kubernetes, with us and without us (root); FOCUS='regular expression', AT_ONCE=n, ONLY=suite, serial or disruptive, SHORT=1 for some quick tests

@@ -1,21 +1,30 @@
 #!/bin/sh
 # Main rows of the stand with csi-cloud of an older version, then with its csi-edge; then upgrade and rollback under
-# load. COMMIT is the older version; ROWS are rows in place of the main ones, SIDES some of: cloud edge both.
+# load; then the chart's manifests in place of the older version's (kubectl), with SIDES=ha those of three csi-clouds. COMMIT
+# is the older version; ROWS are rows in place of the main ones, SIDES some of: cloud edge both deployed ha.
 set -eu
 cd "$(dirname "$0")/.."
 rows=${ROWS:-pod pod-again block stateful-set snapshot clone expand-online edge-killed edge-cut cloud-restarts}
 older=$(sh tests/older.sh "${COMMIT:?is the older version: make skew COMMIT=d95acf6b (0.2.0), or COMMIT=db421f83}")
 failed=0
 
-for side in ${SIDES:-cloud edge both}; do
+for side in ${SIDES:-cloud edge both deployed}; do
+    deployed='' names=$rows
     case $side in
-        cloud) with="EDGE_CSI_CLOUD=$older/csi-cloud" names=$rows ;;
-        edge) with="EDGE_CSI_EDGE=$older/csi-edge" names=$rows ;;
+        cloud) with="EDGE_CSI_CLOUD=$older/csi-cloud" ;;
+        edge) with="EDGE_CSI_EDGE=$older/csi-edge" ;;
         both) with=EDGE_CSI_BOTH=1 names='upgrade rollback' ;;
-        *) echo "SIDES are some of: cloud edge both" >&2; exit 2 ;;
+        deployed | ha)
+            [ $side = ha ] && overlay=ha tool=ha || overlay=overlay tool=manifests
+            kubectl kustomize --load-restrictor LoadRestrictionsNone \
+                "$older/../../tests/cluster/src/stand/manifests/deployed/$overlay" >"$older/deployed.yaml"
+            with="EDGE_CSI_CLOUD=$older/csi-cloud EDGE_CSI_EDGE=$older/csi-edge"
+            deployed="--deployed $tool" names=deployed-upgraded
+            ;;
+        *) echo "SIDES are some of: cloud edge both deployed ha" >&2; exit 2 ;;
     esac
     echo "== older: $side of $COMMIT; rows: $names"
-    # shellcheck disable=SC2086 # names are words
-    env "EDGE_CSI_OLDER=$older" "$with" target/debug/cluster e2e $(printf -- '--row %s ' $names) || failed=1
+    # shellcheck disable=SC2086 # these are words
+    env "EDGE_CSI_OLDER=$older" $with target/debug/cluster e2e $deployed $(printf -- '--row %s ' $names) || failed=1
 done
 exit $failed

@@ -194,9 +194,10 @@ const FIGURES: Row = Row::alone("figures", |scene| figures::measured(scene).boxe
 const VENDORS: Row = Row::alone("vendors", |scene| vendors::placed(scene).boxed());
 
 /// Two versions at once; an older one is there with `make skew` only.
-const VERSIONS: [Row; 2] = [
+const VERSIONS: [Row; 3] = [
     Row::alone("upgrade", |scene| versions::upgraded(scene).boxed()),
     Row::alone("rollback", |scene| versions::rolled_back(scene).boxed()),
+    Row::alone("deployed-upgraded", |scene| versions::deployed_upgraded(scene).boxed()),
 ];
 
 /// The row that switches a node off and on.

@@ -60,12 +60,24 @@ async fn put(cluster: &Cluster, builds: &Builds) -> anyhow::Result<()> {
     all_linked(cluster).await
 }
 
-/// Begins with one build everywhere, and changes to the other under load.
-async fn changed(scene: &Scene<'_>, from: &Builds, to: &Builds) -> anyhow::Result<()> {
-    let cluster = scene.cluster;
-    put(cluster, from).await?;
+/// From the older version's manifests, with its programs, to the chart's: volumes, pods and links
+/// stay.
+pub(super) async fn deployed_upgraded(scene: &Scene<'_>) -> anyhow::Result<()> {
+    older(scene.cluster)?;
+    let kept = kept(scene).await?;
+    let load = load(scene, "moved").await?;
+    scene.cluster.upgrade_deployed().await?;
+    for name in &load {
+        scene.bound(name).await?;
+        scene.delete::<PersistentVolumeClaim>(name).await?;
+    }
+    found_by_the_next(scene, &kept).await
+}
+
+/// A claim and its pod at each node, by their names, with what the pod wrote.
+async fn kept(scene: &Scene<'_>) -> anyhow::Result<Vec<String>> {
     let mut claims = Vec::new();
-    for node in &cluster.nodes {
+    for node in &scene.cluster.nodes {
         let name = format!("kept-{}", node.name);
         scene
             .apply(&(claim(&name, "late") + &at(&pod(&name, &name, WRITE, READ), node.name)))
@@ -73,6 +85,27 @@ async fn changed(scene: &Scene<'_>, from: &Builds, to: &Builds) -> anyhow::Resul
         scene.ready(&[&name]).await?;
         claims.push(name);
     }
+    Ok(claims)
+}
+
+/// What was made before goes on, and is found by the next pod.
+async fn found_by_the_next(scene: &Scene<'_>, kept: &[String]) -> anyhow::Result<()> {
+    for (name, node) in kept.iter().zip(&scene.cluster.nodes) {
+        ensure!(scene.restarts(name).await? == 0, "{name} was started again");
+        scene.ready(&[name]).await?;
+        scene.delete::<Pod>(name).await?;
+        let next = format!("next-{}", node.name);
+        scene.apply(&at(&pod(&next, name, STAY, READ), node.name)).await?;
+        scene.ready(&[&next]).await?;
+    }
+    Ok(())
+}
+
+/// Begins with one build everywhere, and changes to the other under load.
+async fn changed(scene: &Scene<'_>, from: &Builds, to: &Builds) -> anyhow::Result<()> {
+    let cluster = scene.cluster;
+    put(cluster, from).await?;
+    let kept = kept(scene).await?;
     let mut load = load(scene, "cloud").await?;
     replaced(&cluster.cloud.program, &to.cloud).await?;
     serves(cluster).await?;
@@ -85,15 +118,7 @@ async fn changed(scene: &Scene<'_>, from: &Builds, to: &Builds) -> anyhow::Resul
     for name in &load {
         scene.bound(name).await?;
     }
-    // What was made before goes on, is found by the next pod, and goes with its claim.
-    for (name, node) in claims.iter().zip(&cluster.nodes) {
-        ensure!(scene.restarts(name).await? == 0, "{name} was started again");
-        scene.ready(&[name]).await?;
-        scene.delete::<Pod>(name).await?;
-        let next = format!("next-{}", node.name);
-        scene.apply(&at(&pod(&next, name, STAY, READ), node.name)).await?;
-        scene.ready(&[&next]).await?;
-    }
+    found_by_the_next(scene, &kept).await?;
     for name in &load {
         scene.delete::<PersistentVolumeClaim>(name).await?;
     }

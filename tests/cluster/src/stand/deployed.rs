@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use futures_util::future::try_join_all;
 use harness::relay::Relay;
+use k8s_openapi::api::apps::v1::{DaemonSet, StatefulSet};
 use k8s_openapi::api::core::v1::{Node as KubeNode, Pod, Service};
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client, ResourceExt};
@@ -34,6 +35,8 @@ use super::worker::{Machine, Worker};
 
 /// The chart's manifests with the tests' driver, from `make e2e`.
 const BUNDLES: &str = "tests/go/bin/bundles";
+/// What an older version's manifests make, in the directory of its programs, from `make skew`.
+const OLDER: &str = "deployed.yaml";
 /// The Service by which the sidecars' relays dial csi-cloud.
 const RELAYS: &str = "csi-cloud-relays";
 /// Where csi-cloud listens.
@@ -105,8 +108,11 @@ impl Site<'_> {
         }
         let nodes: Vec<_> =
             try_join_all(workers.into_iter().map(|worker| self.edge(worker))).await?;
-        let bundle = format!("{BUNDLES}/deployed-{}.yaml", self.tool.name());
-        apply(self.client, NAMESPACE, &self.ground().source(&bundle)?).await?;
+        let bundle = match self.ground().older() {
+            Some(older) => read_text(&older.join(OLDER))?,
+            None => self.ground().source(&bundle(self.tool))?,
+        };
+        apply(self.client, NAMESPACE, &bundle).await?;
         self.balanced().await?;
         let home = |pod: &str| home(&centre.worker, pod);
         let cloud =
@@ -229,13 +235,10 @@ impl Site<'_> {
     /// Makes a Secret of a CA's certificate, and of a certificate and its key, by their path
     /// without the ending.
     async fn secret(&self, name: &str, ca: &str, certificate: &str) -> anyhow::Result<()> {
-        let read = |path: &str| {
-            std::fs::read_to_string(path).with_context(|| format!("cannot read {path}"))
-        };
         let data = json!({
-            "ca.crt": read(ca)?,
-            "tls.crt": read(&format!("{certificate}.crt"))?,
-            "tls.key": read(&format!("{certificate}.key"))?,
+            "ca.crt": read_text(Path::new(ca))?,
+            "tls.crt": read_text(Path::new(&format!("{certificate}.crt")))?,
+            "tls.key": read_text(Path::new(&format!("{certificate}.key")))?,
         });
         let secret = json!({
             "apiVersion": "v1", "kind": "Secret",
@@ -329,6 +332,58 @@ impl Site<'_> {
         }
         Ok(())
     }
+}
+
+fn bundle(tool: Tool) -> String {
+    format!("{BUNDLES}/deployed-{}.yaml", tool.name())
+}
+
+fn read_text(path: &Path) -> anyhow::Result<String> {
+    std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
+}
+
+/// Puts the chart's manifests in place of an older version's, with the products of this checkout,
+/// and waits until no pod of the older ones is left.
+///
+/// # Errors
+/// An object is refused, or pods are not replaced in time.
+pub(super) async fn upgrade(
+    (ground, client): (&Ground, &Client),
+    tool: Tool,
+    (centre, nodes): (&Centre, &[Node]),
+    cloud: &Cloud,
+) -> anyhow::Result<()> {
+    centre.worker.import(&shipped::newest(ground, true).await?).await?;
+    let archive = shipped::newest(ground, false).await?;
+    for node in nodes {
+        node.worker.import(&archive).await?;
+    }
+    apply(client, NAMESPACE, &ground.source(&bundle(tool))?).await?;
+    within("the new pods of deploy/", READY, || replaced(client)).await?;
+    within("all links", SOON, || linked(ground, cloud, nodes)).await
+}
+
+/// Fails while a workload has pods of an older template, or ones that are not ready.
+async fn replaced(client: &Client) -> anyhow::Result<()> {
+    for set in list(&Api::<StatefulSet>::namespaced(client.clone(), NAMESPACE)).await? {
+        let name = set.name_any();
+        let wanted = set.spec.and_then(|spec| spec.replicas).unwrap_or(1);
+        let status = set.status.unwrap_or_default();
+        let is_new = status.observed_generation == set.metadata.generation
+            && status.updated_replicas == Some(wanted)
+            && status.ready_replicas == Some(wanted);
+        ensure!(is_new, "{name} is not replaced: {status:?}");
+    }
+    for set in list(&Api::<DaemonSet>::namespaced(client.clone(), NAMESPACE)).await? {
+        let name = set.name_any();
+        let status = set.status.unwrap_or_default();
+        let wanted = Some(status.desired_number_scheduled);
+        let is_new = status.observed_generation == set.metadata.generation
+            && status.updated_number_scheduled == wanted
+            && Some(status.number_ready) == wanted;
+        ensure!(is_new, "{name} is not replaced: {status:?}");
+    }
+    Ok(())
 }
 
 /// Where a pod of this namespace is, of a worker.

@@ -211,6 +211,18 @@ impl Cluster {
         self.single().await
     }
 
+    /// Puts the chart's manifests in place of the older version's with which this stand began.
+    ///
+    /// # Errors
+    /// Nothing is deployed, an object is refused, or pods are not replaced in time.
+    pub async fn upgrade_deployed(&self) -> anyhow::Result<()> {
+        let none = "nothing is deployed";
+        let centre = self.centre.as_ref().context(none)?;
+        let tool = self.layout.deployed.context(none)?;
+        let server = (&self.ground, &self.client);
+        deployed::upgrade(server, tool, (centre, &self.nodes), &self.cloud).await
+    }
+
     /// A node by its name.
     ///
     /// # Errors

@@ -61,8 +61,25 @@ pub(super) async fn images(ground: &Ground, is_central: bool) -> anyhow::Result<
     Ok(archives)
 }
 
+/// The archive of the product for one half's nodes, as this checkout builds it.
+///
+/// # Errors
+/// As for [`images`].
+pub(super) async fn newest(ground: &Ground, is_central: bool) -> anyhow::Result<PathBuf> {
+    let mut all = ALL.iter();
+    let shipped = all.find(|shipped| shipped.is_product() && shipped.is_central == is_central);
+    let shipped = shipped.context("no product")?;
+    packed(ground, shipped, &ground.newest(shipped.program)).await
+}
+
+impl Shipped {
+    fn is_product(&self) -> bool {
+        matches!(self.program, "csi-cloud" | "csi-edge")
+    }
+}
+
 async fn archive(ground: &Ground, shipped: &Shipped) -> anyhow::Result<PathBuf> {
-    let is_product = matches!(shipped.program, "csi-cloud" | "csi-edge");
+    let is_product = shipped.is_product();
     if let Some(dir) = std::env::var_os(IMAGES).filter(|_| is_product) {
         let dir = PathBuf::from(dir);
         let given = given(&dir, shipped.program)?;
@@ -74,7 +91,11 @@ async fn archive(ground: &Ground, shipped: &Shipped) -> anyhow::Result<PathBuf> 
         true => ground.program(shipped.program),
         false => ground.tool(shipped.program),
     };
-    let program = stripped(ground, &built, shipped.program).await?;
+    packed(ground, shipped, &built).await
+}
+
+async fn packed(ground: &Ground, shipped: &Shipped, built: &Path) -> anyhow::Result<PathBuf> {
+    let program = stripped(ground, built, shipped.program).await?;
     let beside: &[&str] = if shipped.program == "hostdir" { &HOSTDIR } else { &[] };
     let all: Vec<_> = beside.iter().map(Path::new).chain([program.as_path()]).collect();
     let libraries = libraries(&all).await?;
