@@ -184,7 +184,17 @@ impl Site<'_> {
     }
 
     /// The CA, the certificates of csi-cloud and of the relays as Secrets, and each node's own.
+    /// With Helm csi-cloud makes all of it, and the nodes join.
     async fn trust(&self, workers: &[Worker]) -> anyhow::Result<()> {
+        let namespace = json!({
+            "apiVersion": "v1", "kind": "Namespace",
+            "metadata": {"name": NAMESPACE, "labels": {
+                "pod-security.kubernetes.io/enforce": "privileged"}},
+        });
+        apply(self.client, NAMESPACE, &namespace.to_string()).await?;
+        if self.tool == Tool::Helm {
+            return Ok(());
+        }
         let ground = self.ground();
         let pki = ground.at("pki");
         let hosts = self.hosts();
@@ -192,12 +202,6 @@ impl Site<'_> {
         init.extend(hosts.iter().flat_map(|host| ["--host", host.as_str()]));
         admin(ground, &init).await?;
         admin(ground, &["ca", "issue", "--dir", &pki, "--front", "csi-sidecars"]).await?;
-        let namespace = json!({
-            "apiVersion": "v1", "kind": "Namespace",
-            "metadata": {"name": NAMESPACE, "labels": {
-                "pod-security.kubernetes.io/enforce": "privileged"}},
-        });
-        apply(self.client, NAMESPACE, &namespace.to_string()).await?;
         self.secret("csi-cloud-tls", &format!("{pki}/ca.crt"), &format!("{pki}/cloud")).await?;
         let sidecars = format!("{pki}/csi-sidecars");
         self.secret("csi-sidecars-tls", &format!("{pki}/ca.crt"), &sidecars).await?;
@@ -280,6 +284,10 @@ impl Site<'_> {
         };
         let (listen, url) = way(0);
         let relay = Relay::at(listen, &url).await?;
+        // Nodes join by WebSocket, and link as their plan says.
+        if self.tool == Tool::Helm && plan.scheme == "quic" {
+            relay.also(listen, &format!("wss://{}", at(balancer_address(0)))).await?;
+        }
         for (cloud, _) in (0..).zip(self.tool.services()).skip(1) {
             let (listen, url) = way(cloud);
             relay.also(listen, &url).await?;

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"edge-csi.io/tests/manifests"
 )
@@ -48,10 +49,29 @@ func write(directory string) error {
 			return err
 		}
 	}
-	// As Helm has it, with its comments.
-	text, err := manifests.Helmed(manifests.Chart, filepath.Join(stand, "one.yaml"), "edge-csi")
+	// As Helm has it, with its comments. csi-cloud makes its CA, and the nodes join: what the chart does by default.
+	values, err := joining(filepath.Join(stand, "one.yaml"), directory)
+	if err != nil {
+		return err
+	}
+	defer os.Remove(values)
+	text, err := manifests.Helmed(manifests.Chart, values, "edge-csi")
 	if err != nil {
 		return err
 	}
 	return os.WriteFile(filepath.Join(directory, "deployed-helm.yaml"), text, 0o644)
+}
+
+// joining writes a copy of values without their way to join, and returns its path.
+func joining(values, directory string) (string, error) {
+	text, err := os.ReadFile(values)
+	if err != nil {
+		return "", err
+	}
+	const byFiles = "join: {method: files}\n"
+	if !strings.Contains(string(text), byFiles) {
+		return "", fmt.Errorf("%s has no line %q", values, byFiles)
+	}
+	copied := filepath.Join(directory, "joining.values")
+	return copied, os.WriteFile(copied, []byte(strings.Replace(string(text), byFiles, "", 1)), 0o644)
 }
