@@ -7,6 +7,8 @@ use anyhow::Context;
 use bytes::Bytes;
 use drivers::testdriver::{Running, TestDriver};
 use futures_util::future::try_join_all;
+use h2::SendStream;
+use h2::client::ResponseFuture;
 use harness::filled::{Spec, Texts};
 use harness::hostile_cloud::{HostileCloud, caller, opened};
 use harness::process::Process;
@@ -16,6 +18,7 @@ use harness::wait::STOP;
 use proto::csi::Method;
 use proto::csi::frame::MAX_MESSAGE;
 use proto::host::tasks::Tasks;
+use proto::link::Io;
 use tokio::time::sleep;
 use tonic::Code;
 
@@ -30,6 +33,8 @@ const SHORT: usize = 4;
 /// Requests that do not end, and how long they are watched.
 const UNENDING: usize = 400;
 const WATCHED: Duration = Duration::from_secs(12);
+/// How many links are tried until a request has begun.
+const LINKS: usize = 10;
 /// The memory that csi-edge may have, in MiB.
 const EDGE_MIB: u64 = 64;
 /// The text in each field of each request: a path out of each directory.
@@ -44,6 +49,9 @@ const UNKNOWN: [&str; 6] = [
     "//csi.v1.Node/NodePublishVolume",
 ];
 const ASKED: &str = "0 reach a driver";
+
+/// A request without an end, and the answer to it.
+type Begun = (ResponseFuture, SendStream<Bytes>);
 
 pub(super) async fn run(short: bool, rows: &mut Vec<Row>) -> anyhow::Result<()> {
     let spec = Spec::read()?;
@@ -87,8 +95,34 @@ async fn unending(transport: &'static str) -> anyhow::Result<Row> {
     let at = Commanded::new(transport).await?;
     let pid = at.edge.pid().context("csi-edge has ended")?;
     let tasks = Tasks::default();
-    let io = opened(at.cloud.welcome().await?, &tasks).await?;
-    let before = usage::resident_kib(pid)? / 1024;
+    let mut before = 0;
+    let mut kept = Vec::new();
+    // csi-edge may end such a connection before the first request, and dials again.
+    for _ in 0..LINKS {
+        let io = opened(at.cloud.welcome().await?, &tasks).await?;
+        before = usage::resident_kib(pid)? / 1024;
+        kept = begin_many(io, &tasks).await?;
+        if !kept.is_empty() {
+            break;
+        }
+    }
+    let begun = kept.len();
+    sleep(WATCHED).await;
+    let peak = usage::peak_kib(pid)? / 1024;
+    drop(kept);
+    tasks.stop();
+    at.stop().await?;
+    Ok(Row {
+        case: format!("a cloud that sends {UNENDING} requests of 4 MiB without an end"),
+        transport,
+        asked: "csi-edge <= 64 MiB",
+        measured: format!("{begun} begun, csi-edge {before} -> {peak} MiB"),
+        ok: begun > 0 && peak <= EDGE_MIB,
+    })
+}
+
+/// Begins requests that are nearly whole, until there are enough or csi-edge ends the connection.
+async fn begin_many(io: Io, tasks: &Tasks) -> anyhow::Result<Vec<Begun>> {
     let (mut requests, connection) = h2::client::handshake(io).await?;
     tasks.spawn_until_stop("connection", async move { drop(connection.await) });
     let part = Bytes::from(vec![0; MAX_MESSAGE - 1]);
@@ -110,19 +144,7 @@ async fn unending(transport: &'static str) -> anyhow::Result<Row> {
         let _ = body.send_data(part.clone(), false);
         kept.push((answer, body));
     }
-    let begun = kept.len();
-    sleep(WATCHED).await;
-    let peak = usage::peak_kib(pid)? / 1024;
-    drop(kept);
-    tasks.stop();
-    at.stop().await?;
-    Ok(Row {
-        case: format!("a cloud that sends {UNENDING} requests of 4 MiB without an end"),
-        transport,
-        asked: "csi-edge <= 64 MiB",
-        measured: format!("{begun} begun, csi-edge {before} -> {peak} MiB"),
-        ok: begun > 0 && peak <= EDGE_MIB,
-    })
+    Ok(kept)
 }
 
 async fn ordered(transport: &'static str, rounds: usize, spec: &Spec) -> anyhow::Result<Row> {
