@@ -67,13 +67,19 @@ async fn detached_with(scene: &Scene<'_>, traces: &Traces) -> anyhow::Result<()>
     traces.gone(scene.cluster).await
 }
 
-/// Removes the stray finalizer, and leaves external-attacher its own.
+/// Removes the stray finalizer, and leaves external-attacher its own. The change is for the version
+/// that was read: external-attacher may remove its own meanwhile, and nothing may put it back.
 async fn freed(attachments: &Api<VolumeAttachment>, name: &str) -> anyhow::Result<()> {
-    let mut kept = attachments.get(name).await?.metadata.finalizers.unwrap_or_default();
-    kept.retain(|finalizer| finalizer != STRAY);
-    let finalizers = Patch::Merge(json!({"metadata": {"finalizers": kept}}));
-    attachments.patch(name, &PatchParams::default(), &finalizers).await?;
-    Ok(())
+    within("the stray finalizer goes", SOON, || async {
+        let read = attachments.get(name).await?.metadata;
+        let mut kept = read.finalizers.unwrap_or_default();
+        kept.retain(|finalizer| finalizer != STRAY);
+        let version = read.resource_version;
+        let freed = json!({"metadata": {"finalizers": kept, "resourceVersion": version}});
+        attachments.patch(name, &PatchParams::default(), &Patch::Merge(freed)).await?;
+        Ok(())
+    })
+    .await
 }
 
 /// Waits until `csi-cloud explain` says that this is being deleted, and names this finalizer.
