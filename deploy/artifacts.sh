@@ -96,8 +96,12 @@ for architecture; do
     pack cloud csi-cloud deploy/cloud.toml "$architecture"
     pack page csi-page deploy/systemd/csi-page.tmpfiles "$architecture"
     pack edge csi-edge deploy/edge.toml "$architecture"
-    deploy/image.sh "$CARGO_TARGET_DIR/$(triple "$architecture")/release/csi-edge" \
-        "docker.io/library/csi-edge-direct:$version" "$out/csi-edge-direct-$version-$architecture.oci.tar" 0 "$debian" >/dev/null
+    edge=$CARGO_TARGET_DIR/$(triple "$architecture")/release/csi-edge
+    for image in csi-edge-nri csi-edge-direct; do
+        base=''
+        [ $image = csi-edge-nri ] || base=$debian
+        deploy/image.sh "$edge" "docker.io/library/$image:$version" "$out/$image-$version-$architecture.oci.tar" 0 "$base" >/dev/null
+    done
 done
 packed deploy/helm edge-csi "$out/edge-csi-$version.tgz"
 sbom cloud csi-cloud

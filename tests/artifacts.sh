@@ -99,6 +99,9 @@ for file in "$out"/csi-cloud_*.deb; do package "$file" csi-cloud cloud.toml -rw-
 for file in "$out"/csi-page_*.deb; do page_package "$file"; done
 for file in "$out"/csi-edge_*.deb; do package "$file" csi-edge edge.toml -rw-r----- direct.conf; done
 for image in "$out"/csi-edge-direct-*.oci.tar; do direct "$image"; done
+for image in "$out"/csi-edge-nri-*.oci.tar; do
+    expect "name in $image" csi-edge-nri "$(tar -xOf "$image" index.json | jq -r '.manifests[0].annotations["io.containerd.image.name"]' | sed 's/.*\///; s/:.*//')"
+done
 if grep -nE 'path\+file|/home/|/root/' "$out"/*.cdx.json; then fail 'an SBOM names paths of this machine'; fi
 tar -C "$work" -xf "$out"/edge-csi-*.tgz
 diff -rq deploy/helm/edge-csi "$work/edge-csi" || fail 'the packed chart is another one'
