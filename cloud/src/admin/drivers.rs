@@ -202,7 +202,7 @@ pub struct ProfileView {
 }
 
 impl AdminState {
-    /// All drivers that have a front, that a node has, or of which something is known still.
+    /// All drivers that have a front, that a node has, or that have homes or open creates.
     pub(super) fn drivers(&self) -> Vec<DriverView> {
         let linked = self.linked();
         let unserved = self.unserved();

@@ -11,7 +11,7 @@ use super::node::Need;
 use super::subject::Namespaced;
 use crate::kubernetes::object_facts::{AttachmentFacts, ClaimFacts, ClassFacts};
 use crate::kubernetes::objects::{Objects, Seen};
-use crate::state::default_name::volume_for;
+use crate::state::default_name::{prime_claim_for, volume_for};
 
 /// The way to the sidecars' pods.
 const SIDECARS: &str = "`kubectl -n edge-csi get pods`, and the log of the driver's \
@@ -309,9 +309,9 @@ fn idle(claim: &Namespaced, facts: &ClaimFacts, class: &Seen<ClassFacts>) -> Ver
             Cause::NoCall,
             format!("claim {claim} waits for {populator}, whose populator makes the volume"),
             format!(
-                "look at that object, at the claim prime-{} which its populator makes, and at the \
+                "look at that object, at the claim {} which its populator makes, and at the \
                  controller that fills claims from its kind",
-                facts.uid
+                prime_claim_for(&facts.uid)
             ),
         );
     }

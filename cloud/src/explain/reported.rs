@@ -56,8 +56,7 @@ fn versions(of: &DriverState) -> Step {
 /// The scope, and where it comes from.
 fn scope(of: &DriverState, policy: Option<&Policy>) -> Step {
     let written = policy.and_then(|policy| policy.scope);
-    let scope = written.unwrap_or_else(|| of.info().scope());
-    let state = match scope {
+    let state = match effective_scope(of, policy) {
         Scope::Node => "node",
         Scope::Shared => "shared",
     };
@@ -66,6 +65,11 @@ fn scope(of: &DriverState, policy: Option<&Policy>) -> Step {
         None => format!("inferred: {}; write scope = {state:?} if that is true", inferred(of)),
     };
     ("scope".into(), state.into(), why)
+}
+
+/// The scope in the driver's section, or else the inferred one.
+fn effective_scope(of: &DriverState, policy: Option<&Policy>) -> Scope {
+    policy.and_then(|policy| policy.scope).unwrap_or_else(|| of.info().scope())
 }
 
 fn inferred(of: &DriverState) -> &'static str {
@@ -117,8 +121,7 @@ pub(super) fn misplaced(
     policy: Option<&Policy>,
     homes: &BTreeMap<Id, Box<Home>>,
 ) -> Option<Verdict> {
-    let scope = policy.and_then(|policy| policy.scope).unwrap_or_else(|| of.info().scope());
-    if scope == Scope::Shared {
+    if effective_scope(of, policy) == Scope::Shared {
         return None;
     }
     let nodes = NodesOf { driver: of, policy };
@@ -206,8 +209,8 @@ pub(super) fn class_contradicted(
     Some(Verdict::of(Cause::DriverContradicted, text, next))
 }
 
-/// The fault of a StorageClass whose secrets any node with a certificate may get, as the next
-/// volume's. A shared driver has its `controllers`.
+/// The fault of a StorageClass with secrets that every node with a certificate may get, because any
+/// of them may be chosen for the next volume. A shared driver has its `controllers`.
 pub(super) fn class_open_to_all(
     driver: &DriverName,
     of: &DriverState,
@@ -215,9 +218,8 @@ pub(super) fn class_open_to_all(
     name: &str,
     facts: &ClassFacts,
 ) -> Option<Verdict> {
-    let scope = policy.and_then(|policy| policy.scope).unwrap_or_else(|| of.info().scope());
     let is_open = policy.is_none_or(|policy| policy.nodes.is_none());
-    if !facts.has_secrets || !is_open || scope == Scope::Shared {
+    if !facts.has_secrets || !is_open || effective_scope(of, policy) == Scope::Shared {
         return None;
     }
     let text = format!(
@@ -396,17 +398,16 @@ mod tests {
         assert_eq!(told(&["n2"], &scope(Some(Scope::Shared))), None);
     }
 
+    fn class_facts(expands: bool, has_secrets: bool) -> ClassFacts {
+        let provisioner = "d.example".into();
+        ClassFacts { provisioner, waits_for_pod: true, expands, has_secrets }
+    }
+
     #[test]
     fn a_class_that_promises_growth_is_told() {
         let name = driver_name();
-        let facts = |expands| ClassFacts {
-            provisioner: "d.example".into(),
-            waits_for_pod: true,
-            expands,
-            has_secrets: false,
-        };
         let told = |of: &DriverState, expands| {
-            class_contradicted(&name, of, "fast", &facts(expands)).map(|of| of.text)
+            class_contradicted(&name, of, "fast", &class_facts(expands, false)).map(|of| of.text)
         };
         let never = driver(&[rpc::Type::CreateDeleteVolume]);
         let text = told(&never, true).unwrap();
@@ -414,7 +415,7 @@ mod tests {
         assert_eq!(told(&never, false), None);
         assert_eq!(told(&driver(&[rpc::Type::ExpandVolume]), true), None);
         assert_eq!(told(&DriverState::default(), true), None, "nothing is known of it yet");
-        let found = class("fast", &facts(true)).2;
+        let found = class("fast", &class_facts(true, false)).2;
         assert_eq!(found, "a volume is made where its pod runs; its volumes may grow");
     }
 
@@ -422,16 +423,10 @@ mod tests {
     fn a_class_whose_secrets_any_node_may_get_is_told() {
         let name = driver_name();
         let of = driver(&[rpc::Type::CreateDeleteVolume]);
-        let facts = |has_secrets| ClassFacts {
-            provisioner: "d.example".into(),
-            waits_for_pod: true,
-            expands: false,
-            has_secrets,
-        };
         let told = |scope, nodes: Option<&str>, has_secrets| {
             let nodes = nodes.map(|nodes| NodeSet::new(vec![nodes.parse().unwrap()]));
             let policy = Policy { scope, nodes, ..Policy::new(None) };
-            class_open_to_all(&name, &of, Some(&policy), "fast", &facts(has_secrets))
+            class_open_to_all(&name, &of, Some(&policy), "fast", &class_facts(false, has_secrets))
         };
         let text = told(Some(Scope::Node), None, true).unwrap().text;
         assert!(text.contains("StorageClass fast carry its secrets"), "{text}");

@@ -120,9 +120,9 @@ impl Index {
         }
     }
 
-    /// The claim that the populator's claim of this name is filled for, if pods use it or will. A
-    /// populator's pod comes and goes: the volume is for theirs. Without them the populator's pod
-    /// decides, since the host mounts the volume for it.
+    /// The claim that a populator fills by the claim with this name, if pods use it or will. Its
+    /// volume is for those pods. Without them the populator's pod decides, because the host mounts
+    /// the volume for it.
     fn populated_by(&self, name: &str) -> Option<(&Key, &Observed)> {
         let (key, observed) = self.inventory().populated_by(name)?;
         let is_used = observed.selected || self.inventory().users(key).next().is_some();

@@ -9,6 +9,8 @@ use std::sync::Arc;
 
 use proto::control::metadata::{Claim, Key, Kind, Object, Pod, Volume};
 
+use crate::state::default_name::populated_uid;
+
 /// An object, and the facts about it that no edge is sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Observed {
@@ -28,9 +30,6 @@ impl Observed {
         Self { object: Arc::new(object), node: None, finished: false, selected: false }
     }
 }
-
-/// The begin of the names of populators' claims.
-const POPULATORS: &str = "prime-";
 
 /// The nodes that a change may concern.
 #[derive(Debug, PartialEq, Eq)]
@@ -94,11 +93,10 @@ impl Inventory {
         self.objects.get(key)
     }
 
-    /// The claim for which a populator fills the volume of the claim with this name. KubeVirt's CDI
-    /// and the library of volume populators name theirs `prime-` and the other one's uid. When the
-    /// volume is filled, it becomes that of the other claim.
+    /// The claim that a populator fills by the claim with this name. It gets the volume when that
+    /// is filled.
     pub(super) fn populated_by(&self, name: &str) -> Option<(&Key, &Observed)> {
-        let uid = name.strip_prefix(POPULATORS)?;
+        let uid = populated_uid(name)?;
         self.objects.iter().find(|(_, observed)| match observed.object.as_ref() {
             Object::Claim(claim) => *claim.uid == *uid,
             _ => false,
