@@ -162,10 +162,12 @@ impl Direct {
 /// Why the runtimes of this node do not take direct volumes. `None` also for a node that hands
 /// nothing over, which needs no such runtime.
 fn fault_of_runtimes(node: &Node) -> Option<String> {
-    let all = published::each(node.state.as_deref()?).ok()?;
+    if published::each(node.state.as_deref()?).ok()?.is_empty() {
+        return None;
+    }
     match prerequisites::check(&node.checks.root).verdict() {
-        CheckVerdict::Failed(why) if !all.is_empty() => Some(why),
-        CheckVerdict::Failed(_) | CheckVerdict::Passed | CheckVerdict::Unknown => None,
+        CheckVerdict::Failed(why) => Some(why),
+        CheckVerdict::Passed | CheckVerdict::Unknown => None,
     }
 }
 
