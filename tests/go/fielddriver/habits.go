@@ -44,7 +44,8 @@ func (h *habits) flags() {
 	flag.UintVar(&h.list, "list", 0, "so many volumes are listed, in pages if the caller asks for pages; 0 is no list")
 	flag.UintVar(&h.page, "page", 0, "the most entries of an answer to ListVolumes, whatever is asked")
 	flag.UintVar(&h.stale, "stale-tokens", 0, "so many times a token of ListVolumes is ABORTED")
-	flag.BoolVar(&h.lastTokens, "last-tokens", false, "a token of ListVolumes is ABORTED when another list has begun")
+	flag.BoolVar(&h.lastTokens, "last-tokens", false,
+		"a token of ListVolumes is ABORTED when another list has begun")
 }
 
 func (h *habits) check() error {

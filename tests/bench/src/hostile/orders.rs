@@ -50,7 +50,7 @@ const UNKNOWN: [&str; 6] = [
 ];
 const ASKED: &str = "0 reach a driver";
 
-/// A request without an end, and the answer to it.
+/// The answer to a request, and the body of that request, which does not end.
 type Begun = (ResponseFuture, SendStream<Bytes>);
 
 pub(super) async fn run(short: bool, rows: &mut Vec<Row>) -> anyhow::Result<()> {

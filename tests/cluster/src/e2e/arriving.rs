@@ -107,14 +107,19 @@ pub(super) async fn from_node_deployment(scene: &Scene<'_>) -> anyhow::Result<()
     let vendor = Vendor::start(cluster).await?;
     let done = arrives(scene, &vendor).await;
     vendor.stop().await;
+    done.and(restored(cluster).await)
+}
+
+/// Takes back the row's changes.
+async fn restored(cluster: &Cluster) -> anyhow::Result<()> {
     forgotten(cluster, NAME).await?;
     let params = DeleteParams::default();
     Api::<StorageClass>::all(cluster.client.clone()).delete("straight", &params).await?;
     Api::<CSIDriver>::all(cluster.client.clone()).delete(NAME, &params).await?;
-    done
+    Ok(())
 }
 
-/// csi-cloud and csi-edge do not have the driver any more.
+/// Takes the driver out of the arguments of csi-cloud and csi-edge.
 ///
 /// # Errors
 /// One does not start without it.

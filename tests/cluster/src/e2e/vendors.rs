@@ -60,6 +60,7 @@ pub(super) async fn placed(scene: &Scene<'_>) -> anyhow::Result<()> {
     let before = std::fs::read_to_string(&config)?;
     publish(&config, (before.clone() + SECTION).as_bytes(), 0o600, Existing::Replace)?;
     scene.apply(CLASSES).await?;
+
     let mut drivers = Vec::new();
     for node in AT {
         drivers.push(cluster.node(node)?.vendors(&cluster.ground, NAME, PROGRAM).await?);
@@ -69,12 +70,17 @@ pub(super) async fn placed(scene: &Scene<'_>) -> anyhow::Result<()> {
     for program in drivers.iter().flat_map(|driver| [&driver.registrar, &driver.program]) {
         let _ = program.stop().await;
     }
+
     publish(&config, before.as_bytes(), 0o600, Existing::Replace)?;
+    done.and(restored(cluster).await)
+}
+
+/// Takes back the row's changes.
+async fn restored(cluster: &Cluster) -> anyhow::Result<()> {
     forgotten(cluster, NAME).await?;
-    let made = Api::<CSIDriver>::all(cluster.client.clone());
-    made.delete(NAME, &DeleteParams::default()).await?;
-    objects::delete(&cluster.client, "default", CLASSES).await?;
-    done
+    let csidrivers = Api::<CSIDriver>::all(cluster.client.clone());
+    csidrivers.delete(NAME, &DeleteParams::default()).await?;
+    objects::delete(&cluster.client, "default", CLASSES).await
 }
 
 async fn behind_us(scene: &Scene<'_>, drivers: &[Driver]) -> anyhow::Result<()> {
@@ -102,6 +108,7 @@ async fn used(scene: &Scene<'_>, drivers: &[Driver]) -> anyhow::Result<()> {
             sized(&claim(node, "disk-late"), "1Gi") + &at(&pod(node, node, STAY, "true"), node);
         scene.apply(&text).await?;
     }
+
     ensure!(scene.ready(&AT).await? == AT, "the pods are elsewhere");
     claims.extend(AT.map(str::to_owned));
     let mut all = Vec::new();
@@ -118,6 +125,7 @@ async fn used(scene: &Scene<'_>, drivers: &[Driver]) -> anyhow::Result<()> {
         let now = all.iter().take(CLAIMS).filter(|placed| placed.place == place).count();
         ensure!(now > 0, "of {CLAIMS} claims that choose no node, none is at {node}");
     }
+
     for node in AT {
         scene.delete::<Pod>(node).await?;
     }
@@ -143,6 +151,7 @@ async fn where_it_says(
     }
     let [place] = has[..] else { anyhow::bail!("{} is at the drivers {has:?}", traces.handle) };
     let node = AT.get(place).context("a driver without a node")?;
+
     let volume = Api::<PersistentVolume>::all(scene.cluster.client.clone());
     let volume = serde_json::to_value(volume.get(&traces.name).await?)?;
     let terms = volume.pointer("/spec/nodeAffinity/required/nodeSelectorTerms");

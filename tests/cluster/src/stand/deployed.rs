@@ -122,7 +122,7 @@ impl Site<'_> {
         }
         let ready = within("the pods of deploy/", READY, || self.pods_ready()).await;
         ready.with_context(|| logs(&cloud, &nodes))?;
-        within("all links", SOON, || linked(self.ground(), &cloud, &nodes)).await?;
+        all_linked(self.ground(), &cloud, &nodes).await?;
         Ok(Deployed { cloud, nodes, centre })
     }
 
@@ -350,24 +350,24 @@ fn read_text(path: &Path) -> anyhow::Result<String> {
     std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
-/// Puts the chart's manifests in place of an older version's, with the products of this checkout,
-/// and waits until no pod of the older ones is left.
+/// Applies the chart's manifests over an older version's, and waits until all pods are new ones.
 ///
 /// # Errors
 /// An object is refused, or pods are not replaced in time.
-pub(super) async fn upgrade(
-    (ground, client): (&Ground, &Client),
-    tool: Tool,
-    (centre, nodes): (&Centre, &[Node]),
-    cloud: &Cloud,
-) -> anyhow::Result<()> {
-    centre.worker.import(&shipped::newest(ground, true).await?).await?;
-    let archive = shipped::newest(ground, false).await?;
-    for node in nodes {
-        node.worker.import(&archive).await?;
-    }
+pub(super) async fn upgrade(ground: &Ground, client: &Client, tool: Tool) -> anyhow::Result<()> {
     apply(client, NAMESPACE, &ground.source(&bundle(tool))?).await?;
-    within("the new pods of deploy/", READY, || replaced(client)).await?;
+    within("the new pods of deploy/", READY, || replaced(client)).await
+}
+
+/// Waits until all edges are linked, as an operator sees it.
+///
+/// # Errors
+/// One is not in time.
+pub(super) async fn all_linked(
+    ground: &Ground,
+    cloud: &Cloud,
+    nodes: &[Node],
+) -> anyhow::Result<()> {
     within("all links", SOON, || linked(ground, cloud, nodes)).await
 }
 
@@ -408,7 +408,7 @@ fn at(address: Ipv4Addr) -> SocketAddr {
     SocketAddr::from((address, PORT))
 }
 
-/// Fails if an edge is not linked, as an operator sees it.
+/// Fails if an edge is not linked.
 async fn linked(ground: &Ground, cloud: &Cloud, nodes: &[Node]) -> anyhow::Result<()> {
     let shown = cloud.shows(ground, &["nodes"]).await?;
     for node in nodes {

@@ -211,7 +211,8 @@ impl Cluster {
         self.single().await
     }
 
-    /// Puts the chart's manifests in place of the older version's with which this stand began.
+    /// Upgrades a stand that began with an older version's manifests: to the products of this
+    /// checkout, and to the chart's manifests.
     ///
     /// # Errors
     /// Nothing is deployed, an object is refused, or pods are not replaced in time.
@@ -219,8 +220,15 @@ impl Cluster {
         let none = "nothing is deployed";
         let centre = self.centre.as_ref().context(none)?;
         let tool = self.layout.deployed.context(none)?;
-        let server = (&self.ground, &self.client);
-        deployed::upgrade(server, tool, (centre, &self.nodes), &self.cloud).await
+
+        centre.worker.import(&shipped::newest(&self.ground, true).await?).await?;
+        let archive = shipped::newest(&self.ground, false).await?;
+        for node in &self.nodes {
+            node.worker.import(&archive).await?;
+        }
+
+        deployed::upgrade(&self.ground, &self.client, tool).await?;
+        deployed::all_linked(&self.ground, &self.cloud, &self.nodes).await
     }
 
     /// A node by its name.

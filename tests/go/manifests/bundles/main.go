@@ -49,7 +49,7 @@ func write(directory string) error {
 			return err
 		}
 	}
-	// As Helm has it, with its comments. csi-cloud makes its CA, and the nodes join: what the chart does by default.
+	// As Helm renders it, with its comments. csi-cloud makes its CA and the nodes join, which is the chart's default.
 	values, err := joining(filepath.Join(stand, "one.yaml"), directory)
 	if err != nil {
 		return err
@@ -62,7 +62,7 @@ func write(directory string) error {
 	return os.WriteFile(filepath.Join(directory, "deployed-helm.yaml"), text, 0o644)
 }
 
-// joining writes a copy of values without their way to join, and returns its path.
+// joining writes a copy of values without join.method, and returns its path.
 func joining(values, directory string) (string, error) {
 	text, err := os.ReadFile(values)
 	if err != nil {

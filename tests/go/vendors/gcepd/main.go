@@ -71,7 +71,8 @@ func run() error {
 		pd, mounter, deviceutils.NewFakeDeviceUtils(true), metadata.NewFakeService(), statter,
 		&driver.NodeServerArgs{
 			EnableDeviceInUseCheck: true,
-			DeviceCache:            linkcache.NewTestDeviceCache(kept, linkcache.NewTestNodeWithVolumes(nil)),
+			DeviceCache: linkcache.NewTestDeviceCache(
+				kept, linkcache.NewTestNodeWithVolumes(nil)),
 		})
 	err = pd.SetupGCEDriver(name, "test", nil, nil, identity, controller, server)
 	if err != nil {
