@@ -3,12 +3,15 @@
 
 use std::path::{Path, PathBuf};
 
+use anyhow::ensure;
 use guest::contract::Runtime;
+use guest::kubelet::Publication;
 use guest::scene::{PodVolume, Scene, mount};
 use guest::stand_in::Guest;
 use harness::wait::until;
 use proto::csi::VolumeCapability;
 use proto::csi::volume_capability::access_mode::Mode;
+use tonic::Status;
 
 /// The class of a direct volume.
 pub(super) const CLASS: [(&str, &str); 1] = [("edge-csi.io/direct", "kata")];
@@ -54,9 +57,19 @@ impl Handover {
         Ok((this, target))
     }
 
-    /// Publishes the volume to a pod.
+    /// Publishes the volume to a pod. If the kubelet forgets a refused publication, nothing of it
+    /// may be left.
     pub(super) async fn publish(&self, target: &Path) -> anyhow::Result<()> {
-        self.scene.publish(&self.volume, target).await
+        let before = self.entries();
+        let published = self.scene.publish(&self.volume, target).await;
+        if let Err(error) = &published
+            && let Some(status) = error.downcast_ref::<Status>()
+            && Publication::after(status.code()) == Publication::NotMounted
+        {
+            let after = self.entries();
+            ensure!(after <= before, "{after} entries, {before} before a final {error:#}");
+        }
+        published
     }
 
     /// Unpublishes the volume from a pod.
@@ -112,7 +125,7 @@ impl Handover {
         self.scene.delete(&self.volume).await?;
         let journals = std::fs::read_dir(self.scene.state().join("volumes"));
         let left = journals.map_or(0, Iterator::count);
-        anyhow::ensure!(left == 0, "{left} journals of a deleted volume are left");
+        ensure!(left == 0, "{left} journals of a deleted volume are left");
         self.scene.stop().await
     }
 
