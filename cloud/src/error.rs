@@ -158,11 +158,13 @@ pub enum Error {
     )]
     NotLearned(DriverName),
     /// The store may lack creates that were sent.
-    #[error(
-        "nothing is created for driver {0} while new_leases = false in csi-cloud's configuration: \
-         the store may be older than what nodes made. Nothing was sent"
-    )]
-    CreatesHeld(DriverName),
+    #[error("nothing is created for driver {driver}: {why}. Nothing was sent")]
+    CreatesHeld {
+        /// The driver.
+        driver: DriverName,
+        /// How that is known, and what ends it.
+        why: String,
+    },
     /// What may not be forgotten could not be kept.
     #[error(
         "a record of this call could not be made durable, so its outcome is not reported; send it \
@@ -494,7 +496,7 @@ proto::codes! { Error:
     NotImplemented { .. } => Unimplemented,
     NodeOnly(_) => Unimplemented,
     NotLearned(_) => Unavailable,
-    CreatesHeld(_) => Unavailable,
+    CreatesHeld { .. } => Unavailable,
     NotDurable { .. } => Unavailable,
     Claimed { .. } => Unavailable,
     NameTaken { .. } => Unavailable,

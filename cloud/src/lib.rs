@@ -320,8 +320,7 @@ fn keep_certificate(credentials: &Credentials, files: &Files, links: &Arc<Links>
 fn links(config: &Config, store: &Store, issuers: Option<Issuers>, tasks: &Tasks) -> Arc<Links> {
     let enrolment = Arc::new(Enrolment::new(store.clone(), issuers));
     let links = Links::new(store.clone(), tasks.clone(), lease::answer::answer);
-    let links = links.scoped(&config.policies).with_new_leases(config.new_leases);
-    let links = Arc::new(links.enrolling(enrolment));
+    let links = Arc::new(links.scoped(&config.policies).enrolling(enrolment));
     if let Some(handlers) = config.kubernetes.as_ref().and_then(|api| api.metadata.clone()) {
         // Before the first edge links, which is told whether it gets any.
         links.metadata().begin(handlers);

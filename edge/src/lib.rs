@@ -16,6 +16,7 @@ use edge_calls::fence::Fence;
 use edge_calls::introductions::{Introductions, KeptFor};
 use edge_calls::metadata::Metadata;
 use edge_calls::scopes::Scopes;
+use edge_calls::watermark::NewestWatermark;
 use edge_direct::device::host::Host;
 use edge_direct::{Cloud, Direct, Settings};
 use proto::admin::http1;
@@ -242,7 +243,9 @@ fn executor(
         let is_direct = Direct::is_direct(state.to_owned());
         Expansions::open(config.node_expansion, state, &boot, cloud.scopes.clone(), is_direct)
     });
+    let watermark = NewestWatermark::open(config.state.as_deref(), tasks.clone());
     Executor::new(drivers.clone(), tasks.clone())
+        .with_watermark(watermark)
         .with_scopes(cloud.scopes.clone())
         .with_denied_methods(denied)
         .with_delete_guard(Direct::delete_guard(config.state.clone()))

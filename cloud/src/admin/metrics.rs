@@ -51,6 +51,7 @@ impl AdminState {
             ),
             certificates: self.certificates(),
             links_ending: self.links.ending(SystemTime::now() + WEEK),
+            store_older: self.store.read(|state| state.starts().shown_older_by().is_some()),
             queue: self.store.queued(),
             replica: self.replica_now(),
             drivers: drivers.map(|driver| self.driver_now(driver, &linked, &in_flight)).collect(),

@@ -5,6 +5,7 @@
 //! `health` serves `/livez`, `/readyz` and `/metrics`.
 //! May use: error, telemetry, state, pki, nodes, lease, csi, kubernetes, explain.
 
+pub mod accept_store;
 pub mod admin_state;
 pub mod adopt_volume;
 pub mod ca_rotation;

@@ -14,6 +14,7 @@ use proto::admin::http1::{Answer, Listener};
 use proto::host::socket::Socket;
 use proto::host::tasks::Tasks;
 
+use crate::admin::accept_store::AcceptStore;
 use crate::admin::admin_state::AdminState;
 use crate::admin::adopt_volume::AdoptVolume;
 use crate::admin::ca_rotation::{FinishRotation, RotationStatus, StartRotation};
@@ -46,7 +47,7 @@ const CONNECTIONS: usize = 16;
 const MAX_REQUEST: usize = 16 * 1024 * 1024;
 
 /// The commands that a running csi-cloud answers. A new one is one line here.
-pub(crate) static COMMANDS: [Served<AdminState>; 33] = [
+pub(crate) static COMMANDS: [Served<AdminState>; 34] = [
     Served::of::<NodesQuery>(),
     Served::of::<ListDrivers>(),
     Served::of::<Examine>(),
@@ -77,6 +78,7 @@ pub(crate) static COMMANDS: [Served<AdminState>; 33] = [
     Served::of::<AdoptVolume>(),
     Served::of::<ReleaseVolume>(),
     Served::of::<RebuildHomes>(),
+    Served::of::<AcceptStore>(),
     Served::of::<StartRotation>(),
     Served::of::<RotationStatus>(),
     Served::of::<FinishRotation>(),

@@ -68,8 +68,8 @@ impl CommandList for Commands {
         ("ca rotate", "Let another CA take over, with both trusted for a time"),
         (
             "store",
-            "Look after the store while no csi-cloud has it open. One in etcd may be read at any \
-             time",
+            "Look after the store. All but `accept` need one that no csi-cloud has open; one in \
+             etcd may be read at any time",
         ),
         (
             "node",

@@ -178,8 +178,8 @@ impl PendingCreate<'_> {
         is_shared: bool,
     ) -> Result<Attempt, Error> {
         let driver = self.journal.driver.clone();
-        if self.journal.store.holds_creates() && !is_shared {
-            return Err(Error::CreatesHeld(driver));
+        if !is_shared && let Some(lack) = self.journal.store.may_lack_creates() {
+            return Err(Error::CreatesHeld { driver, why: lack.to_string() });
         }
         let name = self.name.clone();
         let claim = facts.claim.clone();
@@ -232,6 +232,7 @@ impl PendingCreate<'_> {
             };
             let attempt = Attempt::of(&intent, is_shared);
             txn.set_intent(&driver, &name, Some(intent));
+            txn.count_create();
             Ok::<_, NotSent>(attempt)
         });
         let attempt =

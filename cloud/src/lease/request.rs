@@ -19,6 +19,7 @@ use crate::nodes::links::Links;
 use crate::state::policy::Scope;
 use crate::state::quotas::{OverQuota, Quota, Quotas};
 use crate::state::record::{Holder, Home, LeaseRecord, NodeDriver};
+use crate::state::starts;
 use crate::state::txn::Txn;
 
 /// The most leases of one node. No machine has as many guests, and faulty nodes cannot fill the
@@ -50,6 +51,8 @@ struct Applied {
     before: Option<Holder>,
     /// True if the record has changed.
     changed: bool,
+    /// True if it is the first to show that the store is an older copy.
+    shows_older: bool,
 }
 
 /// Handles a lease request of a node. Returns none if `is_current` is false in the transaction: the
@@ -72,10 +75,12 @@ pub(crate) async fn handle(
         links.store().refuse_over_quota(node, None, &over);
         return Some(Outcome::NotNow { why: chain(&over) });
     }
-    if matches!(request.step, LeaseAction::Ask { .. }) && !links.gives_new_leases() {
-        let why = "csi-cloud gives no new leases, as new_leases = false in its configuration says; \
-                   volumes that nodes hold are confirmed";
-        return Some(Outcome::NotNow { why: why.into() });
+    if matches!(request.step, LeaseAction::Ask { .. })
+        && let Some(lack) = links.store().may_lack_creates()
+    {
+        let why =
+            format!("csi-cloud gives no new leases, and confirms those that nodes hold: {lack}");
+        return Some(Outcome::NotNow { why });
     }
     let scope = links.scope(&driver);
     let volume = (driver.clone(), id.clone());
@@ -93,7 +98,14 @@ pub(crate) async fn handle(
     });
     match written.await {
         Err(error) => Some(Outcome::NotNow { why: chain(&error) }),
-        Ok(Ok(applied)) => Some(outcome(links, node, (&driver, &id), applied)),
+        Ok(Ok(applied)) => {
+            if applied.shows_older
+                && let Err(error) = starts::tell_older(links.store(), node).await
+            {
+                return Some(Outcome::NotNow { why: chain(&error) });
+            }
+            Some(outcome(links, node, (&driver, &id), applied))
+        }
         Ok(Err(LeaseRefusal::Late)) => None,
         Ok(Err(LeaseRefusal::Full)) => {
             on_full();
@@ -138,6 +150,10 @@ fn apply(
     let key = txn.secrets().map(|secrets| secrets.leases.clone());
     let granted = |epoch| Granted { node, driver, id, epoch };
     let proven = is_proven(txn, (driver, id), node, asked);
+    let shows_older = match asked {
+        LeaseAction::Hold { epoch, .. } if proven => starts::note_lease(txn, node, *epoch),
+        LeaseAction::Ask { .. } | LeaseAction::Hold { .. } | LeaseAction::Release => false,
+    };
     let asked = match asked {
         LeaseAction::Ask { pod } => Step::Ask(pod),
         LeaseAction::Hold { epoch, pod, .. } => {
@@ -159,7 +175,7 @@ fn apply(
     };
     let changed = txn.lease(driver, id) != before.as_ref();
     let before = before.and_then(|record| record.holder).filter(|_| changed);
-    Applied { verdict, mac, before, changed }
+    Applied { verdict, mac, before, changed, shows_older }
 }
 
 /// True if a node shows our MAC of the lease that it states.
@@ -269,7 +285,7 @@ fn outcome(
     (driver, id): (&DriverName, &Id),
     applied: Applied,
 ) -> Outcome {
-    let Applied { verdict, mac, before, changed } = applied;
+    let Applied { verdict, mac, before, changed, shows_older: _ } = applied;
     let volume = id.text();
     let is_now = matches!(verdict, LeaseVerdict::Held(_));
     if let Some(before) = before.filter(|before| is_now && before.node != *node) {

@@ -57,14 +57,23 @@ impl World {
         let tasks = Tasks::default();
         let store = Store::open(Box::new(memory), &tasks).unwrap();
         store.secrets().await.unwrap();
-        let policy = Policy { scope, ..Policy::new(None) };
-        let links = Links::new(store.clone(), tasks.clone(), crate::lease::answer::answer)
-            .scoped(&[(driver(), policy)].into());
-        let world = Self { store, links, tasks };
+        let world = Self::over(store, tasks, scope);
         for node in ["n1", "n2"] {
             world.call(node, Some(&format!("id-{node}"))).await;
         }
         world
+    }
+
+    fn over(store: Store, tasks: Tasks, scope: Option<Scope>) -> Self {
+        let policy = Policy { scope, ..Policy::new(None) };
+        let links = Links::new(store.clone(), tasks.clone(), crate::lease::answer::answer)
+            .scoped(&[(driver(), policy)].into());
+        Self { store, links, tasks }
+    }
+
+    /// The same, of which the operator says that the store may be older.
+    fn in_older_store(self) -> Self {
+        Self::over(self.store.with_creates_held(true), self.tasks, None)
     }
 
     /// Sets the node's id at the driver.

@@ -172,6 +172,12 @@ async fn establish(
         refuse(node, link, &reason).await;
         return None;
     }
+    if let Some(watermark) = &hello.watermark
+        && let Err(error) = links.take_watermark(node, watermark).await
+    {
+        refuse(node, link, &chain(&error)).await;
+        return None;
+    }
     hello.drivers = match report::check(links.store(), node, hello.drivers) {
         Ok(drivers) => drivers,
         Err(over) => {

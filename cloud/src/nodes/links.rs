@@ -13,6 +13,7 @@ use futures_util::future::BoxFuture;
 use parking_lot::{Mutex, MutexGuard};
 use proto::control::hello::{PROTOCOL, True, Welcome};
 use proto::control::lease::{Reply, Request};
+use proto::control::watermark::Watermark;
 use proto::host::peer_log::{LogPeer, peer_info};
 use proto::host::tasks::Tasks;
 use proto::names::{DriverName, NodeName};
@@ -38,6 +39,8 @@ use crate::state::authority::{Authority, Unserved};
 use crate::state::policy::{Policy, Scope};
 use crate::state::quotas::OverQuota;
 use crate::state::set_apart::ReasonKind;
+use crate::state::starts;
+use crate::state::store::backend::StoreError;
 use crate::state::store::writer::Store;
 
 /// The time limit for an answer of Kubernetes.
@@ -89,8 +92,6 @@ pub struct Links {
     /// The links that nodes may make.
     link_budgets: Budgets,
     authority: Authority,
-    /// True if direct volumes get new leases.
-    new_leases: bool,
     enrolment: Arc<Enrolment>,
     /// Not set without Kubernetes.
     published_topology: PublishedTopology,
@@ -130,7 +131,6 @@ impl Links {
             connections: Arc::default(),
             link_budgets: Budgets::default(),
             authority: Authority::default(),
-            new_leases: true,
             published_topology: PublishedTopology::default(),
             ask_kubernetes: OnceLock::new(),
             ask_of_claim: OnceLock::new(),
@@ -148,17 +148,6 @@ impl Links {
         let cap = backoff_cap(0);
         let broadcaster = Broadcaster::new(self.store.clone(), self.tasks.clone(), scopes, cap);
         Self { broadcaster: Arc::new(broadcaster), authority, ..self }
-    }
-
-    /// The same, which gives new leases of direct volumes or not.
-    #[must_use]
-    pub fn with_new_leases(self, new_leases: bool) -> Self {
-        Self { new_leases, ..self }
-    }
-
-    /// True if direct volumes get new leases.
-    pub(crate) fn gives_new_leases(&self) -> bool {
-        self.new_leases
     }
 
     /// The same, and certificates are issued by this.
@@ -546,7 +535,23 @@ impl Links {
             metadata: self.metadata.is_on(),
             renews: self.enrolment.issuers().is_some(),
             leader_epoch: self.store.leadership().epoch(),
+            watermark: starts::watermark(&self.store, node),
             renew_now: ca.is_some_and(|ca| self.enrolment.tag().is_some_and(|tag| ca != tag)),
+        }
+    }
+
+    /// Takes the watermark of a node's hello, which may show that the store is an older copy.
+    ///
+    /// # Errors
+    /// What it shows is not durable, so the node must not link.
+    pub(super) async fn take_watermark(
+        &self,
+        node: &NodeName,
+        told: &Watermark,
+    ) -> Result<(), StoreError> {
+        match starts::take(&self.store, node, told).await? {
+            true => starts::tell_older(&self.store, node).await,
+            false => Ok(()),
         }
     }
 

@@ -14,7 +14,7 @@ use proto::host::peer_log::{LogPeer, peer_info};
 use proto::http2::body::Body;
 use proto::http2::call_id;
 use proto::http2::forward;
-use proto::http2::forward::{Answer, BEGIN_WITHIN, CALL_ID, Call, LEADER_EPOCH};
+use proto::http2::forward::{Answer, BEGIN_WITHIN, CALL_ID, Call, LEADER_EPOCH, WATERMARK};
 use proto::link::StreamKind;
 use proto::names::{DriverName, NodeName};
 use tokio::time::Instant;
@@ -25,6 +25,7 @@ use crate::nodes::handle::Handle;
 use crate::nodes::in_doubt::{BEGIN, InDoubt, for_edge};
 use crate::nodes::links::Links;
 use crate::state::election::HOLD;
+use crate::state::starts;
 use crate::telemetry::calls::{Running, Sent};
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -210,6 +211,11 @@ impl NodeCall<'_> {
         call.headers.entry(&CALL_ID).or_insert_with(call_id::made);
         if let Some(epoch) = self.sender.links.leading().epoch() {
             call.headers.insert(&LEADER_EPOCH, epoch.clone());
+        }
+        if self.method.creates().is_some() {
+            let watermark = starts::watermark(self.sender.links.store(), self.node);
+            let header = watermark.and_then(|watermark| watermark.header());
+            call.headers.extend(header.map(|header| (WATERMARK.clone(), header)));
         }
     }
 

@@ -12,6 +12,7 @@ use proto::names::{DriverName, NodeName};
 use crate::state::driver_state::DriverState;
 use crate::state::record::{Change, Node, NodeDriver};
 use crate::state::set_apart::{ApartNodes, Reason, ReasonKind};
+use crate::state::starts::Starts;
 use crate::state::trust::Trust;
 use crate::state::usage::{Share, Usage, Usages};
 
@@ -39,6 +40,7 @@ pub struct State {
     /// The last lease epoch.
     epoch: u64,
     leader_epoch: Option<LeaderEpoch>,
+    starts: Starts,
     trust: Trust,
     usages: Usages,
 }
@@ -135,6 +137,11 @@ impl State {
         self.leader_epoch
     }
 
+    /// The starts of csi-clouds on this store.
+    pub fn starts(&self) -> &Starts {
+        &self.starts
+    }
+
     /// The trust records and csi-cloud's own secret keys.
     pub fn trust(&self) -> &Trust {
         &self.trust
@@ -177,6 +184,7 @@ impl State {
             | Change::Lease(..)
             | Change::Epoch(_)
             | Change::LeaderEpoch(_)
+            | Change::Start(..)
             | Change::Trust(_) => None,
         }
     }
@@ -222,6 +230,7 @@ impl State {
             }
             Change::Epoch(last) => self.epoch = last,
             Change::LeaderEpoch(epoch) => self.leader_epoch = Some(epoch),
+            Change::Start(start, record) => self.starts.apply(start, record),
             Change::Trust(change) => self.trust.apply(change),
         }
     }
@@ -231,7 +240,8 @@ impl State {
         let apart = std::mem::take(&mut self.apart);
         let named = std::mem::take(&mut self.named);
         let unlabelled = std::mem::take(&mut self.unlabelled);
-        *self = Self { apart, named, unlabelled, ..fresh };
+        let starts = fresh.starts.in_process_of(&self.starts);
+        *self = Self { apart, named, unlabelled, starts, ..fresh };
         for node in &self.removed {
             self.apart.forget(node);
         }

@@ -7,12 +7,14 @@ use proto::csi::Id;
 use proto::names::certificate::Subject;
 use proto::names::{DriverName, NodeName};
 use serde::{Deserialize, Serialize};
+use uuid::Uuid;
 
 use crate::state::clock::now;
 use crate::state::json;
 use crate::state::record::{
     Change, Earlier, Elected, Home, Intent, LeaseRecord, Node, NodeDriver, Profile,
 };
+use crate::state::starts::StartRecord;
 use crate::state::trust::{Revocation, Secrets, Token, TokenId, TrustChange};
 
 /// The version of the format. It grows when an older csi-cloud could misread a line.
@@ -70,6 +72,8 @@ pub(super) enum Line {
     Leader { epoch: LeaderEpoch },
     /// The secret keys of csi-cloud, if the export is asked for them.
     Secrets(Secrets),
+    /// A start of a csi-cloud, in an export with the secret keys: only they tell what it means.
+    Start { start: Uuid, record: StartRecord },
     /// A token, with hashes only.
     Token { id: TokenId, token: Token },
     /// The revocation of a name.
@@ -98,6 +102,7 @@ impl TryFrom<Change> for Line {
             Change::LeaderEpoch(epoch) => Self::Leader { epoch },
             Change::Profile(driver, Some(profile)) => Self::Profile { driver, profile },
             Change::Trust(TrustChange::Secrets(secrets)) => Self::Secrets(secrets),
+            Change::Start(start, Some(record)) => Self::Start { start, record },
             Change::Trust(TrustChange::Token(id, Some(token))) => Self::Token { id, token },
             Change::Trust(TrustChange::Revocation(name, Some(revocation))) => {
                 Self::Revoked { name, revocation }
@@ -112,6 +117,7 @@ impl TryFrom<Change> for Line {
             | Change::Elected(_, None)
             | Change::Lease(_, _, None)
             | Change::Profile(_, None)
+            | Change::Start(_, None)
             | Change::Trust(TrustChange::Token(_, None) | TrustChange::Revocation(_, None)) => {
                 return Err(NoRecord);
             }
@@ -135,6 +141,7 @@ impl TryFrom<Line> for Change {
             Line::Epoch { last } => Self::Epoch(last),
             Line::Leader { epoch } => Self::LeaderEpoch(epoch),
             Line::Profile { driver, profile } => Self::Profile(driver, Some(profile)),
+            Line::Start { start, record } => Self::Start(start, Some(record)),
             Line::Secrets(secrets) => Self::Trust(TrustChange::Secrets(secrets)),
             Line::Token { id, token } => Self::Trust(TrustChange::Token(id, Some(token))),
             Line::Revoked { name, revocation } => {

@@ -39,6 +39,7 @@ pub mod record;
 pub mod report;
 pub mod segment_index;
 pub mod set_apart;
+pub mod starts;
 pub mod store;
 pub mod trust;
 pub mod txn;

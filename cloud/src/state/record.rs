@@ -15,7 +15,9 @@ use proto::names::{DriverName, NodeName};
 use crate::state::election::HOLD;
 use crate::state::field::record;
 use crate::state::json;
+use crate::state::starts::StartRecord;
 use crate::state::trust::TrustChange;
+use uuid::Uuid;
 
 /// The largest number of nodes noted as claiming another node's home.
 const MAX_CONFLICTS: usize = 8;
@@ -330,6 +332,8 @@ pub enum Change {
     Epoch(u64),
     /// The epoch of the last csi-cloud that led; it only grows. See `state::leader_epoch`.
     LeaderEpoch(LeaderEpoch),
+    /// A start of a csi-cloud. See `state::starts`.
+    Start(Uuid, Option<StartRecord>),
     /// A trust record.
     Trust(TrustChange),
 }
@@ -351,6 +355,7 @@ impl Change {
             | Self::Node(..)
             | Self::Epoch(_)
             | Self::LeaderEpoch(_)
+            | Self::Start(..)
             | Self::Trust(_) => None,
         }
     }

@@ -8,6 +8,7 @@ use proto::control::leader::LeaderEpoch;
 use proto::csi::Id;
 use proto::names::certificate::Subject;
 use proto::names::{DriverName, NodeName};
+use uuid::Uuid;
 
 use crate::state::driver_state::DriverState;
 use crate::state::known::State;
@@ -15,6 +16,7 @@ use crate::state::quotas::{OverQuota, Quotas};
 use crate::state::record::{
     Change, Elected, EndedHome, Home, Intent, LeaseRecord, Node, NodeDriver, Profile,
 };
+use crate::state::starts::StartRecord;
 use crate::state::trust::{Revocation, Secrets, Token, TokenId, TrustChange, TrustChanges};
 use crate::state::usage::{Share, Usage};
 
@@ -37,6 +39,9 @@ pub struct Txn<'a> {
     leases: OfDrivers<Id, LeaseRecord>,
     epoch: Option<u64>,
     leader_epoch: Option<LeaderEpoch>,
+    starts: Over<Uuid, StartRecord>,
+    /// See [`Txn::count_create`].
+    counts_create: bool,
     trust: TrustChanges,
     /// Changed things without a home.
     without: HashSet<(DriverName, Id)>,
@@ -62,6 +67,8 @@ impl<'a> Txn<'a> {
             leases: Default::default(),
             epoch: None,
             leader_epoch: None,
+            starts: Default::default(),
+            counts_create: false,
             trust: TrustChanges::default(),
             without: Default::default(),
             confirms: false,
@@ -259,6 +266,22 @@ impl<'a> Txn<'a> {
         self.epoch = Some(epoch.max(self.epoch()));
     }
 
+    /// A start of a csi-cloud.
+    pub(super) fn start(&self, start: &Uuid) -> Option<&StartRecord> {
+        over(&self.starts, start, || self.state.starts().get(start))
+    }
+
+    /// Sets or removes a start of a csi-cloud.
+    pub(crate) fn set_start(&mut self, start: Uuid, record: Option<StartRecord>) {
+        self.starts.insert(start, record);
+    }
+
+    /// Counts a create that is sent once this is durable. All creates of one commit have one
+    /// number.
+    pub fn count_create(&mut self) {
+        self.counts_create = true;
+    }
+
     /// The secret keys; none before a csi-cloud was started with this store.
     pub fn secrets(&self) -> Option<&Secrets> {
         self.trust.secrets(self.state.trust())
@@ -350,11 +373,20 @@ impl<'a> Txn<'a> {
             + others
             + self.epoch.iter().len()
             + self.leader_epoch.iter().len()
+            + self.starts.len()
+            + usize::from(self.counts_create)
             + self.trust.len()
     }
 
     /// All changes, each key once, and the changed things without a home.
-    pub(super) fn changes(self) -> (Vec<Change>, HashSet<(DriverName, Id)>) {
+    pub(super) fn changes(mut self) -> (Vec<Change>, HashSet<(DriverName, Id)>) {
+        if self.counts_create {
+            let (own, counted, forgotten) = self.state.starts().with_one_more();
+            self.starts.insert(own, Some(counted));
+            self.starts.extend(forgotten.map(|start| (start, None)));
+        }
+        let starts = self.starts.into_iter();
+        let starts = starts.map(|(start, record)| Change::Start(start, record));
         let homes = self.homes.into_changes(Change::Home);
         let ended = self.ended.into_changes(Change::EndedHome);
         let intents = self.intents.into_changes(Change::Intent);
@@ -376,7 +408,8 @@ impl<'a> Txn<'a> {
             .chain(profiles)
             .chain(leases);
         let epochs = epoch.into_iter().chain(leader_epoch);
-        (of_drivers.chain(nodes).chain(epochs).chain(trust).collect(), self.without)
+        let others = nodes.chain(epochs).chain(starts).chain(trust);
+        (of_drivers.chain(others).collect(), self.without)
     }
 }
 

@@ -96,6 +96,7 @@ impl Change {
             | Self::Lease(..)
             | Self::Epoch(_)
             | Self::LeaderEpoch(_)
+            | Self::Start(..)
             | Self::Trust(_) => None,
         }
     }

@@ -60,6 +60,7 @@ pub struct Metrics {
     records_bytes_limit: Gauge,
     certificate_seconds: Family<Of, Gauge>,
     links_ending: Gauge,
+    store_older: Gauge,
     homes: Family<DriverLabel, Gauge>,
     homes_unconfirmed: Family<DriverLabel, Gauge>,
     intents: Family<DriverLabel, Gauge>,
@@ -95,6 +96,8 @@ pub struct Now {
     pub certificates: Vec<(&'static str, i64)>,
     /// Links whose edge's certificate ends within a week.
     pub links_ending: usize,
+    /// True while creates and leases that were sent are missing in the store.
+    pub store_older: bool,
     /// Changes that wait for a commit.
     pub queue: usize,
     /// This csi-cloud as one of several.
@@ -184,6 +187,7 @@ impl Metrics {
         self.records_bytes.set(now.records_bytes.0);
         self.records_bytes_limit.set(now.records_bytes.1.cast_signed());
         self.links_ending.set(whole(now.links_ending));
+        self.store_older.set(now.store_older.into());
         for (of, seconds) in &now.certificates {
             self.certificate_seconds.get_or_create(&Of { of }).set(*seconds);
         }
@@ -269,6 +273,11 @@ impl Metrics {
             "links_ending",
             "Links whose edge's certificate ends within a week",
             self.links_ending.clone(),
+        );
+        registry.register(
+            "store_older",
+            "1 while a node shows that the store is an older copy, until an operator accepts it",
+            self.store_older.clone(),
         );
         let records = self.records_bytes.clone();
         registry.register("records_bytes", "Bytes of all nodes' records", records);
@@ -407,6 +416,7 @@ impl Default for Metrics {
             records_bytes_limit: Gauge::default(),
             certificate_seconds: Family::default(),
             links_ending: Gauge::default(),
+            store_older: Gauge::default(),
             homes: Family::default(),
             homes_unconfirmed: Family::default(),
             intents: Family::default(),

@@ -10,6 +10,7 @@ use http::{HeaderMap, Request, Response};
 use hyper::body::Incoming;
 use parking_lot::RwLock;
 use proto::control::leader::LeaderEpoch;
+use proto::control::watermark::Watermark;
 use proto::csi::frame;
 use proto::csi::method;
 use proto::csi::status::ToStatus;
@@ -19,7 +20,7 @@ use proto::host::tasks::Tasks;
 use proto::http2::body::Body;
 use proto::http2::busy_poll::BusyPoll;
 use proto::http2::call_id::{self, CallId};
-use proto::http2::forward::{self, Answer, BEGIN_WITHIN, CALL_ID, Call, LEADER_EPOCH};
+use proto::http2::forward::{self, Answer, BEGIN_WITHIN, CALL_ID, Call, LEADER_EPOCH, WATERMARK};
 use proto::http2::serve;
 use proto::link::Io;
 use proto::names::{DriverName, NodeName};
@@ -47,6 +48,7 @@ pub use crate::runs::LOCK_WAIT;
 use crate::scopes::{NODE_INFO_EVERY, Scopes};
 pub use crate::validity::Replaced;
 use crate::validity::Validity;
+use crate::watermark::NewestWatermark;
 
 /// Executes the calls of all drivers of this node.
 pub struct Executor {
@@ -59,6 +61,7 @@ pub struct Executor {
     delete_guard: Option<Arc<DeleteGuard>>,
     expansions: Option<Arc<Expansions>>,
     fence: Arc<Fence>,
+    watermark: NewestWatermark,
     busy_poll: Arc<BusyPoll>,
     ended: EndedCalls,
     bodies: BodyBudget,
@@ -108,7 +111,9 @@ impl Executor {
     pub fn new(drivers: Arc<Drivers>, tasks: Tasks) -> Self {
         let fence = Arc::new(Fence::open(None, drivers.node().clone()));
         let bodies = BodyBudget::default();
+        let watermark = NewestWatermark::open(None, tasks.clone());
         Self {
+            watermark,
             drivers,
             calls: RwLock::default(),
             tasks,
@@ -152,6 +157,17 @@ impl Executor {
     #[must_use]
     pub fn with_fence(self, fence: Fence) -> Self {
         Self { fence: Arc::new(fence), ..self }
+    }
+
+    /// Keeps csi-cloud's watermark here.
+    #[must_use]
+    pub fn with_watermark(self, watermark: NewestWatermark) -> Self {
+        Self { watermark, ..self }
+    }
+
+    /// The newest watermark of csi-cloud.
+    pub fn watermark(&self) -> &NewestWatermark {
+        &self.watermark
     }
 
     /// The fence, which knows the csi-cloud that may call.
@@ -299,6 +315,8 @@ impl Executor {
         let begins_by = forward::deadline_in(&parts.headers, &BEGIN_WITHIN);
         let begins_by = begins_by.map_err(|e| Error::bad(method, e))?;
         parts.headers.remove(&BEGIN_WITHIN);
+        let watermark = parts.headers.remove(&WATERMARK);
+        let watermark = watermark.as_ref().and_then(Watermark::of_header);
         let validity = Validity::until(deadline);
         let validity = match by_link {
             true => validity.on_link(self.fence.clone(), epoch, replaced).beginning_by(begins_by),
@@ -310,6 +328,7 @@ impl Executor {
             if by_link {
                 validity.check_link()?;
                 self.settle(epoch).await?;
+                watermark.into_iter().for_each(|told| self.watermark.take(told));
             }
             if let Some((method, key)) = method.zip(key.as_ref()) {
                 self.check_allowed(method, key, by_link, calls)?;

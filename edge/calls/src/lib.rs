@@ -31,3 +31,4 @@ pub mod state_format;
 mod validity;
 
 pub use error::Error;
+pub mod watermark;

@@ -67,6 +67,7 @@ pub(super) async fn greet(
         awaits_leader,
         run: dial.run,
         machine: dial.machine,
+        watermark: dial.executor.watermark().get(),
     };
     link.send(&Message::Hello(hello)).await?;
     let answer = tokio::time::timeout(HANDSHAKE, link.next()).await;

@@ -20,6 +20,7 @@ use super::lease::{Reply, Request};
 use super::machine::MachineId;
 use super::metadata::{Part, Position};
 use super::not_taken::NotTaken;
+use super::watermark::Watermark;
 use crate::csi::topology::Scope;
 use crate::host::plain::{plain, plain_text};
 use crate::names::{DriverName, NodeName};
@@ -119,6 +120,9 @@ pub struct Hello {
     /// Its machine. `None` if that has no id, and of an edge that does not tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine: Option<MachineId>,
+    /// The newest watermark that it was told. `None` if it was told none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub watermark: Option<Watermark>,
 }
 
 /// A field that both ends have set to true since [`OLDEST_PEER`], and that they still look at.
@@ -203,6 +207,9 @@ pub struct Welcome {
     /// The epoch of this csi-cloud, and of each call on the link; none if its store is its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leader_epoch: Option<LeaderEpoch>,
+    /// How far its store is. `None` if nothing was created yet, or the store is an older copy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub watermark: Option<Watermark>,
 }
 
 /// The cloud refuses the link.
@@ -378,6 +385,7 @@ mod tests {
             awaits_leader: false,
             run: Run(Uuid::nil()),
             machine: None,
+            watermark: None,
         })
     }
 
@@ -395,6 +403,7 @@ mod tests {
             renews: false,
             renew_now: false,
             leader_epoch: None,
+            watermark: None,
         }
     }
 

@@ -14,3 +14,4 @@ pub mod lease;
 pub mod machine;
 pub mod metadata;
 pub mod not_taken;
+pub mod watermark;

@@ -41,6 +41,8 @@ pub static LEADER_EPOCH: HeaderName = HeaderName::from_static("edge-csi-leader-e
 /// as `grpc-timeout` is. Only csi-cloud may set it, and only to an edge whose hello says
 /// `begins_within`: afterwards the call may go to another node.
 pub static BEGIN_WITHIN: HeaderName = HeaderName::from_static("edge-csi-begin-within");
+/// How far csi-cloud's store was when it sent a create. Only csi-cloud may set it.
+pub static WATERMARK: HeaderName = HeaderName::from_static("edge-csi-watermark");
 /// In an edge's refusal, with the value `1`: no byte of the call went to the driver. Only an edge
 /// may set it, so the edge removes it from drivers' answers.
 pub static NOT_DISPATCHED: HeaderName = HeaderName::from_static("edge-csi-not-dispatched");
@@ -56,6 +58,7 @@ type BoxError = Box<dyn std::error::Error + Send + Sync>;
 pub fn remove_csi_clouds(headers: &mut HeaderMap) {
     headers.remove(&LEADER_EPOCH);
     headers.remove(&BEGIN_WITHIN);
+    headers.remove(&WATERMARK);
 }
 
 /// One unary or server-streaming call: its headers, and its request message as it came.

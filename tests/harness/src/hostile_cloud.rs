@@ -110,6 +110,7 @@ pub fn welcome(version: &str) -> Welcome {
         renews: false,
         renew_now: false,
         leader_epoch: None,
+        watermark: None,
     }
 }
 

@@ -208,6 +208,7 @@ pub fn hello(node: &str) -> anyhow::Result<Hello> {
         awaits_leader: false,
         run: Run::begin(),
         machine: None,
+        watermark: None,
     })
 }
 

@@ -159,6 +159,11 @@ impl AdminState {
 
     fn open_store(&self) -> Finding {
         const CHECK: &str = "store-open";
+        if let Some(lack) = self.store.may_lack_creates() {
+            let found = format!("nothing is created, and no lease granted: {lack}");
+            let next = "docs/operations.md, *A lost or older store*; then what the text names";
+            return Finding::fault(CHECK, "store", found, next);
+        }
         if self.store.is_open() {
             let found = format!("it is open; changes that wait: {}", self.store.queued());
             return Finding::ok(CHECK, "store", found);

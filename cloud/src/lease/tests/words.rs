@@ -1,6 +1,7 @@
 //! Whose word counts: leases with a MAC, and without one.
 
 use crate::lease::tests::*;
+use crate::state::starts;
 
 #[tokio::test]
 async fn what_a_node_proves_of_epochs_counts_and_what_it_only_says_does_not() {
@@ -29,6 +30,8 @@ async fn what_a_node_proves_of_epochs_counts_and_what_it_only_says_does_not() {
         assert!(not_now(world.hold("n2", epoch).await).contains("never given"));
     }
     assert_eq!(world.hold("n2", LAST).await, world.granted("n2", later), "it is confirmed");
+    assert!(not_now(world.ask("n2").await).contains("`csi-cloud store accept`"));
+    assert_eq!(starts::accept(&world.store).await.unwrap(), 1);
     assert_eq!(world.ask("n2").await, world.granted("n2", later + 2));
 }
 
@@ -36,8 +39,7 @@ async fn what_a_node_proves_of_epochs_counts_and_what_it_only_says_does_not() {
 async fn without_new_leases_nodes_keep_what_they_hold_and_get_no_more() {
     let world = World::new(Memory::default()).await;
     world.ask("n1").await;
-    let World { links, store, tasks } = world;
-    let world = World { links: links.with_new_leases(false), store, tasks };
+    let world = world.in_older_store();
     for node in ["n1", "n2"] {
         assert!(not_now(world.ask(node).await).contains("new_leases = false"), "{node}");
     }

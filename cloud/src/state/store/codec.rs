@@ -10,6 +10,7 @@ use proto::control::leader::LeaderEpoch;
 use proto::csi::Id;
 use proto::names::DriverName;
 use proto::names::certificate::Subject;
+use uuid::Uuid;
 
 use crate::state::field::{Field, Names, RecordError};
 use crate::state::key;
@@ -57,6 +58,7 @@ pub(super) fn encode(change: &Change) -> Row {
         Change::LeaderEpoch(LeaderEpoch(last)) => {
             (LEADER.into(), Some(StoredEpoch { last: *last }.encode_to_vec()))
         }
+        Change::Start(start, record) => (start.as_bytes().into(), bytes(record.as_ref())),
         Change::Trust(TrustChange::Secrets(secrets)) => (OWN.into(), bytes(Some(secrets))),
         Change::Trust(TrustChange::Token(id, token)) => (id.as_str().into(), bytes(token.as_ref())),
         Change::Trust(TrustChange::Revocation(subject, revocation)) => {
@@ -144,6 +146,10 @@ impl Decoder {
                     LEADER => Change::LeaderEpoch(LeaderEpoch(last)),
                     _ => return Err(KeyError::Key.into()),
                 }
+            }
+            Table::Starts => {
+                let start = Uuid::from_slice(key).map_err(|_| KeyError::Key)?;
+                Change::Start(start, self.record(value)?)
             }
             Table::Secrets => {
                 let secrets = self.record(value)?.ok_or(RecordError::Removed)?;

@@ -83,6 +83,7 @@ pub(super) fn needed(change: &Change) -> u64 {
         | Change::Elected(..)
         | Change::Profile(..)
         | Change::Epoch(_)
+        | Change::Start(..)
         | Change::Trust(_) => OLDEST,
     }
 }

@@ -40,6 +40,12 @@ impl Memory {
         Self { kept: self.kept.clone(), crash: Some(at) }
     }
 
+    /// A copy of what it has now, which changes by itself.
+    #[must_use]
+    pub fn copied(&self) -> Self {
+        Self { kept: Arc::new(Mutex::new(self.kept().clone())), crash: None }
+    }
+
     fn kept(&self) -> MutexGuard<'_, Rows> {
         self.kept.lock()
     }

@@ -20,11 +20,12 @@ pub(super) enum Table {
     Secrets,
     Tokens,
     Revocations,
+    Starts,
 }
 
 impl Table {
     /// The order of loading: volumes are counted before nodes are sorted by load.
-    pub(super) const ALL: [Self; 12] = [
+    pub(super) const ALL: [Self; 13] = [
         Self::Nodes,
         Self::Elected,
         Self::Homes,
@@ -37,6 +38,7 @@ impl Table {
         Self::Secrets,
         Self::Tokens,
         Self::Revocations,
+        Self::Starts,
     ];
 
     /// True if a store of this format may lack the table, because an older csi-cloud created it.
@@ -44,7 +46,7 @@ impl Table {
         match self {
             Self::Nodes | Self::Elected | Self::Homes | Self::Intents | Self::NodeDrivers => false,
             Self::EndedHomes | Self::Leases | Self::Epochs | Self::Profiles => true,
-            Self::Secrets | Self::Tokens | Self::Revocations => true,
+            Self::Secrets | Self::Tokens | Self::Revocations | Self::Starts => true,
         }
     }
 
@@ -60,6 +62,7 @@ impl Table {
             Change::Lease(..) => Self::Leases,
             Change::Epoch(_) | Change::LeaderEpoch(_) => Self::Epochs,
             Change::Profile(..) => Self::Profiles,
+            Change::Start(..) => Self::Starts,
             Change::Trust(TrustChange::Secrets(_)) => Self::Secrets,
             Change::Trust(TrustChange::Token(..)) => Self::Tokens,
             Change::Trust(TrustChange::Revocation(..)) => Self::Revocations,
@@ -86,6 +89,7 @@ impl Table {
             Self::Secrets => "secrets",
             Self::Tokens => "tokens",
             Self::Revocations => "revocations",
+            Self::Starts => "starts",
         }
     }
 }

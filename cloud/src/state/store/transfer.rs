@@ -40,7 +40,8 @@ pub fn export(at: &StoreAt, secrets: ExportedSecrets, out: &mut dyn Write) -> an
     let mut records = 0;
     let mut written = line(&mut out, &Line::Begin { format: FORMAT });
     store.load(&mut |change| {
-        let is_secret = matches!(change, Change::Trust(TrustChange::Secrets(_)));
+        let is_secret =
+            matches!(change, Change::Trust(TrustChange::Secrets(_)) | Change::Start(..));
         if is_secret && secrets == ExportedSecrets::LeftOut {
             return;
         }

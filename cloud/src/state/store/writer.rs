@@ -27,6 +27,7 @@ use crate::state::known::State;
 use crate::state::not_taken::NotTakenReports;
 use crate::state::quotas::{OverQuota, Quota, Quotas, Refusals};
 use crate::state::set_apart::{Reason, ReasonKind};
+use crate::state::starts::Lack;
 use crate::state::trust::{NoRandomness, Secrets, TrustChange};
 use crate::state::txn::Txn;
 
@@ -159,9 +160,13 @@ impl Store {
         Self { holds_creates, ..self }
     }
 
-    /// Whether the store may lack creates that were sent.
-    pub fn holds_creates(&self) -> bool {
-        self.holds_creates
+    /// How it is known that the store may lack creates that were sent, and leases; none if it has
+    /// all.
+    pub fn may_lack_creates(&self) -> Option<Lack> {
+        if self.holds_creates {
+            return Some(Lack::Said);
+        }
+        self.read(|state| state.starts().shown_older_by().cloned()).map(Lack::ShownBy)
     }
 
     /// What was refused because of quotas.

@@ -165,6 +165,7 @@ pub(super) fn hello(node: &str, drivers: Vec<Driver>) -> anyhow::Result<Hello> {
         awaits_leader: false,
         run: Run::begin(),
         machine: None,
+        watermark: None,
     })
 }
 

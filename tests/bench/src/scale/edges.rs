@@ -351,6 +351,7 @@ impl Edge {
             awaits_leader,
             run: Run::begin(),
             machine: None,
+            watermark: None,
         };
         link.send(&Message::Hello(hello)).await?;
         let answer = tokio::time::timeout(proto::link::HANDSHAKE, link.next()).await;

@@ -57,7 +57,7 @@ const NEVER_SUPPRESSED: [&str; 26] = [
 ];
 
 /// What is logged elsewhere and never left out: the place, and the text.
-const ELSEWHERE: [(&str, &str); 15] = [
+const ELSEWHERE: [(&str, &str); 16] = [
     ("cloud/src/pki/first_start.rs", "made csi-cloud's CA and certificate"),
     ("cloud/src/pki/own.rs", "csi-cloud's own certificate was renewed"),
     ("proto/src/admin/command.rs", "changed by an operator"),
@@ -66,6 +66,7 @@ const ELSEWHERE: [(&str, &str); 15] = [
     ("cloud/src/lib.rs", "this csi-cloud leads"),
     ("cloud/src/lib.rs", "this csi-cloud led, and another one may lead now"),
     ("cloud/src/lib.rs", "stopping: edges are told to go elsewhere"),
+    ("cloud/src/state/starts.rs", "the store is an older copy"),
     ("cloud/src/state/store/write_loop.rs", "the store takes no more changes"),
     ("edge/calls/src/fence.rs", "another csi-cloud leads"),
     ("edge/calls/src/driver_calls.rs", "the driver is asked to delete it"),

@@ -191,6 +191,7 @@ impl Liar {
             awaits_leader: false,
             run: Run::begin(),
             machine: None,
+            watermark: "00000000-0000-0000-0000-000000000001.9.bGll".parse().ok(),
         })
     }
 

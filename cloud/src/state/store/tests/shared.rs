@@ -211,6 +211,7 @@ fn make(txn: &mut Txn<'_>, change: &Change) {
         Change::Epoch(last) => txn.set_epoch(last),
         // No transaction changes it.
         Change::LeaderEpoch(_) => {}
+        Change::Start(start, record) => txn.set_start(start, record),
         Change::Profile(driver, profile) => txn.set_profile(&driver, profile),
         Change::Trust(change) => txn.set_trust(change),
     }

@@ -23,6 +23,7 @@ mod links;
 mod net;
 mod node_ids;
 mod offline_front;
+mod older_store;
 mod other_machine;
 mod page;
 mod proxy;

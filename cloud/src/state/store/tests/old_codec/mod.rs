@@ -57,7 +57,7 @@ pub(super) fn encode(change: &Change) -> Row {
             key::of_id(driver, id),
             home.as_ref().map(|home| HomeValue::from(home).encode_to_vec()),
         ),
-        Change::EndedHome(..) => unreachable!("it had none"),
+        Change::EndedHome(..) | Change::Start(..) => unreachable!("it had none"),
         Change::Intent(driver, id, intent) => (
             key::of_id(driver, id),
             intent.as_ref().map(|intent| IntentValue::from(intent).encode_to_vec()),
@@ -143,7 +143,7 @@ impl Decoder {
                 let (driver, rest) = self.driver(key)?;
                 Change::Home(driver, key::id(rest)?, None)
             }
-            Table::EndedHomes => return Err(KeyError::Key.into()),
+            Table::EndedHomes | Table::Starts => return Err(KeyError::Key.into()),
             Table::Intents => {
                 let (driver, rest) = self.driver(key)?;
                 Change::Intent(driver, key::id(rest)?, None)
@@ -211,7 +211,7 @@ impl Decoder {
             Table::Secrets => Change::Trust(trust_codec::secrets(key, value)?),
             Table::Tokens => Change::Trust(trust_codec::token(key, value)?),
             Table::Revocations => Change::Trust(trust_codec::revocation(key, value)?),
-            Table::Epochs => return Err(KeyError::Key.into()),
+            Table::Epochs | Table::Starts => return Err(KeyError::Key.into()),
         })
     }
 

@@ -1,0 +1,88 @@
+//! `csi-cloud store accept`: goes on with a store that is an older copy.
+
+use clap::Args;
+use proto::admin::command::{Command, Done, Refusal};
+use serde::{Deserialize, Serialize};
+
+use crate::admin::admin_state::AdminState;
+use crate::state::known::State;
+use crate::state::starts;
+
+/// The most names that a text lists.
+const NAMED: usize = 20;
+
+/// Go on with a store that is an older copy: creates and leases begin again.
+#[derive(Debug, Args, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AcceptStore {
+    /// Also while nodes have not linked, whose volumes the store may lack
+    #[arg(long)]
+    #[serde(default)]
+    pub yes: bool,
+}
+
+impl Command<AdminState> for AcceptStore {
+    const NAME: &'static str = "store accept";
+    const PATH: &'static str = "/store/accept";
+    type Answer = Done;
+
+    async fn carry_out(self, admin: &AdminState) -> Result<Done, Refusal> {
+        let shown_by = admin.store.read(|state| state.starts().shown_older_by().cloned());
+        let Some(shown_by) = shown_by else {
+            let text = "no node has shown that the store is an older copy; nothing to accept";
+            return Ok(Done { done: true, text: text.into() });
+        };
+        let nodes: Vec<_> = admin.store.read(|state| {
+            let nodes = state.nodes().keys().filter(|node| !state.is_removed(node));
+            nodes.cloned().collect()
+        });
+        let away = nodes.into_iter().filter(|node| admin.links.now(node).is_none());
+        let away = listed(away.map(|node| node.to_string()).collect());
+        if !self.yes
+            && let Some(away) = away
+        {
+            return Ok(Done {
+                done: false,
+                text: format!(
+                    "the store is an older copy, as node {shown_by} has shown, and not every node \
+                     has linked: {away}. What they made since is not known before they do. \
+                     `csi-cloud store accept --yes` does not wait for them"
+                ),
+            });
+        }
+        let placed = admin.store.read(names_placed_since_start);
+        starts::accept(&admin.store).await?;
+        let placed = listed(placed).map_or_else(String::new, |placed| {
+            format!(
+                " These were created since csi-cloud started, and another node may have one of the \
+                 same name: {placed}."
+            )
+        });
+        Ok(Done::logged(format!(
+            "the store is accepted without the creates and leases that it lacks; creates and \
+             leases go on.{placed}"
+        )))
+    }
+}
+
+/// The names of creates that were sent since this csi-cloud started.
+fn names_placed_since_start(state: &State) -> Vec<String> {
+    let since = state.starts().began();
+    let drivers = state.drivers().iter();
+    let sent = drivers.flat_map(|(driver, of)| {
+        let sent = of.intents().iter().filter(|(_, intent)| intent.since >= since);
+        sent.map(move |(name, intent)| format!("{} of {driver} at {}", name.text(), intent.node))
+    });
+    sent.collect()
+}
+
+/// A list for a text; none if it is empty.
+fn listed(mut all: Vec<String>) -> Option<String> {
+    all.sort();
+    let more = all.len().saturating_sub(NAMED);
+    all.truncate(NAMED);
+    if more > 0 {
+        all.push(format!("and {more} more"));
+    }
+    (!all.is_empty()).then(|| all.join(", "))
+}

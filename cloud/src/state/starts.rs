@@ -1,0 +1,297 @@
+//! The starts of csi-clouds on this store, and how many creates each has sent.
+//!
+//! A create gets its number in the commit of its intent, before it is sent, and its node is told
+//! that number as a watermark. So a node that knows a later number of a start than the store, or a
+//! start that the store does not know, shows that creates are missing in the store: an older copy
+//! was put back. Then nothing is created, and no lease is granted, until an operator has accepted
+//! what is missing.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD_NO_PAD;
+use proto::control::watermark::Watermark;
+use proto::names::NodeName;
+use ring::hmac;
+use tracing::error;
+use uuid::Uuid;
+
+use crate::state::clock::now;
+use crate::state::field::record;
+use crate::state::listed;
+use crate::state::store::backend::StoreError;
+use crate::state::store::writer::Store;
+use crate::state::trust::SecretKey;
+use crate::state::txn::Txn;
+
+/// The purpose of a MAC. Another use of the key needs another text.
+const PURPOSE: &[u8] = b"edge-csi watermark of a store, 1";
+/// The record of leases that the store lacks, which no start counts.
+const LEASES: Uuid = Uuid::nil();
+/// The most starts that are kept. A node that was away since one before them shows what looks like
+/// an older store.
+const MOST: usize = 4096;
+
+record! {
+    /// A start of a csi-cloud that has sent creates.
+    #[derive(Default)]
+    #[serde(deny_unknown_fields)]
+    pub struct StartRecord {
+        /// Its place among the starts of this store, from 1; 0 if the store lacks the start.
+        #[serde(default)]
+        pub order: u64 = 1 (uint64),
+        /// The number of its last create in the store.
+        #[serde(default)]
+        pub last: u64 = 2 (uint64),
+        /// The latest number beyond that a node knows; 0 if none does.
+        #[serde(default)]
+        pub beyond: u64 = 3 (uint64),
+        /// The node that knows it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub known_by: Option<NodeName> = 4 (string, optional),
+        /// True if an operator accepted what is missing of it.
+        #[serde(default)]
+        pub accepted: bool = 5 (bool),
+    }
+}
+
+impl StartRecord {
+    /// True if creates of it are missing in the store, and nobody has accepted that.
+    fn is_incomplete(&self) -> bool {
+        self.beyond > 0 && !self.accepted
+    }
+}
+
+/// How it is known that the store may lack creates that were sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Lack {
+    /// The operator's configuration says so.
+    Said,
+    /// This node knows of a later one.
+    ShownBy(NodeName),
+}
+
+impl fmt::Display for Lack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Said => f.write_str(
+                "new_leases = false in csi-cloud's configuration says that the store may be older \
+                 than what nodes made",
+            ),
+            Self::ShownBy(node) => write!(
+                f,
+                "the store is an older copy, because node {node} was told of a later create or \
+                 lease than it has. When the nodes have linked and what they made since is known, \
+                 `csi-cloud store accept` goes on"
+            ),
+        }
+    }
+}
+
+/// All starts of the store, and the one of this process.
+#[derive(Debug)]
+pub struct Starts {
+    own: Uuid,
+    /// The time at which this process began, in ms since 1970.
+    began: u64,
+    records: BTreeMap<Uuid, StartRecord>,
+    /// The one with the greatest order.
+    newest: Option<Uuid>,
+    /// Those of which creates are missing, and nobody has accepted that.
+    incomplete: BTreeSet<Uuid>,
+}
+
+impl Default for Starts {
+    fn default() -> Self {
+        let own = Uuid::new_v4();
+        let incomplete = BTreeSet::new();
+        Self { own, began: now(), records: BTreeMap::new(), newest: None, incomplete }
+    }
+}
+
+impl Starts {
+    /// A start.
+    pub(super) fn get(&self, start: &Uuid) -> Option<&StartRecord> {
+        self.records.get(start)
+    }
+
+    /// All of them.
+    pub fn all(&self) -> &BTreeMap<Uuid, StartRecord> {
+        &self.records
+    }
+
+    /// The time at which this process began, in ms since 1970.
+    pub(crate) fn began(&self) -> u64 {
+        self.began
+    }
+
+    /// The node that shows that creates are missing in the store; none if none does.
+    pub fn shown_older_by(&self) -> Option<&NodeName> {
+        let mut incomplete = self.incomplete.iter().filter_map(|start| self.get(start));
+        incomplete.find_map(|start| start.known_by.as_ref())
+    }
+
+    /// The last create that the store has; none before the first, and while creates are missing.
+    fn newest(&self) -> Option<(Uuid, u64)> {
+        if self.shown_older_by().is_some() {
+            return None;
+        }
+        let newest = self.newest?;
+        Some((newest, self.get(&newest)?.last))
+    }
+
+    /// True if this number of a start is missing in the store, and that is not known yet.
+    fn lacks(&self, start: &Uuid, number: u64) -> bool {
+        let has =
+            |record: &StartRecord| record.accepted || number <= record.last.max(record.beyond);
+        !self.records.get(start).is_some_and(has)
+    }
+
+    /// The record of this process's start with one more create; and a start that is forgotten for
+    /// it.
+    pub(super) fn with_one_more(&self) -> (Uuid, StartRecord, Option<Uuid>) {
+        let (own, known) = (self.own, self.records.get(&self.own));
+        if let Some(known) = known {
+            return (own, StartRecord { last: known.last + 1, ..known.clone() }, None);
+        }
+        let last = self.order_of_newest();
+        let oldest = self.records.iter().min_by_key(|(_, record)| record.order);
+        let surplus =
+            oldest.filter(|(_, oldest)| self.records.len() >= MOST && !oldest.is_incomplete());
+        let begun = StartRecord { order: last + 1, last: 1, ..StartRecord::default() };
+        (own, begun, surplus.map(|(oldest, _)| *oldest))
+    }
+
+    fn order_of_newest(&self) -> u64 {
+        let newest = self.newest.and_then(|newest| self.get(&newest));
+        newest.map_or(0, |newest| newest.order)
+    }
+
+    /// Applies a durable change.
+    pub(super) fn apply(&mut self, start: Uuid, record: Option<StartRecord>) {
+        self.incomplete.remove(&start);
+        let Some(record) = record else {
+            self.records.remove(&start);
+            return;
+        };
+        if record.order > self.order_of_newest() {
+            self.newest = Some(start);
+        }
+        if record.is_incomplete() {
+            self.incomplete.insert(start);
+        }
+        self.records.insert(start, record);
+    }
+
+    /// The same starts, in the process of another one.
+    pub(super) fn in_process_of(self, other: &Self) -> Self {
+        Self { own: other.own, began: other.began, ..self }
+    }
+}
+
+/// The watermark of the store for a node; none before the first create, and while creates are known
+/// to be missing: the nodes keep what they know then.
+pub(crate) fn watermark(store: &Store, node: &NodeName) -> Option<Watermark> {
+    store.read(|state| {
+        let (start, number) = state.starts().newest()?;
+        let key = &state.trust().secrets()?.leases;
+        let mac = BASE64_STANDARD_NO_PAD.encode(sign(key, node, &start, number));
+        Some(Watermark { start, number, mac })
+    })
+}
+
+/// Takes the watermark that a node was told. Returns true if it is the first to show that the store
+/// lacks this create; that is durable then. One that csi-cloud has not made, or made for another
+/// node, counts for nothing.
+///
+/// # Errors
+/// The change is not durable.
+pub(crate) async fn take(
+    store: &Store,
+    node: &NodeName,
+    told: &Watermark,
+) -> Result<bool, StoreError> {
+    let Watermark { start, number, mac } = told;
+    let (start, number) = (*start, *number);
+    let is_missing = store.read(|state| {
+        let key = state.trust().secrets().map(|secrets| &secrets.leases);
+        let is_ours = key.is_some_and(|key| is_signed(key, node, &start, number, mac));
+        is_ours && state.starts().lacks(&start, number)
+    });
+    if !is_missing {
+        return Ok(false);
+    }
+    let node = node.clone();
+    let note = move |txn: &mut Txn<'_>| {
+        let known = txn.start(&start).cloned().unwrap_or_default();
+        let beyond = known.beyond.max(number);
+        txn.set_start(start, Some(StartRecord { beyond, known_by: Some(node), ..known }));
+    };
+    store.write(note).await?;
+    Ok(true)
+}
+
+/// Notes that a node has proven a lease of this epoch. Returns true if it is the first to show that
+/// the store lacks it.
+pub(crate) fn note_lease(txn: &mut Txn<'_>, node: &NodeName, epoch: u64) -> bool {
+    if epoch <= txn.epoch() || txn.start(&LEASES).is_some() {
+        return false;
+    }
+    let known_by = Some(node.clone());
+    let missing = StartRecord { beyond: epoch, known_by, ..StartRecord::default() };
+    txn.set_start(LEASES, Some(missing));
+    true
+}
+
+/// Tells the operator that a node has shown that the store is an older copy, of which no node
+/// counts as listed.
+///
+/// # Errors
+/// The change is not durable.
+pub(crate) async fn tell_older(store: &Store, node: &NodeName) -> Result<(), StoreError> {
+    error!(
+        %node,
+        "the store is an older copy: this node was told of a later create or lease. Nothing is \
+         created, and no lease granted, until `csi-cloud store accept`"
+    );
+    listed::forget(store).await
+}
+
+/// Accepts what is missing in the store. Returns how many starts are incomplete.
+///
+/// # Errors
+/// The change is not durable.
+pub(crate) async fn accept(store: &Store) -> Result<usize, StoreError> {
+    let accept = |txn: &mut Txn<'_>| {
+        let all = txn.state().starts().all();
+        let incomplete = all.iter().filter(|(_, record)| record.is_incomplete());
+        let incomplete: Vec<_> = incomplete.map(|(start, of)| (*start, of.clone())).collect();
+        for (start, record) in &incomplete {
+            // The epoch of leases is beyond it by now.
+            let accepted = StartRecord { accepted: true, ..record.clone() };
+            txn.set_start(*start, (*start != LEASES).then_some(accepted));
+        }
+        incomplete.len()
+    };
+    store.write(accept).await
+}
+
+fn sign(key: &SecretKey, node: &NodeName, start: &Uuid, number: u64) -> hmac::Tag {
+    let key = hmac::Key::new(hmac::HMAC_SHA256, key.expose());
+    hmac::sign(&key, &signed(node, start, number))
+}
+
+fn is_signed(key: &SecretKey, node: &NodeName, start: &Uuid, number: u64, mac: &str) -> bool {
+    let Ok(mac) = BASE64_STANDARD_NO_PAD.decode(mac) else { return false };
+    let key = hmac::Key::new(hmac::HMAC_SHA256, key.expose());
+    hmac::verify(&key, &signed(node, start, number), &mac).is_ok()
+}
+
+/// The name comes last, and all before it has a fixed length.
+fn signed(node: &NodeName, start: &Uuid, number: u64) -> Vec<u8> {
+    [PURPOSE, start.as_bytes(), &number.to_be_bytes(), node.as_str().as_bytes()].concat()
+}
+
+#[cfg(test)]
+mod tests;
