@@ -213,7 +213,7 @@ mod tests {
         let asked = || Subject::Node(node());
         assert_eq!(admin.explain(&asked()).await.verdict.cause, Cause::NodeUnknown);
         let written = admin.store.write(move |txn| {
-            txn.set_node(&node(), Some(Node { since: 1, removed: None, machine: None }));
+            txn.set_node(&node(), Some(Node { since: 1, ..Node::default() }));
         });
         assert!(matches!(written.await, Err(StoreError::Closed)));
         let verdict = admin.explain(&asked()).await.verdict;

@@ -110,7 +110,7 @@ async fn filled(tasks: &Tasks, volumes: usize) -> AdminState {
     let admin = admin_state(tasks);
     let written = admin.store.write(move |txn| {
         for at in ["n1", "n2"].map(node) {
-            txn.set_node(&at, Some(Node { since: 1, removed: None, machine: None }));
+            txn.set_node(&at, Some(Node { since: 1, ..Node::default() }));
             txn.set_at(&driver(), &at, Some(NodeDriver::default()));
         }
         for number in 0..volumes {

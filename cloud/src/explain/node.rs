@@ -1,5 +1,6 @@
 //! Nodes, and drivers at nodes.
 
+use std::net::SocketAddr;
 use std::time::{Duration, SystemTime};
 
 use proto::admin::cells::age;
@@ -216,7 +217,8 @@ pub(super) fn judge(
 /// Whether two csi-edges have the node's certificate.
 fn shared(facts: &NodeFacts, node: &NodeName) -> Option<Verdict> {
     let addresses = match facts.certificate.as_ref()? {
-        CertificateFault::Ended(_) => return None,
+        // A node with a link has a newer certificate, and lacks nothing.
+        CertificateFault::Ended(_) | CertificateFault::Older(_) => return None,
         CertificateFault::OtherMachine(refused) => return Some(other_machine(refused, node)),
         CertificateFault::Shared(addresses) => addresses,
     };
@@ -248,8 +250,23 @@ fn other_machine(refused: &RefusedMachine, node: &NodeName) -> Verdict {
     )
 }
 
+fn older(from: Option<SocketAddr>, node: &NodeName) -> Verdict {
+    let from = from.map(|from| format!(" ({from})")).unwrap_or_default();
+    Verdict::of(
+        Cause::CertificateShared,
+        format!("an older certificate of node {node} was shown{from}, and was not renewed"),
+        format!(
+            "if that is the node, whose disk was restored, `csi-cloud token create {node}` lets it \
+             join again; if it is a copy, delete it"
+        ),
+    )
+}
+
 fn away(facts: &NodeFacts, node: &NodeName) -> Verdict {
     let lasts = age(facts.away);
+    if let Some(CertificateFault::Older(from)) = facts.certificate {
+        return older(from, node);
+    }
     if let Some(CertificateFault::Ended(at)) = facts.certificate {
         let since = SystemTime::now().duration_since(at).unwrap_or_default();
         return Verdict::of(
@@ -367,6 +384,7 @@ mod tests {
         let shared = Some(CertificateFault::Shared([None, None]));
         let refused = RefusedMachine { machine: MachineId::new("board 2"), address: None };
         let refused = Some(CertificateFault::OtherMachine(refused));
+        let older = Some(CertificateFault::Older(None));
         let down = Health { state: HealthState::Gone, seconds: 9, why: "no socket".into() };
         let down = Some(DriverHealth::reported(&down));
         let apart = Some("w".to_owned());
@@ -386,6 +404,8 @@ mod tests {
                 Some(Cause::CertificateShared),
             ),
             (NodeFacts { certificate: refused, ..good() }, Some(Cause::CertificateShared)),
+            (NodeFacts { certificate: older.clone(), ..good() }, None),
+            (NodeFacts { certificate: older, ..away.clone() }, Some(Cause::CertificateShared)),
             (away, Some(Cause::NodeAway)),
             (unlinked(NodeCondition::Unknown), Some(Cause::NodeUnknown)),
             (unlinked(NodeCondition::Revoked), Some(Cause::NodeRevoked)),

@@ -142,7 +142,7 @@ mod tests {
             Change::NodeDriver(driver.clone(), node(name), Some(NodeDriver::default()))
         };
         let removed =
-            Change::Node(node("n3"), Some(Node { since: 1, removed: Some(2), machine: None }));
+            Change::Node(node("n3"), Some(Node { since: 1, removed: Some(2), ..Node::default() }));
         let intent = Intent {
             node: node("n2"),
             since: 1,

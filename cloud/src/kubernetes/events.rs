@@ -234,6 +234,15 @@ pub(super) fn certificate(node: &str, uid: &str, fault: &CertificateFault) -> No
             );
             ("CertificateShared", note)
         }
+        CertificateFault::Older(from) => {
+            let from = from.map(|from| format!(" ({from})")).unwrap_or_default();
+            let note = format!(
+                "an older certificate of node {node} was shown{from}, and was not renewed; if that \
+                 is the node, whose disk was restored: csi-cloud token create {node}; if it is a \
+                 copy, delete it"
+            );
+            ("CertificateShared", note)
+        }
     };
     Notice { about, type_: EventType::Warning, reason, note }
 }
@@ -364,7 +373,7 @@ mod tests {
         let homes =
             changes.into_iter().map(|(id, home)| Change::Home(driver.clone(), id, Some(home)));
         let removed =
-            Change::Node(node("n2"), Some(Node { since: 1, removed: Some(2), machine: None }));
+            Change::Node(node("n2"), Some(Node { since: 1, removed: Some(2), ..Node::default() }));
         let state = State::of(homes.chain([removed]));
         let (notices, next) = trouble(&state, &driver, None);
         assert_eq!((notices.len(), next.clone()), (0, Some(Id::Volume("v0999".into()))));
@@ -428,10 +437,12 @@ mod tests {
         let shared = CertificateFault::Shared([one, other]);
         let machine = MachineId::new("board 2");
         let refused = CertificateFault::OtherMachine(RefusedMachine { machine, address: one });
+        let older = CertificateFault::Older(one);
         let accept = format!("node accept n1 --machine {machine}");
         for (notice, reason, word) in [
             (certificate("n1", "u", &refused), "CertificateShared", accept.as_str()),
             (certificate("n1", "u", &ended), "CertificateEnded", "token create n1"),
+            (certificate("n1", "u", &older), "CertificateShared", "(192.0.2.1:7)"),
             (certificate("n1", "u", &shared), "CertificateShared", "192.0.2.1:7 and 192.0.2.2:8"),
             (waiting("s/a", "u", &Reason::Ended(node("n1"))), "CertificateEnded", "both clocks"),
             (waiting("s/a", "u", &Reason::Revoked(node("n1"))), "EdgeRevoked", "create n1"),

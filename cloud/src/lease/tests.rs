@@ -462,7 +462,7 @@ async fn an_operator_is_told_what_to_do_about_each_kind_of_owner() {
     };
     let text = || explain(&driver(), &volume(), &own, &world.store, &world.links);
     assert!(text().contains("has no link: it lets go when it has linked"), "{}", text());
-    let removed = Node { since: 1, removed: Some(1), machine: None };
+    let removed = Node { since: 1, removed: Some(1), ..Node::default() };
     world.store.write(|txn| txn.set_node(&node("n1"), Some(removed))).await.unwrap();
     assert!(text().contains("was removed, so it never says"), "{}", text());
 }

@@ -18,6 +18,9 @@ use crate::nodes::handle::Peer;
 /// A certificate counts as shared for this time after an edge has replaced its own successor, or
 /// another machine was refused. That one tries again every 16 s or sooner.
 const SHARED: Duration = Duration::from_secs(60);
+/// The refusal to renew an older certificate counts for this time. csi-edge asks again within two
+/// hours: 1 h, and as much for jitter.
+const OLDER: Duration = Duration::from_secs(2 * 3600);
 
 /// A fault of a node's certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,6 +31,8 @@ pub(crate) enum CertificateFault {
     Shared([Option<SocketAddr>; 2]),
     /// Another machine than the node has it, and is refused.
     OtherMachine(RefusedMachine),
+    /// An older certificate of the node was not renewed. It was shown from this address.
+    Older(Option<SocketAddr>),
 }
 
 /// A machine that wants to link as a node that is another one.
@@ -65,6 +70,8 @@ struct NodeHistory {
     returned: Option<Instant>,
     /// The other machine that was refused last, and when.
     refused: Option<(RefusedMachine, Instant)>,
+    /// The address from which an older certificate was shown last to be renewed, and when.
+    older: Option<(Option<SocketAddr>, Instant)>,
 }
 
 #[derive(Clone, Copy)]
@@ -121,6 +128,12 @@ impl LinkHistory {
         self.lock().entry(node.clone()).or_default().refused = refused;
     }
 
+    /// Notes that an older certificate of a node was not renewed.
+    pub(super) fn refused_renewal(&self, node: &NodeName, from: Option<SocketAddr>) {
+        let older = Some((from, Instant::now()));
+        self.lock().entry(node.clone()).or_default().older = older;
+    }
+
     /// The time since a node lost its link; none if it had none.
     pub(crate) fn lost_for(&self, node: &NodeName) -> Option<Duration> {
         self.lock().get(node)?.lost.map(|lost| lost.elapsed())
@@ -141,6 +154,11 @@ impl LinkHistory {
                 address(history.before),
                 address(history.last),
             ]));
+        }
+        if let Some((from, at)) = history.older
+            && at.elapsed() < OLDER
+        {
+            return Some(CertificateFault::Older(from));
         }
         history.ended.map(CertificateFault::Ended)
     }
@@ -193,6 +211,18 @@ mod tests {
         assert!(history.fault(&node).is_some(), "the node's own machine has a link");
         linked("board 2");
         assert_eq!(history.fault(&node), None, "it was accepted");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_older_certificate_that_is_not_renewed_is_a_fault_though_the_node_is_linked() {
+        let history = LinkHistory::default();
+        let node: NodeName = "n1".parse().unwrap();
+        let copy = peer(Run::begin(), 1).address;
+        history.refused_renewal(&node, copy);
+        history.linked(&node, &peer(Run::begin(), 2));
+        assert_eq!(history.fault(&node), Some(CertificateFault::Older(copy)));
+        tokio::time::advance(OLDER).await;
+        assert_eq!(history.fault(&node), None, "it was not asked again");
     }
 
     #[tokio::test(start_paused = true)]

@@ -34,6 +34,7 @@ use crate::nodes::links::Links;
 use crate::nodes::machine;
 use crate::nodes::machine::OTHER_MACHINE;
 use crate::nodes::refusal::{Exclusion, NoHello, end_without_hello, refuse};
+use crate::pki::enrolment::EnrolmentError;
 use crate::pki::issuer::CaTag;
 use crate::state::authority::Unserved;
 use crate::state::{ingest, report};
@@ -160,7 +161,7 @@ async fn establish(
         refuse(node, link, &reason).await;
         return None;
     }
-    let mut hello = match hello(links, identity, &mut link).await {
+    let mut hello = match hello(links, identity, &mut link, from).await {
         Ok(hello) => hello,
         Err(why) => {
             end_without_hello(links, node, link, why).await;
@@ -189,7 +190,7 @@ async fn establish(
     let (position, wanted_metadata) = (hello.metadata, Wanted::new(hello.takes_node));
     let health = ReportedHealth::default();
     health.set(&hello.drivers, |driver| links.authority().serves(driver));
-    let unserved = match record(links, node, &peer, hello.drivers).await {
+    let unserved = match record(links, identity, &peer, hello).await {
         Ok(unserved) => unserved,
         Err(reason) => {
             refuse(node, link, &reason).await;
@@ -243,12 +244,15 @@ fn take_place(
 /// The reason, for the edge.
 async fn record(
     links: &Links,
-    node: &NodeName,
+    identity: &Identity<NodeName>,
     peer: &Peer,
-    drivers: Vec<Driver>,
+    hello: Hello,
 ) -> Result<Vec<Unserved>, String> {
-    machine::record(links, node, peer).await?;
-    let recorded = ingest::drivers(links.store(), links.authority(), node, drivers).await;
+    let node = &identity.name;
+    // A certificate that is in memory only is gone after a crash, and the one before it is used.
+    let issue = if hello.certificate_on_disk { identity.serial.issue_number() } else { None };
+    machine::record(links, node, peer, issue).await?;
+    let recorded = ingest::drivers(links.store(), links.authority(), node, hello.drivers).await;
     recorded.map_err(|error| chain(&error))
 }
 
@@ -277,12 +281,13 @@ async fn hello(
     links: &Links,
     identity: &Identity<NodeName>,
     link: &mut Link,
+    from: Option<SocketAddr>,
 ) -> Result<Hello, NoHello> {
     let node = &identity.name;
     let hello = match timeout(HANDSHAKE, link.next()).await {
         Ok(Event::Message(Message::Renew(request))) => {
             // Also of a certificate that has ended, which may do nothing else.
-            let answer = renewed(links, identity, &request).await;
+            let answer = renewed(links, identity, &request, from).await;
             let _ = link.send(&answer).await;
             return Err(NoHello::Renewed);
         }
@@ -340,15 +345,25 @@ fn refusal(links: &Links, identity: &Identity<NodeName>) -> Option<String> {
     excluded(links, identity).map(|exclusion| exclusion.refusal(&identity.name))
 }
 
-/// The answer to a request for a new certificate.
-async fn renewed(links: &Links, identity: &Identity<NodeName>, request: &Renew) -> Message {
+/// The answer to a request for a new certificate, which came from this address.
+async fn renewed(
+    links: &Links,
+    identity: &Identity<NodeName>,
+    request: &Renew,
+    from: Option<SocketAddr>,
+) -> Message {
+    let node = &identity.name;
     if let Err(why) = links.leading().check() {
         return Message::NotRenewed(NotRenewed { why: why.to_string() });
     }
-    match links.enrolment().renew(identity, &request.csr.0).await {
+    match links.enrolment().renew(identity, request).await {
         Ok(certificate) => Message::Renewed(certificate),
         Err(error) => {
-            warn!(node = %identity.name, error = chain(&error), "refused a new certificate");
+            if let EnrolmentError::Older(_) = error {
+                links.history.refused_renewal(node, from);
+            }
+            let error_chain = chain(&error);
+            warn!(%node, ?from, error = error_chain, "refused a new certificate");
             Message::NotRenewed(NotRenewed { why: error.to_string() })
         }
     }
@@ -483,7 +498,9 @@ impl LinkTask<'_> {
                 Ok(None)
             }
             Event::Message(Message::Renew(request)) => {
-                Ok(Some(renewed(self.links, self.identity, &request).await))
+                let Peer { machine, address, .. } = self.handle.peer;
+                let request = Renew { machine: request.machine.or(machine), ..request };
+                Ok(Some(renewed(self.links, self.identity, &request, address).await))
             }
             Event::Message(Message::NotTaken(report)) => {
                 self.not_taken(report);

@@ -32,12 +32,18 @@ pub(super) fn check(links: &Links, node: &NodeName, peer: &Peer) -> Result<(), S
     ))
 }
 
-/// Records the machine of a node that has none yet.
+/// Records the machine of a node that has none yet, and the issue number of the certificate on its
+/// disk.
 ///
 /// # Errors
 /// The change is not durable, or another machine was faster: the reason, for the edge.
-pub(super) async fn record(links: &Links, node: &NodeName, peer: &Peer) -> Result<(), String> {
-    let recorded = ingest::machine(links.store(), node, peer.machine).await;
+pub(super) async fn record(
+    links: &Links,
+    node: &NodeName,
+    peer: &Peer,
+    issue: Option<u64>,
+) -> Result<(), String> {
+    let recorded = ingest::identity(links.store(), node, peer.machine, issue).await;
     recorded.map_err(|error| chain(&error))?;
     check(links, node, peer)
 }

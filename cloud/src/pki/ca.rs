@@ -14,9 +14,12 @@ use proto::link::tls::{Credentials, Files, Role};
 use proto::names::{FRONT_URI, FrontName, NODE_URI, NodeName};
 use rcgen::{
     BasicConstraints, Certificate, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa,
-    Issuer, KeyPair, KeyUsagePurpose, SanType,
+    Issuer, KeyPair, KeyUsagePurpose, SanType, SerialNumber,
 };
 use zeroize::Zeroizing;
+
+use crate::pki::issuer::{new_serial, numbered_serial};
+use crate::state::clock::now;
 
 const NAME: &str = "Edge CSI CA";
 /// Certificates are valid from some time ago, because a peer's clock may be behind.
@@ -92,16 +95,23 @@ impl CertificateAuthority {
     /// # Errors
     /// The system has no random numbers.
     pub fn node(&self, node: &NodeName, days: u16) -> anyhow::Result<(Certificate, KeyPair)> {
-        self.client(node.as_str(), NODE_URI, days)
+        self.client(node.as_str(), NODE_URI, days, &numbered_serial(now())?.0)
     }
 
     /// Issues a front's certificate with a new key.
     fn front(&self, front: &FrontName, days: u16) -> anyhow::Result<(Certificate, KeyPair)> {
-        self.client(front.as_str(), FRONT_URI, days)
+        self.client(front.as_str(), FRONT_URI, days, &new_serial()?.0)
     }
 
-    fn client(&self, name: &str, uri: &str, days: u16) -> anyhow::Result<(Certificate, KeyPair)> {
+    fn client(
+        &self,
+        name: &str,
+        uri: &str,
+        days: u16,
+        serial: &[u8; 16],
+    ) -> anyhow::Result<(Certificate, KeyPair)> {
         let mut params = CertificateParams::default();
+        params.serial_number = Some(SerialNumber::from_slice(serial));
         params.distinguished_name.push(DnType::CommonName, name);
         params.subject_alt_names = vec![SanType::URI(format!("{uri}{name}").try_into()?)];
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];

@@ -8,8 +8,9 @@ use std::sync::{Arc, OnceLock};
 
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
-use proto::control::certificate::Certificate;
+use proto::control::certificate::{Certificate, Renew};
 use proto::control::join::{Answer, Join};
+use proto::control::machine::MachineId;
 use proto::host::peer_log::{LogPeer, peer_warn};
 use proto::link::tls::{Admit, Denied};
 use proto::names::certificate::{Identity, Serial, Subject};
@@ -19,11 +20,13 @@ use tokio::sync::Semaphore;
 use tracing::info;
 use zeroize::Zeroizing;
 
-use crate::pki::issuer::{CaTag, DAY, IssueError, Issued, new_serial};
+use crate::pki::issue_number;
+use crate::pki::issuer::{CaTag, DAY, IssueError, Issued, new_serial, numbered_serial};
 use crate::pki::issuers::{Cas, Issuers};
 use crate::pki::pace::{Failures, FirstKeys, Renewals};
 use crate::pki::request::{ProvenKey, RequestError};
 use crate::state::clock::now;
+use crate::state::record::Node;
 use crate::state::store::backend::StoreError;
 use crate::state::store::writer::Store;
 use crate::state::trust::{
@@ -132,6 +135,12 @@ pub enum EnrolmentError {
          create {0}`"
     )]
     Revoked(NodeName),
+    /// The node has linked with a newer certificate since.
+    #[error(
+        "this certificate of {0} is older than one that {0} has used since, so it may be a copy, \
+         and is not renewed; a new token lets the node join again: `csi-cloud token create {0}`"
+    )]
+    Older(NodeName),
     /// Too many join at a time.
     #[error(
         "{AT_ONCE} edges join at this moment, which is the most; ask again with the same token"
@@ -243,30 +252,39 @@ impl Enrolment {
         self.issuers().ok_or(EnrolmentError::NoCa)?;
         let _place = self.places.try_acquire().map_err(|_| EnrolmentError::Busy)?;
         let key = ProvenKey::of(&join.csr.0)?;
-        let (bytes, serial) = new_serial()?;
         let token = join.token.reveal();
-        let node = if is_of_service_account(token) {
+        let (node, bytes, serial) = if is_of_service_account(token) {
             if is_slowed {
                 return Err(EnrolmentError::TooManyFailures);
             }
-            self.reviewed(token, key.hash()).await?
+            let node = self.reviewed(token, key.hash()).await?;
+            let (bytes, serial) = self.serial_of(Some(&node))?;
+            (node, bytes, serial)
         } else {
             let shown = ShownToken::parse(token)?;
+            let kept = self.store.read(|state| state.trust().tokens().get(&shown.id).cloned());
             // A good token is never slowed: others behind the same address may have failed. Nobody
             // can guess 256 bits.
             if is_slowed {
-                let kept = self.store.read(|state| state.trust().tokens().get(&shown.id).cloned());
                 check_token(kept.as_ref(), &shown, key.hash(), now())
                     .map_err(|_| EnrolmentError::TooManyFailures)?;
             }
+            let (bytes, serial) = self.serial_of(kept.as_ref().map(|token| &token.node))?;
             let hash = key.hash();
             let recorded = serial.clone();
             let record = move |txn: &mut Txn<'_>| use_token(txn, &shown, hash, recorded);
-            self.store.write(record).await??
+            (self.store.write(record).await??, bytes, serial)
         };
         let certificate = self.issued(Subject::Node(node.clone()), key, bytes).await?;
         info!(%node, %serial, %from, "issued a certificate to a node that joined");
         Ok(certificate)
+    }
+
+    /// A serial for the certificate of a node that joins. A token that is not known has no node,
+    /// and gets no certificate.
+    fn serial_of(&self, node: Option<&NodeName>) -> Result<([u8; 16], Serial), NoRandomness> {
+        let linked = self.store.read(|state| state.node(node?)?.issue);
+        numbered_serial(issue_number::next(linked, None, now()))
     }
 
     /// The node of a ServiceAccount's token, if it may join so.
@@ -288,22 +306,28 @@ impl Enrolment {
     /// Renews the certificate of a node. `peer` is its authenticated identity.
     ///
     /// # Errors
-    /// The node was revoked or removed, renews too often, or nothing can be issued.
+    /// The node was revoked or removed, renews too often or has a newer certificate, or nothing can
+    /// be issued.
     pub async fn renew(
         self: &Arc<Self>,
         peer: &Identity<NodeName>,
-        csr: &[u8],
+        request: &Renew,
     ) -> Result<Certificate, EnrolmentError> {
         self.issuers().ok_or(EnrolmentError::NoCa)?;
         let node = &peer.name;
-        let key = ProvenKey::of(csr)?;
+        let key = ProvenKey::of(&request.csr.0)?;
+        let machine = request.machine;
+        // A refusal is not the node's renewal of this minute: the copy of an older certificate may
+        // ask without end.
+        let linked = self.store.read(|state| check_issue(state.node(node), peer, machine))?;
         if !self.renewals.lock().take(node) {
             return Err(EnrolmentError::TooSoon(node.clone()));
         }
-        let (bytes, serial) = new_serial()?;
+        let number = issue_number::next(linked, peer.serial.issue_number(), now());
+        let (bytes, serial) = numbered_serial(number)?;
         let old = peer.clone();
         let recorded = serial.clone();
-        let record = move |txn: &mut Txn<'_>| allow_renewal(txn, &old, recorded);
+        let record = move |txn: &mut Txn<'_>| allow_renewal(txn, &old, machine, recorded);
         self.store.write(record).await??;
         let certificate = self.issued(Subject::Node(node.clone()), key, bytes).await?;
         info!(%node, %serial, before = %peer.serial, "renewed the certificate of a node");
@@ -425,13 +449,31 @@ fn allow_relay(txn: &mut Txn<'_>, relay: Subject, serial: Serial) {
     }
 }
 
+/// Checks that the node has not linked with a newer certificate. Returns the highest issue number
+/// that has linked.
+fn check_issue(
+    known: Option<&Node>,
+    old: &Identity<NodeName>,
+    machine: Option<MachineId>,
+) -> Result<Option<u64>, EnrolmentError> {
+    let linked = known.and_then(|node| node.issue);
+    let is_nodes_own = machine.is_some() && machine == known.and_then(|node| node.machine);
+    if issue_number::may_renew(linked, old.serial.issue_number(), is_nodes_own) {
+        Ok(linked)
+    } else {
+        Err(EnrolmentError::Older(old.name.clone()))
+    }
+}
+
 /// Checks that a node may renew; the certificate with this serial may then be issued.
 fn allow_renewal(
     txn: &mut Txn<'_>,
     old: &Identity<NodeName>,
+    machine: Option<MachineId>,
     serial: Serial,
 ) -> Result<(), EnrolmentError> {
     let node = &old.name;
+    check_issue(txn.node(node), old, machine)?;
     if txn.node(node).is_some_and(|node| node.removed.is_some()) {
         return Err(EnrolmentError::Removed(node.clone()));
     }

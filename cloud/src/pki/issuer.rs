@@ -142,11 +142,26 @@ pub enum IssueError {
 /// # Errors
 /// The system has no random numbers.
 pub fn new_serial() -> Result<([u8; 16], Serial), NoRandomness> {
-    let mut bytes = [0; 16];
-    SystemRandom::new().fill(&mut bytes).map_err(|_| NoRandomness)?;
+    let mut bytes = random()?;
     // Positive, and without leading zeros.
     bytes[0] = bytes[0] & 0x7f | 0x40;
     Ok((bytes, Serial::of(&bytes)))
+}
+
+/// A new serial number of a node's certificate: an issue number in ms since 1970, and 8 random
+/// bytes.
+///
+/// # Errors
+/// The system has no random numbers.
+pub fn numbered_serial(number: u64) -> Result<([u8; 16], Serial), NoRandomness> {
+    let bytes = Serial::numbered(number, u64::from_be_bytes(random()?));
+    Ok((bytes, Serial::of(&bytes)))
+}
+
+fn random<const N: usize>() -> Result<[u8; N], NoRandomness> {
+    let mut bytes = [0; N];
+    SystemRandom::new().fill(&mut bytes).map_err(|_| NoRandomness)?;
+    Ok(bytes)
 }
 
 impl Issuer {

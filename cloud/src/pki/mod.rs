@@ -7,6 +7,7 @@ pub mod ca;
 pub mod enrolment;
 pub mod first_start;
 pub mod install;
+mod issue_number;
 pub mod issuer;
 pub mod issuers;
 pub mod own;

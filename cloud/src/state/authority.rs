@@ -174,9 +174,9 @@ mod tests {
         let of = driver.clone();
         let at = node.clone();
         let write = move |txn: &mut Txn<'_>| {
-            txn.set_node(&removed, Some(Node { since: 1, removed: Some(2), machine: None }));
+            txn.set_node(&removed, Some(Node { since: 1, removed: Some(2), ..Node::default() }));
             txn.set_at(&of, &removed, Some(NodeDriver::default()));
-            txn.set_node(&at, Some(Node { since: 1, removed: None, machine: None }));
+            txn.set_node(&at, Some(Node { since: 1, ..Node::default() }));
         };
         store.write(write).await.unwrap();
         assert_eq!(why(), None, "what a removed node had is given up");

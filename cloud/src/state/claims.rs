@@ -180,7 +180,7 @@ mod tests {
                 ..NodeDriver::default()
             };
             [
-                Change::Node(name(node), Some(Node { since: 1, removed: None, machine: None })),
+                Change::Node(name(node), Some(Node { since: 1, ..Node::default() })),
                 Change::NodeDriver(driver(), name(node), Some(at)),
             ]
         });
@@ -243,8 +243,7 @@ mod tests {
         assert_eq!(claim(&state, node, "n1", "serial"), None);
         assert_eq!(claim(&state, node, "n2", "serial"), lost("n1", "n2"));
         // By the time at which they linked first, then by name.
-        state
-            .apply(Change::Node(name("n1"), Some(Node { since: 2, removed: None, machine: None })));
+        state.apply(Change::Node(name("n1"), Some(Node { since: 2, ..Node::default() })));
         assert_eq!(claim(&state, node, "n1", "serial"), lost("n2", "n1"));
         assert_eq!(claim(&state, node, "n2", "serial"), None);
     }
@@ -279,7 +278,7 @@ mod tests {
         let mut state = state(&[("n1", "n1", "x")]);
         state.apply(Change::Node(
             name("n1"),
-            Some(Node { since: 1, removed: Some(2), machine: None }),
+            Some(Node { since: 1, removed: Some(2), ..Node::default() }),
         ));
         assert_eq!(claim(&state, None, "n2", "n1"), None);
     }

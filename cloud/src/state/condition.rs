@@ -100,7 +100,7 @@ mod tests {
     #[test]
     fn the_worst_of_a_home_counts() {
         let removed =
-            Change::Node(node("n2"), Some(Node { since: 1, removed: Some(2), machine: None }));
+            Change::Node(node("n2"), Some(Node { since: 1, removed: Some(2), ..Node::default() }));
         let state = State::of([removed]);
         let good = Home::at(node("n1"), 1);
         let absent = Home { absent: true, ..good.clone() };
@@ -114,9 +114,9 @@ mod tests {
 
     #[test]
     fn a_removed_node_is_removed_whatever_else_it_is() {
-        let known = Change::Node(node("n1"), Some(Node { since: 1, removed: None, machine: None }));
+        let known = Change::Node(node("n1"), Some(Node { since: 1, ..Node::default() }));
         let removed =
-            Change::Node(node("n2"), Some(Node { since: 1, removed: Some(2), machine: None }));
+            Change::Node(node("n2"), Some(Node { since: 1, removed: Some(2), ..Node::default() }));
         let state = State::of([known, removed]);
         let word = |name: &str, is_linked| NodeCondition::of(&state, &node(name), is_linked).name();
         assert_eq!([word("n1", true), word("n1", false)], ["linked", "away"]);

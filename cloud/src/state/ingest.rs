@@ -38,27 +38,33 @@ const MAX_FORMER_IDS: usize = 8;
 /// The most drivers without a front that are shown of one node.
 const MAX_UNSERVED: usize = 64;
 
-/// Records the machine of a node that has none yet. Older edges tell none.
+/// Records the machine of a node that has none yet, and the issue number of a certificate that is
+/// on the node's disk, if that is the highest. Older edges tell neither. Nothing is written if
+/// nothing is new.
 ///
 /// # Errors
 /// The change is not durable.
-pub async fn machine(
+pub async fn identity(
     store: &Store,
     node: &NodeName,
     machine: Option<MachineId>,
+    issue: Option<u64>,
 ) -> Result<(), StoreError> {
-    let known = store.read(|state| state.node(node)?.machine);
-    if machine.is_none() || known.is_some() {
+    let known = store.read(|state| state.node(node).cloned()).unwrap_or_default();
+    if with_identity(known.clone(), machine, issue) == known {
         return Ok(());
     }
     let node = node.clone();
     let write = store.write(move |txn| {
         let known = txn.node(&node).cloned();
         let known = known.unwrap_or_else(|| Node { since: now(), ..Node::default() });
-        let machine = known.machine.or(machine);
-        txn.set_node(&node, Some(Node { machine, ..known }));
+        txn.set_node(&node, Some(with_identity(known, machine, issue)));
     });
     write.await
+}
+
+fn with_identity(known: Node, machine: Option<MachineId>, issue: Option<u64>) -> Node {
+    Node { machine: known.machine.or(machine), issue: known.issue.max(issue), ..known }
 }
 
 /// Records the drivers that a node reports. A driver without answers keeps its earlier ones. A

@@ -88,7 +88,7 @@ mod tests {
             for (node, since, value) in recorded {
                 let node: NodeName = node.parse().unwrap();
                 let segments = [Arc::new((KEY.to_owned(), value.to_owned()))].into();
-                txn.set_node(&node, Some(Node { since, removed: None, machine: None }));
+                txn.set_node(&node, Some(Node { since, removed: None, ..Node::default() }));
                 txn.set_at(&of, &node, Some(NodeDriver { segments, ..NodeDriver::default() }));
             }
         });
@@ -116,7 +116,7 @@ mod tests {
             for (node, value) in [("n1", "n2"), ("n2", "n2"), ("n3", "a"), ("n4", "a")] {
                 let node: NodeName = node.parse().unwrap();
                 let segments = [Arc::new((KEY.to_owned(), value.to_owned()))].into();
-                txn.set_node(&node, Some(Node { since: 1, removed: None, machine: None }));
+                txn.set_node(&node, Some(Node { since: 1, ..Node::default() }));
                 txn.set_at(&of, &node, Some(NodeDriver { segments, ..NodeDriver::default() }));
             }
         });

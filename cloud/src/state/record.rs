@@ -178,6 +178,10 @@ record! {
         /// operator accepted. `None` if none has told it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub machine: Option<MachineId> = 3 (string, optional),
+        /// The highest issue number, in ms since 1970, of its certificates that have linked while
+        /// they were on its disk. A lower one is not renewed. `None` if there was none.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub issue: Option<u64> = 4 (uint64, optional),
     }
 }
 

@@ -175,7 +175,7 @@ mod tests {
 
     async fn add(hub: &ViewHub, name: &'static str) {
         let written = hub.state.store.write(move |txn| {
-            let node = Node { since: 1, removed: None, machine: None };
+            let node = Node { since: 1, ..Node::default() };
             txn.set_node(&name.parse().unwrap(), Some(node));
         });
         written.await.unwrap();

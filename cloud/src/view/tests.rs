@@ -43,7 +43,7 @@ fn admin_paths() -> BTreeSet<String> {
 async fn server(tasks: &Tasks) -> (Arc<AdminState>, ViewServer, String) {
     let state = admin_state(tasks);
     let written = state.store.write(|txn| {
-        txn.set_node(&"n1".parse().unwrap(), Some(Node { since: 1, removed: None, machine: None }));
+        txn.set_node(&"n1".parse().unwrap(), Some(Node { since: 1, ..Node::default() }));
         let [namespace, name, volume] = ["shop", "data", "pvc-1"].map(Into::into);
         let claim = Some(Box::new(Claim { namespace, name, volume }));
         let home = Home { claim, name: Some("pvc-1".into()), ..Home::at("n1".parse().unwrap(), 1) };

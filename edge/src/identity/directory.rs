@@ -20,6 +20,8 @@ use proto::names::NodeName;
 use proto::names::certificate::Validity;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
 use tracing::{error, info, warn};
 
 use super::request::{Issued, Request};
@@ -212,11 +214,13 @@ pub struct NodeIdentity {
     /// The time at which its certificate came: the file's time.
     obtained: Arc<Mutex<Option<SystemTime>>>,
     /// A certificate in use that is not on the disk.
-    unwritten: Arc<Mutex<Option<Pem>>>,
+    unwritten: Arc<Mutex<Option<Arc<Pem>>>>,
 }
 
 /// The interval of attempts to write a certificate that is in use.
 const WRITE_AGAIN: Duration = Duration::from_secs(60);
+/// The time for a new certificate to be written before it is used.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl NodeIdentity {
     /// The identity in a directory, from which the credentials were read.
@@ -246,29 +250,55 @@ impl NodeIdentity {
         self.credentials.certificate()
     }
 
-    /// Takes a certificate that came for a request: checks it, uses it from the next handshake on,
-    /// and writes it. It waits for the disk. One that cannot be written is used from memory.
+    /// True if the certificate in use is on the disk, so that a restart begins with it.
+    pub fn is_on_disk(&self) -> bool {
+        // Locked while it is written.
+        self.unwritten.try_lock().is_some_and(|unwritten| unwritten.is_none())
+    }
+
+    /// Reads the files, and uses what another process or an operator has put there. Returns true if
+    /// that is another certificate.
+    pub async fn read_again(&self) -> bool {
+        let Self { directory, credentials, .. } = self.clone();
+        let reading = spawn_blocking(move || credentials.reload(&directory.files(), Role::Node));
+        matches!(reading.await, Ok(Ok(true)))
+    }
+
+    /// Takes a certificate that came for a request: checks it, writes it, and uses it from the next
+    /// handshake on. One that cannot be written within 10 s is used from memory.
+    ///
+    /// It is written first, so that the hello of its first link can say that it is on the disk.
     ///
     /// # Errors
     /// It cannot be used, or names another node. The old one stays in use.
-    pub fn renew(&self, request: Request, certificate: &Certificate) -> anyhow::Result<()> {
+    pub async fn renew(&self, request: Request, certificate: &Certificate) -> anyhow::Result<()> {
         let node: NodeName = self.credentials.node()?;
         let files = self.directory.files();
         let Issued { pem, node: named, .. } = request.issued(certificate, &files)?;
         if named != node {
             bail!("csi-cloud issued a certificate of node {named}, and this is node {node}");
         }
-        self.credentials.use_from_memory(&pem, &files, Role::Node)?;
-        *self.obtained.lock() = Some(SystemTime::now());
-        *self.unwritten.lock() = Some(pem);
-        if let Err(error) = self.write() {
+        let pem = Arc::new(pem);
+        if let Err(error) = self.write_first(pem.clone()).await {
             error!(
                 error = chain(error.as_ref()),
                 "the new certificate is used from memory, because it cannot be written; it is \
                  tried again every minute, and a restart begins with the one before"
             );
         }
+        self.credentials.use_from_memory(&pem, &files, Role::Node)?;
+        *self.obtained.lock() = Some(SystemTime::now());
         Ok(())
+    }
+
+    /// Writes a new certificate. A disk that hangs is not waited for.
+    async fn write_first(&self, pem: Arc<Pem>) -> anyhow::Result<()> {
+        let identity = self.clone();
+        let writing = spawn_blocking(move || {
+            *identity.unwritten.lock() = Some(pem);
+            identity.write()
+        });
+        timeout(WRITE_TIMEOUT, writing).await.context("the disk does not answer")??.map(drop)
     }
 
     /// Writes the certificate in use, if it is not on the disk.
@@ -286,7 +316,7 @@ impl NodeIdentity {
             tokio::time::sleep(WRITE_AGAIN).await;
             let identity = self.clone();
             // A file system that hangs delays this task only.
-            let written = tokio::task::spawn_blocking(move || identity.write()).await;
+            let written = spawn_blocking(move || identity.write()).await;
             if matches!(written, Ok(Ok(true))) {
                 info!("the new certificate is on the disk now");
             }
@@ -340,26 +370,45 @@ mod tests {
         assert_ne!(directory.request().unwrap().key(), key);
     }
 
-    #[test]
-    fn a_renewal_replaces_the_identity_in_use() {
+    async fn renew(identity: &NodeIdentity, name: &str, ca: &Ca) -> anyhow::Result<()> {
+        let request = Request::new()?;
+        let certificate = ca.issue(&request.csr()?, name, 10);
+        identity.renew(request, &certificate).await
+    }
+
+    #[tokio::test]
+    async fn a_newer_certificate_in_the_files_is_read_and_an_unwritten_one_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let ca = Ca::new();
+        let directory = ca.identity(dir.path(), 3);
+        let credentials = Credentials::load(&directory.files(), Role::Node).unwrap();
+        let identity = NodeIdentity::new(directory.clone(), credentials.clone());
+        assert!(identity.is_on_disk() && !identity.read_again().await);
+        let before = credentials.certificate();
+        // An operator has joined the node again.
+        ca.identity(dir.path(), 5);
+        assert!(identity.read_again().await && credentials.certificate() != before);
+        renew(&identity, "edge-csi://node/n1", &ca).await.unwrap();
+        let renewed = credentials.certificate();
+        assert!(identity.is_on_disk() && !identity.read_again().await);
+        assert_eq!(credentials.certificate(), renewed);
+    }
+
+    #[tokio::test]
+    async fn a_renewal_replaces_the_identity_in_use() {
         let dir = tempfile::tempdir().unwrap();
         let ca = Ca::new();
         let directory = ca.identity(dir.path(), 3);
         let credentials = Credentials::load(&directory.files(), Role::Node).unwrap();
         let identity = NodeIdentity::new(directory.clone(), credentials.clone());
         let before = credentials.certificate();
-        let renew = |name: &str, ca: &Ca| {
-            let request = Request::new().unwrap();
-            let certificate = ca.issue(&request.csr().unwrap(), name, 10);
-            identity.renew(request, &certificate)
-        };
-        let error = renew("edge-csi://node/n2", &ca).unwrap_err().to_string();
+        let error = renew(&identity, "edge-csi://node/n2", &ca).await.unwrap_err().to_string();
         assert!(error.contains("of node n2, and this is node n1"), "{error}");
         let stolen = ca.issue(&Request::new().unwrap().csr().unwrap(), "edge-csi://node/n1", 10);
-        let error = identity.renew(Request::new().unwrap(), &stolen).unwrap_err();
+        let error = identity.renew(Request::new().unwrap(), &stolen).await.unwrap_err();
         assert!(format!("{error:#}").contains("does not belong to"), "another key: {error:#}");
         assert_eq!(credentials.certificate(), before);
-        renew("edge-csi://node/n1", &ca).unwrap();
+        renew(&identity, "edge-csi://node/n1", &ca).await.unwrap();
         assert_ne!(credentials.certificate(), before);
         let kept = Credentials::load(&directory.files(), Role::Node).unwrap();
         assert_eq!(kept.certificate(), credentials.certificate());
@@ -367,7 +416,7 @@ mod tests {
         let validity = identity.validity().unwrap();
         assert!(validity.life() > 9 * DAY && validity.life() <= 10 * DAY, "{validity:?}");
         // The CA of the answer is trusted from now on.
-        renew("edge-csi://node/n1", &Ca::new()).unwrap();
+        renew(&identity, "edge-csi://node/n1", &Ca::new()).await.unwrap();
         assert_ne!(credentials.ca(), kept.ca());
     }
 
@@ -395,9 +444,8 @@ mod tests {
         let kept = std::fs::read(&files.cert).unwrap();
         std::fs::remove_file(&files.cert).unwrap();
         std::fs::create_dir_all(files.cert.join("x")).unwrap();
-        let request = Request::new().unwrap();
-        let certificate = ca.issue(&request.csr().unwrap(), "edge-csi://node/n1", 10);
-        identity.renew(request, &certificate).unwrap();
+        renew(&identity, "edge-csi://node/n1", &ca).await.unwrap();
+        assert!(!identity.is_on_disk());
         let after = credentials.certificate();
         assert_ne!(after, before, "used from memory");
         std::fs::remove_dir_all(&files.cert).unwrap();

@@ -361,7 +361,7 @@ impl Candidate {
             let link = self.dial(dial).await?;
             let _one_at_a_time = gate.hello.lock().await;
             if ended(&identity) {
-                renew::ended(identity, link).await?;
+                renew::ended(identity, dial.machine, link).await?;
             }
         }
         let link = self.dial(dial).await?;

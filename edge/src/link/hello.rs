@@ -8,6 +8,7 @@ use proto::link::{Event, HANDSHAKE, Link, LinkError};
 use tokio::sync::watch;
 
 use super::dial::Dial;
+use crate::identity::directory::NodeIdentity;
 
 /// A link that the cloud has welcomed.
 pub(super) struct Greeted {
@@ -63,6 +64,7 @@ pub(super) async fn greet(
         takes_node: true,
         begins_within: true,
         reopens_calls: true,
+        certificate_on_disk: dial.identity.as_ref().is_none_or(NodeIdentity::is_on_disk),
         trust: Some(dial.credentials.trust()),
         awaits_leader,
         run: dial.run,

@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use proto::control::certificate::{Certificate, Renew};
 use proto::control::hello::Message;
+use proto::control::machine::MachineId;
 use proto::host::backoff::Backoff;
 use proto::host::chain;
 use proto::host::peer_log::{LogPeer, peer_info, peer_warn};
@@ -30,6 +31,8 @@ const SPREAD_OF_ALL: Duration = Duration::from_secs(60);
 /// The renewals of one link.
 pub(super) struct Renewal {
     identity: NodeIdentity,
+    /// This machine. `None` if it has no id.
+    machine: Option<MachineId>,
     /// The random position of the renewal within its window, from 0 to 1.
     dice: f64,
     delays: Backoff,
@@ -42,11 +45,12 @@ pub(super) struct Renewal {
 
 impl Renewal {
     /// The renewals on a link whose cloud issues certificates.
-    pub(super) fn new(identity: NodeIdentity) -> Self {
+    pub(super) fn new(identity: NodeIdentity, machine: Option<MachineId>) -> Self {
         let life = identity.validity().map(|validity| validity.life()).unwrap_or_default();
         let spread = SPREAD.min(life / 60).mul_f64(rand::rng().random_range(0.0..1.0));
         Self {
             identity,
+            machine,
             dice: rand::rng().random_range(0.0..1.0),
             delays: delays(life),
             not_before: Instant::now() + spread,
@@ -97,7 +101,7 @@ impl Renewal {
         let request = Request::new()?;
         let csr = request.csr()?;
         self.pending = Some(request);
-        Ok(Message::Renew(Renew { csr }))
+        Ok(Message::Renew(Renew { csr, machine: self.machine }))
     }
 
     /// Takes the new certificate, in a task of its own: a disk may hang.
@@ -117,8 +121,8 @@ impl Renewal {
         });
     }
 
-    /// The cloud has refused.
-    pub(super) fn refused(&mut self, why: &str) {
+    /// The cloud has refused. If the files have a newer certificate, that one is used.
+    pub(super) fn refused(&mut self, why: &str, tasks: &Tasks) {
         self.pending = None;
         let again = self.not_before.saturating_duration_since(Instant::now());
         let left = self.identity.validity().map(|validity| validity.left(SystemTime::now()));
@@ -129,6 +133,10 @@ impl Renewal {
             ?again,
             "csi-cloud did not renew the certificate; asking again"
         );
+        let identity = self.identity.clone();
+        tasks.spawn("identity", async move {
+            let _ = identity.read_again().await;
+        });
     }
 }
 
@@ -152,9 +160,7 @@ async fn take(
     request: Request,
     certificate: Certificate,
 ) -> anyhow::Result<()> {
-    let taken = identity.clone();
-    let taking = tokio::task::spawn_blocking(move || taken.renew(request, &certificate));
-    taking.await??;
+    identity.renew(request, &certificate).await?;
     let left = identity.validity().map(|validity| validity.left(SystemTime::now()));
     let days = left.unwrap_or_default().as_secs() / 86_400;
     info!(days, "the certificate was renewed; a new link uses it");
@@ -164,16 +170,24 @@ async fn take(
 /// Renews a certificate that has ended, on a link that is for nothing else.
 ///
 /// # Errors
-/// The cloud cannot be asked or refuses, or its answer cannot be used.
-pub(super) async fn ended(identity: &NodeIdentity, mut link: Link) -> Result<(), LinkError> {
+/// The cloud cannot be asked, its answer cannot be used, or it refuses and the files have no other
+/// certificate.
+pub(super) async fn ended(
+    identity: &NodeIdentity,
+    machine: Option<MachineId>,
+    mut link: Link,
+) -> Result<(), LinkError> {
     let unusable = |error: anyhow::Error| LinkError::NotJoined(chain(error.as_ref()));
     let request = Request::new().map_err(unusable)?;
     let csr = request.csr().map_err(unusable)?;
-    link.send(&Message::Renew(Renew { csr })).await?;
+    link.send(&Message::Renew(Renew { csr, machine })).await?;
     let answer = timeout(ANSWER, link.next()).await;
     let certificate = match answer.map_err(|_| LinkError::Unanswered(ANSWER))? {
         Event::Message(Message::Renewed(certificate)) => certificate,
-        Event::Message(Message::NotRenewed(not)) => return Err(LinkError::NotJoined(not.why)),
+        Event::Message(Message::NotRenewed(not)) => {
+            let is_another = identity.read_again().await;
+            return if is_another { Ok(()) } else { Err(LinkError::NotJoined(not.why)) };
+        }
         Event::Message(Message::Refused(refused)) => {
             return Err(LinkError::NotJoined(refused.reason));
         }

@@ -225,7 +225,9 @@ impl Serving {
                 }
             }
             Event::Message(Message::NotRenewed(not)) => {
-                self.renewal.iter_mut().for_each(|renewal| renewal.refused(&not.why));
+                if let Some(renewal) = &mut self.renewal {
+                    renewal.refused(&not.why, &self.link_tasks);
+                }
             }
             Event::Message(Message::Metadata(part)) => {
                 let parts = self.parts.get_or_insert_with(|| keep(&self.dial, &self.link_tasks));
@@ -248,7 +250,8 @@ impl Serving {
         if !renews {
             self.renewal = None;
         } else if self.renewal.is_none() {
-            self.renewal = self.dial.identity.clone().map(Renewal::new);
+            let identity = self.dial.identity.clone();
+            self.renewal = identity.map(|identity| Renewal::new(identity, self.dial.machine));
         }
         if let Some(renewal) = &mut self.renewal {
             renewal.ask_now(now);

@@ -6,6 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::base64::Base64;
+use super::machine::MachineId;
 use crate::host::plain::plain_text;
 
 /// Edge to cloud: asks for a new certificate of the node that the link's certificate names.
@@ -14,6 +15,10 @@ pub struct Renew {
     /// A certificate signing request (PKCS #10, DER) with the node's new key. Only its key and its
     /// proof of possession count.
     pub csr: Base64,
+    /// The machine of the edge, which may renew an older certificate of its node. `None` if it has
+    /// no id, and of an edge that does not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine: Option<MachineId>,
 }
 
 /// Cloud to edge: the certificate that was asked for.
@@ -44,8 +49,12 @@ mod tests {
         let csr = Base64(Bytes::from_static(b"\x30\x00"));
         let certificate = Certificate { chain: "c".into(), ca: "a".into() };
         let not = NotRenewed { why: "revoked".into() };
+        let machine = MachineId::new("board 1");
+        let of_machine = format!(r#"{{"renew":{{"csr":"MAA=","machine":"{machine}"}}}}"#);
+        let renew = |machine| Message::Renew(Renew { csr: csr.clone(), machine });
         for (message, text) in [
-            (Message::Renew(Renew { csr }), r#"{"renew":{"csr":"MAA="}}"#),
+            (renew(None), r#"{"renew":{"csr":"MAA="}}"#),
+            (renew(Some(machine)), of_machine.as_str()),
             (Message::Renewed(certificate), r#"{"renewed":{"chain":"c","ca":"a"}}"#),
             (Message::NotRenewed(not), r#"{"not_renewed":{"why":"revoked"}}"#),
         ] {

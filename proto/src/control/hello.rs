@@ -108,6 +108,10 @@ pub struct Hello {
     /// True if it takes another stream of calls on a WebSocket when the cloud has ended one.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub reopens_calls: bool,
+    /// True if the certificate of this link is on the edge's disk. An older one may then be renewed
+    /// no more: the edge does not fall back to it after a crash.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub certificate_on_disk: bool,
     /// A hash of the CAs that it trusts. It is compared, and shown to nobody.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trust: Option<String>,
@@ -381,6 +385,7 @@ mod tests {
             takes_node: false,
             begins_within: false,
             reopens_calls: false,
+            certificate_on_disk: false,
             trust: None,
             awaits_leader: false,
             run: Run(Uuid::nil()),
@@ -428,11 +433,12 @@ mod tests {
                     takes_node: true,
                     begins_within: true,
                     reopens_calls: true,
+                    certificate_on_disk: true,
                     ..hello
                 }),
                 concat!(
                     r#","takes_node":true,"begins_within":true,"reopens_calls":true,"#,
-                    r#""awaits_leader":true,"#
+                    r#""certificate_on_disk":true,"awaits_leader":true,"#
                 ),
             ),
         ] {

@@ -17,6 +17,12 @@ use super::{FrontName, IdentityError, NodeName, front_of, node_of};
 /// The time after its end in which a node's certificate may still renew itself, and nothing else.
 pub const RENEWABLE: Duration = Duration::from_secs(90 * 86_400);
 
+/// The first two bytes of a serial that has an issue number. Other serials of 16 bytes begin so by
+/// chance only.
+const NUMBERED: u64 = 0x016e;
+/// The highest issue number, which has 6 bytes.
+const MAX_ISSUE_NUMBER: u64 = (1 << 48) - 1;
+
 /// The serial number of a certificate: its bytes in hexadecimal, lower case, without leading zeros.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -31,6 +37,22 @@ impl Serial {
             let _ = write!(text, "{byte:02x}");
         }
         Self(text.into())
+    }
+
+    /// The bytes of a serial with this issue number, in ms since 1970, and these random bits.
+    ///
+    /// Of two certificates of a node the one that was issued later has the higher number.
+    pub fn numbered(number: u64, random: u64) -> [u8; 16] {
+        let first = NUMBERED << 48 | number.min(MAX_ISSUE_NUMBER);
+        (u128::from(first) << 64 | u128::from(random)).to_be_bytes()
+    }
+
+    /// The issue number, in ms since 1970. `None` of a certificate that csi-cloud did not issue, or
+    /// a csi-cloud before 0.3.0 did.
+    pub fn issue_number(&self) -> Option<u64> {
+        let bits = u128::from_str_radix(&self.0, 16).ok()?;
+        let first = u64::try_from(bits >> 64).ok()?;
+        (first >> 48 == NUMBERED).then_some(first & MAX_ISSUE_NUMBER)
     }
 
     /// The serial as text.
@@ -261,6 +283,19 @@ mod tests {
     }
 
     #[test]
+    fn a_serial_without_a_mark_has_no_issue_number() {
+        assert_eq!(Serial::of(&Serial::numbered(7, 9)).issue_number(), Some(7));
+        assert_eq!(Serial::of(&Serial::numbered(u64::MAX, 0)).issue_number(), Some((1 << 48) - 1));
+        // Of an older csi-cloud, of other issuers, and of none.
+        for bytes in [&[0x41; 16][..], &[0x7f; 16], &[1, 0x6e, 7], &[1; 20], &[0xfe, 1], &[0], &[]]
+        {
+            assert_eq!(Serial::of(bytes).issue_number(), None, "{bytes:?}");
+        }
+        let longer = [&Serial::numbered(7, 9)[..], &[1; 4]].concat();
+        assert_eq!(Serial::of(&longer).issue_number(), None);
+    }
+
+    #[test]
     fn an_ended_certificate_may_renew_for_ninety_days() {
         let Validity { not_after, .. } =
             Identity::of(&certificate(&["edge-csi://node/n1"])).unwrap().validity;
@@ -300,6 +335,17 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn a_serial_has_the_number_that_it_was_issued_with(
+            number in 0_u64..1 << 48,
+            random: u64,
+        ) {
+            let bytes = Serial::numbered(number, random);
+            // RFC 5280, 4.1.2.2: a serial is positive.
+            prop_assert!(bytes[0] < 0x80);
+            prop_assert_eq!(Serial::of(&bytes).issue_number(), Some(number));
+        }
+
         #[test]
         fn any_bytes_are_a_certificate_or_an_error(
             bytes in proptest::collection::vec(any::<u8>(), 0..300),

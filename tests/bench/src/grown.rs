@@ -73,10 +73,7 @@ pub fn grow(path: &Path, size: Size) -> anyhow::Result<()> {
     let alike = alike();
     let mut changes = Vec::with_capacity(BATCH + 1);
     for number in 0..size.nodes {
-        changes.push(Change::Node(
-            node(number)?,
-            Some(Node { since: SINCE, removed: None, machine: None }),
-        ));
+        changes.push(Change::Node(node(number)?, Some(Node { since: SINCE, ..Node::default() })));
         let info = csi::NodeGetInfoResponse {
             node_id: node(number)?.to_string(),
             accessible_topology: Some(csi::Topology { segments: segments(number).into() }),

@@ -204,6 +204,7 @@ pub fn hello(node: &str) -> anyhow::Result<Hello> {
         takes_node: false,
         begins_within: false,
         reopens_calls: false,
+        certificate_on_disk: false,
         trust: None,
         awaits_leader: false,
         run: Run::begin(),

@@ -84,7 +84,7 @@ async fn a_token_that_could_not_be_used_is_not_made() {
         let refused = ask(&state, "/token/create", body).await.unwrap_err();
         assert!(refused.contains(said), "{refused}");
     }
-    let removed = Some(Node { since: 1, removed: Some(2), machine: None });
+    let removed = Some(Node { since: 1, removed: Some(2), ..Node::default() });
     state.store.write(|txn| txn.set_node(&"n1".parse().unwrap(), removed)).await.unwrap();
     let refused = create(&state, "n1").await.unwrap_err();
     assert!(refused.contains("node admit n1"), "{refused}");
@@ -104,7 +104,7 @@ async fn what_was_revoked_counts_no_more_and_admitting_does_not_undo_it() {
     let tasks = Tasks::default();
     let state = with_ca(&tasks);
     let node = || "n1".parse().unwrap();
-    let linked = Some(Node { since: 1, removed: None, machine: None });
+    let linked = Some(Node { since: 1, ..Node::default() });
     state.store.write(move |txn| txn.set_node(&node(), linked)).await.unwrap();
     create(&state, "n1").await.unwrap();
     let serial = Serial::of(&[7]);

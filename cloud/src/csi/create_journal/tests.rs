@@ -65,7 +65,7 @@ async fn a_create_in_doubt_does_not_move_with_its_node() {
     let node = "n1".parse::<NodeName>().unwrap();
     let be = async |own: Option<&str>| {
         let (at, machine) = (node.clone(), own.map(MachineId::new));
-        let record = Some(Node { since: 1, removed: None, machine });
+        let record = Some(Node { since: 1, machine, ..Node::default() });
         store.write(move |txn| txn.set_node(&at, record)).await.unwrap();
     };
     let send = async |name: &str, is_shared| {

@@ -191,7 +191,7 @@ mod tests {
         let nodes: Vec<_> = nodes.iter().map(|node| name(node)).collect();
         let write = move |txn: &mut Txn<'_>| {
             for node in nodes {
-                txn.set_node(&node, Some(Node { since: 1, removed: None, machine: None }));
+                txn.set_node(&node, Some(Node { since: 1, ..Node::default() }));
                 txn.set_at(&driver(), &node, Some(NodeDriver::default()));
             }
         };

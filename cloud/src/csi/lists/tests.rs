@@ -246,7 +246,7 @@ impl World {
 
 fn set_nodes(txn: &mut Txn<'_>) {
     for node in 0..NODES {
-        txn.set_node(&name(node), Some(Node { since: 1, removed: None, machine: None }));
+        txn.set_node(&name(node), Some(Node { since: 1, ..Node::default() }));
         txn.set_at(&driver(), &name(node), Some(NodeDriver::default()));
     }
 }
@@ -337,7 +337,7 @@ async fn nothing_is_recorded_of_a_node_that_was_removed_meanwhile() {
     let mut world = world(&Tasks::default()).await;
     world.existing[0].insert("a".to_owned());
     let list = world.list(0);
-    let removed = Node { since: 1, removed: Some(2), machine: None };
+    let removed = Node { since: 1, removed: Some(2), ..Node::default() };
     world.store.write(move |txn| txn.set_node(&name(0), Some(removed))).await.unwrap();
     assert_eq!(record_within(&world.store, list, Quotas::default()).await, Recorded::NotCounted);
     assert_eq!((world.homes(), world.is_listed(0)), (BTreeSet::new(), false));

@@ -137,7 +137,7 @@ async fn no_call_waits_for_the_next_link_of_a_removed_node() {
     let mut waiting = std::pin::pin!(links.next(&node, &lost));
     assert!(tokio::time::timeout(minute, &mut waiting).await.is_err());
     let at = node.clone();
-    let removed = Some(Node { since: 1, removed: Some(2), machine: None });
+    let removed = Some(Node { since: 1, removed: Some(2), ..Node::default() });
     links.store().write(move |txn| txn.set_node(&at, removed)).await.unwrap();
     links.end_removed(&node);
     assert!(matches!(tokio::time::timeout(minute, waiting).await, Ok(None)));

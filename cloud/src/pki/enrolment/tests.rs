@@ -1,6 +1,6 @@
 //! Tests of joining and renewing, over a store in memory and a CA in files.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use proto::control::base64::Base64;
 use proto::control::join::Token as JoinToken;
@@ -16,7 +16,7 @@ use super::*;
 use crate::pki::issuer::DAY;
 use crate::pki::issuer::tests::intermediate;
 use crate::pki::issuers::CaSettings;
-use crate::state::record::Node;
+use crate::state::ingest;
 use crate::state::store::memory::Memory;
 use crate::state::trust::{NewToken, Revocation};
 
@@ -61,7 +61,7 @@ impl Stand {
     }
 
     async fn set_removed(&self, removed: Option<u64>) {
-        let record = Some(Node { since: 1, removed, machine: None });
+        let record = Some(Node { since: 1, removed, ..Node::default() });
         self.store.write(move |txn| txn.set_node(&node(), record)).await.unwrap();
     }
 
@@ -75,7 +75,16 @@ impl Stand {
     }
 
     async fn renew(&self, peer: &Identity<NodeName>) -> Result<Identity<NodeName>, String> {
-        let renewed = self.enrolment.renew(peer, &csr(&KeyPair::generate().unwrap())).await;
+        self.renew_at(None, peer).await
+    }
+
+    async fn renew_at(
+        &self,
+        machine: Option<MachineId>,
+        peer: &Identity<NodeName>,
+    ) -> Result<Identity<NodeName>, String> {
+        let csr = Base64(csr(&KeyPair::generate().unwrap()).into());
+        let renewed = self.enrolment.renew(peer, &Renew { csr, machine }).await;
         renewed.map(|certificate| identity(&certificate)).map_err(|error| error.to_string())
     }
 
@@ -185,7 +194,7 @@ async fn a_revoked_node_joins_with_a_later_token_only() {
     assert!(stand.is_revoked(&old) && !stand.is_revoked(&new));
     // A renewal of what is allowed is allowed.
     tokio::time::pause();
-    tokio::time::advance(std::time::Duration::from_secs(61)).await;
+    tokio::time::advance(Duration::from_secs(61)).await;
     let renewed = stand.renew(&new).await.unwrap();
     assert!(!stand.is_revoked(&renewed) && !stand.is_revoked(&new));
     stand.set_revoked(40).await;
@@ -207,9 +216,45 @@ async fn a_node_renews_for_itself_and_not_too_often() {
     other.name = "n2".parse().unwrap();
     stand.renew(&other).await.unwrap();
     tokio::time::pause();
-    tokio::time::advance(std::time::Duration::from_secs(61)).await;
+    tokio::time::advance(Duration::from_secs(61)).await;
     let refused = stand.renew(&old).await.unwrap_err();
     assert!(refused.contains("was removed"), "{refused}");
+}
+
+#[tokio::test]
+async fn an_older_certificate_renews_at_the_nodes_own_machine_only() {
+    let stand = stand();
+    let mut joined = Vec::new();
+    for _ in 0..2 {
+        let token = stand.token(now(), now() + 60_000).await;
+        joined.push(stand.join(&token, &KeyPair::generate().unwrap()).await.unwrap());
+        let before = now();
+        while now() == before {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+    let [older, newer] = joined.try_into().unwrap();
+    let [own, other] = ["board 1", "board 2"].map(|name| Some(MachineId::new(name)));
+    let number = newer.serial.issue_number();
+    assert!(number > older.serial.issue_number() && number <= Some(now()));
+    ingest::identity(&stand.store, &node(), own, number).await.unwrap();
+    // What has linked is known after a restart too, and is not forgotten for a lower one.
+    ingest::identity(&stand.store, &node(), other, older.serial.issue_number()).await.unwrap();
+    let store = Store::open(Box::new(stand.kept.clone()), &Tasks::default()).unwrap();
+    let kept = store.read(|state| state.node(&node()).cloned()).unwrap();
+    assert_eq!((kept.machine, kept.issue), (own, number));
+    for machine in [None, other] {
+        let refused = stand.renew_at(machine, &older).await.unwrap_err();
+        assert!(refused.contains("csi-cloud token create n1"), "{refused}");
+    }
+    // None of that was the node's renewal of this minute.
+    let renewed = stand.renew(&newer).await.unwrap();
+    assert!(renewed.serial.issue_number() > number);
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(61)).await;
+    // Its disk was restored.
+    let restored = stand.renew_at(own, &older).await.unwrap();
+    assert!(restored.serial.issue_number() > number);
 }
 
 #[tokio::test]

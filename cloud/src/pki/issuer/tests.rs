@@ -136,4 +136,8 @@ fn serials_are_positive_and_differ() {
     assert!(bytes[0] > 0 && bytes[0] < 0x80);
     assert_eq!(serial.as_str().len(), 32);
     assert_ne!(serial, new_serial().unwrap().1);
+    assert_eq!(serial.issue_number(), None);
+    let (_, serial) = numbered_serial(7).unwrap();
+    assert_eq!(serial.issue_number(), Some(7));
+    assert_ne!(serial, numbered_serial(7).unwrap().1);
 }

@@ -49,7 +49,7 @@ impl Fleet {
 
     async fn remove(&self, node: &str) {
         let node: NodeName = node.parse().unwrap();
-        let removed = Some(Node { since: 1, removed: Some(2), machine: None });
+        let removed = Some(Node { since: 1, removed: Some(2), ..Node::default() });
         self.store.write(move |txn| txn.set_node(&node, removed)).await.unwrap();
     }
 

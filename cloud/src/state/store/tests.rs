@@ -225,7 +225,7 @@ fn any_trust() -> impl Strategy<Value = Change> {
 pub(super) fn change() -> BoxedStrategy<Change> {
     let of_node = (any::<u64>(), option::of(any::<u64>()))
         // The machine came later; see `old_codec`.
-        .prop_map(|(since, removed)| Node { since, removed, machine: None });
+        .prop_map(|(since, removed)| Node { since, removed, ..Node::default() });
     let home = (driver(), id(), option::of(any_home()))
         .prop_map(|(d, id, home)| Change::Home(d, id, home));
     let intent = (driver(), id(), option::of(any_intent()))

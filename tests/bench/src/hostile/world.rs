@@ -161,6 +161,7 @@ pub(super) fn hello(node: &str, drivers: Vec<Driver>) -> anyhow::Result<Hello> {
         takes_node: false,
         begins_within: false,
         reopens_calls: false,
+        certificate_on_disk: false,
         trust: None,
         awaits_leader: false,
         run: Run::begin(),

@@ -347,6 +347,7 @@ impl Edge {
             takes_node: false,
             begins_within: false,
             reopens_calls: true,
+            certificate_on_disk: true,
             trust: None,
             awaits_leader,
             run: Run::begin(),
@@ -399,7 +400,7 @@ impl Edge {
                     requested = request;
                     if let Some(csr) = csr {
                         // A link that is lost says so by its next event.
-                        let _ = link.send(&Message::Renew(Renew { csr })).await;
+                        let _ = link.send(&Message::Renew(Renew { csr, machine: None })).await;
                     }
                 }
                 () = tasks.stopped() => {

@@ -187,6 +187,7 @@ impl Liar {
             takes_node: dice.chance(50),
             begins_within: dice.chance(50),
             reopens_calls: true,
+            certificate_on_disk: false,
             trust: None,
             awaits_leader: false,
             run: Run::begin(),

@@ -1,15 +1,25 @@
-//! A node joins csi-cloud with a token, is revoked, and joins again; over both transports.
+//! A node joins csi-cloud with a token, is revoked, and joins again; over both transports. A copy
+//! of its older certificate is renewed to nobody.
 
 use std::path::Path;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
+use harness::process::Process;
 use harness::stand::Stand;
-use harness::wait::until;
+use harness::wait::{START, STOP, until};
 use harness::world::{NODE, TRANSPORTS, World};
+use proto::control::base64::Base64;
+use proto::control::certificate::Renew;
+use proto::control::hello::Message;
 use proto::link;
 use proto::link::tls::{Credentials, Files, Role};
-use proto::link::{KeepAlive, Link, ws};
+use proto::link::{Event, KeepAlive, Link, ws};
+use rcgen::{CertificateParams, KeyPair};
 use serde_json::Value;
+use tokio::time::timeout;
+
+/// A node with an identity that it renews.
+const RENEWING: &str = "n9";
 
 /// A csi-cloud that issues certificates with the stand's own CA.
 pub(super) struct Issuing {
@@ -62,6 +72,48 @@ impl Issuing {
         let url = self.world.url().parse()?;
         Ok(link::dial(&url, credentials, KeepAlive::default(), &ws::tcp()).await?)
     }
+
+    /// Starts csi-edge with the identity in this directory, and waits until it is linked.
+    async fn edge(&self, identity: &str) -> anyhow::Result<Process> {
+        let stand = &self.world.stand;
+        let mut command = stand.program("csi-edge")?;
+        command.args(["serve", "--fronts", &stand.at(&format!("{identity}-fronts"))]);
+        command.args(["--identity", &stand.at(identity), "--cloud", self.world.url()]);
+        let mut edge = Process::start(&format!("csi-edge-{identity}"), command, stand.dir())?;
+        edge.line_starting("linked ", START).await?;
+        Ok(edge)
+    }
+
+    /// Asks for a new certificate before any hello, as who has nothing but the certificate and its
+    /// key can. Returns the reason of a refusal.
+    async fn refusal_to_renew(&self, credentials: &Credentials) -> anyhow::Result<Option<String>> {
+        let mut link = self.dial(credentials).await?;
+        let csr = CertificateParams::default().serialize_request(&KeyPair::generate()?)?;
+        let csr = Base64(csr.der().to_vec().into());
+        link.send(&Message::Renew(Renew { csr, machine: None })).await?;
+        match timeout(START, link.next()).await? {
+            Event::Message(Message::Renewed(_)) => Ok(None),
+            Event::Message(Message::NotRenewed(not)) => Ok(Some(not.why)),
+            _ => bail!("another answer than that to a renewal"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_older_certificate_does_not_renew_after_a_newer_one_has_linked() -> anyhow::Result<()> {
+    for transport in TRANSPORTS {
+        let issuing = Issuing::new(transport, "").await?;
+        let older = issuing.join(&issuing.token_of(RENEWING).await?, "bin").await?;
+        let newer = issuing.join(&issuing.token_of(RENEWING).await?, RENEWING).await?;
+        let edge = issuing.edge(RENEWING).await?;
+        let refused = issuing.refusal_to_renew(&older).await?.context("it was renewed")?;
+        assert!(refused.contains("csi-cloud token create n9"), "{refused}");
+        // That cost the node nothing: it renews in the same minute.
+        assert_eq!(issuing.refusal_to_renew(&newer).await?, None);
+        edge.stop(STOP).await?;
+        issuing.world.stop().await?;
+    }
+    Ok(())
 }
 
 #[tokio::test]

@@ -189,7 +189,7 @@ impl Decoder {
                 let NodeValue { since, removed } = NodeValue::decode(value)?;
                 Change::Node(
                     self.node(key::text(key)?)?,
-                    Some(Node { since, removed, machine: None }),
+                    Some(Node { since, removed, ..Node::default() }),
                 )
             }
             Table::Elected => {
