@@ -65,6 +65,17 @@ impl Ca {
         Credentials::made(self.der(), certificate.der().clone(), key.into()).unwrap()
     }
 
+    /// A certificate with these names and extended key usages; without any, it has no extension.
+    fn made_for(&self, names: Vec<SanType>, usages: Vec<ExtendedKeyUsagePurpose>) -> Credentials {
+        let mut params = CertificateParams::default();
+        params.subject_alt_names = names;
+        params.extended_key_usages = usages;
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.signed_by(&key, &self.0).unwrap();
+        let key = PrivatePkcs8KeyDer::from(key.serialize_der());
+        Credentials::made(self.der(), certificate.der().clone(), key.into()).unwrap()
+    }
+
     fn cloud(&self) -> Credentials {
         self.made(host(), None)
     }
@@ -303,6 +314,35 @@ async fn denied_identities_are_told_what_it_means() {
             assert!(text.contains(words), "{transport:?}: {text}");
             let text = cloud.unwrap_err().to_string();
             assert!(text.contains(words), "{transport:?}: {text}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_certificate_of_two_names_or_for_another_purpose_gets_no_link() {
+    let ca = Ca::new();
+    let (client, server) =
+        (ExtendedKeyUsagePurpose::ClientAuth, ExtendedKeyUsagePurpose::ServerAuth);
+    let front = || uri("edge-csi://front/f1");
+    for transport in Transport::ALL {
+        let listener = Listener::bind(transport, &ca.cloud()).await;
+        // Issuers that leave the extension out, such as cert-manager by default, mean any purpose.
+        for usages in [vec![client.clone()], vec![server.clone(), client.clone()], vec![]] {
+            let foreign = uri("spiffe://example/n1");
+            let edge = ca.made_for(vec![node(), foreign], usages.clone());
+            let (cloud, edge) = linked(&listener, &edge).await;
+            edge.unwrap_or_else(|error| panic!("{transport:?} {usages:?}: {error}"));
+            assert_eq!(cloud.unwrap().name.as_str(), "n1");
+        }
+        let refused = [
+            (vec![node(), uri("edge-csi://node/n2")], vec![client.clone()], "has 2 names"),
+            (vec![node(), front()], vec![client.clone()], "names of two kinds"),
+            (vec![node()], vec![server.clone()], "that end of the link"),
+        ];
+        for (names, usages, why) in refused {
+            let (cloud, _) = linked(&listener, &ca.made_for(names, usages)).await;
+            let text = proto::host::chain(&cloud.unwrap_err());
+            assert!(text.contains(why), "{transport:?}: {text}");
         }
     }
 }
