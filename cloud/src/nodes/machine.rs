@@ -15,20 +15,22 @@ use crate::state::ingest;
 pub(crate) const OTHER_MACHINE: &str = "an operator accepted another machine as this node";
 
 /// Checks that a link is one of the machine that the node is. An edge that does not tell its
-/// machine, such as an older one, is taken at its certificate's word.
+/// machine, such as an older one, is taken at its certificate's word. A refusal does not tell the
+/// node's id: whoever states that may renew an older certificate.
 ///
 /// # Errors
 /// The node is another machine: the reason, and the command that moves it.
 pub(super) fn check(links: &Links, node: &NodeName, peer: &Peer) -> Result<(), String> {
     let known = links.store().read(|state| state.node(node)?.machine);
-    let Some((machine, is)) = peer.machine.zip(known).filter(|(machine, is)| machine != is) else {
+    let Some(machine) = peer.machine else { return Ok(()) };
+    if known.is_none_or(|known| known == machine) {
         return Ok(());
-    };
+    }
     links.history.refused_machine(node, machine, peer.address);
     Err(format!(
-        "node {node} is another machine: that is {is}, and this is {machine}. If the node has \
-         moved here, `csi-cloud node accept {node} --machine {machine}` moves it. If this is a \
-         copy of its disk, delete its identity and state, and let it join under a name of its own"
+        "node {node} is another machine, and this is {machine}. If the node has moved here, \
+         `csi-cloud node accept {node} --machine {machine}` moves it. If this is a copy of its \
+         disk, delete its identity and state, and let it join under a name of its own"
     ))
 }
 
