@@ -50,6 +50,7 @@ impl AdminState {
                 self.store.quotas().store_bytes,
             ),
             certificates: self.certificates(),
+            certificates_shared: self.links.history.shared().len(),
             links_ending: self.links.ending(SystemTime::now() + WEEK),
             store_older: self.store.read(|state| state.starts().shown_older_by().is_some()),
             queue: self.store.queued(),

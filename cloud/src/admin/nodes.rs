@@ -88,6 +88,9 @@ pub struct NodeView {
     /// Another machine with its certificate, which was refused within the last minute.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused_machine: Option<MachineId>,
+    /// The fault of its certificate: `shared`, `other-machine`, `older` or `ended`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub certificate_fault: Option<String>,
     /// The time at which its certificates were revoked, in ms since 1970, also if it has joined
     /// again.
     #[serde(default)]
@@ -126,7 +129,7 @@ impl Row for NodeView {
             optional(self.transport.as_ref()),
             optional(self.address.as_ref()),
             optional(self.version.as_ref()),
-            self.not_after_ms.map(until).unwrap_or_default(),
+            certificate(self),
             self.volumes.to_string(),
             self.not_taken.to_string(),
             joined(&[self.drivers.clone(), self.unserved.clone()].concat()),
@@ -135,6 +138,12 @@ impl Row for NodeView {
             self.set_apart.iter().map(set_apart).collect::<Vec<_>>().join("; "),
         ]
     }
+}
+
+/// The end of a node's certificate, and its fault.
+fn certificate(node: &NodeView) -> String {
+    let end = node.not_after_ms.map(until);
+    end.into_iter().chain(node.certificate_fault.clone()).collect::<Vec<_>>().join(", ")
 }
 
 fn not_up((driver, health): (&DriverName, &HealthDetails)) -> Option<String> {
@@ -197,8 +206,9 @@ impl AdminState {
     /// Adds the state of the node's link, or the time without one.
     fn with_link(&self, mut node: NodeView, link: Option<Arc<Handle>>) -> NodeView {
         node.not_taken = self.store.not_taken().total(&node.name);
-        if let Some(CertificateFault::OtherMachine(refused)) = self.links.history.fault(&node.name)
-        {
+        let fault = self.links.history.fault(&node.name);
+        node.certificate_fault = fault.as_ref().map(|fault| fault.name().into());
+        if let Some(CertificateFault::OtherMachine(refused)) = fault {
             node.refused_machine = Some(refused.machine);
         }
         let Some(link) = link else {
@@ -243,6 +253,7 @@ fn stored(state: &State, name: &NodeName, node: &Node, is_linked: bool) -> NodeV
         not_after_ms: None,
         machine: node.machine,
         refused_machine: None,
+        certificate_fault: None,
         revoked_ms: revocation.map(|revocation| revocation.since),
         set_apart: apart.map(|(driver, apart)| set_apart_details(driver, apart)).collect(),
     }

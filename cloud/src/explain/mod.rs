@@ -13,7 +13,7 @@ pub mod ended;
 pub mod explainer;
 mod finalizers;
 mod follow;
-mod node;
+pub(crate) mod node;
 mod pod;
 mod reported;
 mod snapshot;

@@ -216,10 +216,19 @@ pub(super) fn judge(
 
 /// Whether two csi-edges have the node's certificate.
 fn shared(facts: &NodeFacts, node: &NodeName) -> Option<Verdict> {
-    let addresses = match facts.certificate.as_ref()? {
+    match facts.certificate.as_ref()? {
         // A node with a link has a newer certificate, and lacks nothing.
-        CertificateFault::Ended(_) | CertificateFault::Older(_) => return None,
+        CertificateFault::Older(_) => None,
+        fault => has_certificate(fault, node),
+    }
+}
+
+/// Who else has the node's certificate, or an older one.
+pub(crate) fn has_certificate(fault: &CertificateFault, node: &NodeName) -> Option<Verdict> {
+    let addresses = match fault {
+        CertificateFault::Ended(_) => return None,
         CertificateFault::OtherMachine(refused) => return Some(other_machine(refused, node)),
+        CertificateFault::Older(from) => return Some(older(*from, node)),
         CertificateFault::Shared(addresses) => addresses,
     };
     let at = addresses.iter().flatten().map(ToString::to_string).collect::<Vec<_>>();

@@ -2,7 +2,7 @@
 //!
 //! It is in memory only, and small: it has only nodes to which the CA gave a certificate.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::net::SocketAddr;
 use std::time::{Duration, SystemTime};
@@ -10,6 +10,7 @@ use std::time::{Duration, SystemTime};
 use parking_lot::{Mutex, MutexGuard};
 use proto::control::hello::Run;
 use proto::control::machine::MachineId;
+use proto::host::peer_log::{LogPeer, peer_warn};
 use proto::names::NodeName;
 use tokio::time::Instant;
 
@@ -33,6 +34,18 @@ pub(crate) enum CertificateFault {
     OtherMachine(RefusedMachine),
     /// An older certificate of the node was not renewed. It was shown from this address.
     Older(Option<SocketAddr>),
+}
+
+impl CertificateFault {
+    /// The fault in a word.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Ended(_) => "ended",
+            Self::Shared(_) => "shared",
+            Self::OtherMachine(_) => "other-machine",
+            Self::Older(_) => "older",
+        }
+    }
 }
 
 /// A machine that wants to link as a node that is another one.
@@ -100,6 +113,11 @@ impl LinkHistory {
         // A program that was started again is another run, and the run before never comes back.
         if !is_last && history.before.is_some_and(|before| before.run == run) {
             history.returned = Some(Instant::now());
+            let other = history.last.and_then(|last| last.address);
+            peer_warn!(
+                LogPeer::Node(node), %node, address = ?peer.address, ?other,
+                "two csi-edges with one certificate replace each other's links"
+            );
         }
         if !is_last {
             history.before = history.last;
@@ -141,26 +159,42 @@ impl LinkHistory {
 
     /// The fault of a node's certificate, if there is one.
     pub(crate) fn fault(&self, node: &NodeName) -> Option<CertificateFault> {
-        let all = self.lock();
-        let history = all.get(node)?;
-        if let Some((refused, at)) = history.refused
+        self.lock().get(node)?.fault()
+    }
+
+    /// The nodes whose certificate, or an older one, somebody else has, as far as it shows.
+    pub(crate) fn shared(&self) -> BTreeMap<NodeName, CertificateFault> {
+        let mut shared = BTreeMap::new();
+        for (node, history) in self.lock().iter() {
+            match history.fault() {
+                None | Some(CertificateFault::Ended(_)) => {}
+                Some(fault) => {
+                    shared.insert(node.clone(), fault);
+                }
+            }
+        }
+        shared
+    }
+}
+
+impl NodeHistory {
+    /// The fault of the node's certificate, if there is one.
+    fn fault(&self) -> Option<CertificateFault> {
+        if let Some((refused, at)) = self.refused
             && at.elapsed() < SHARED
         {
             return Some(CertificateFault::OtherMachine(refused));
         }
-        if history.returned.is_some_and(|at| at.elapsed() < SHARED) {
+        if self.returned.is_some_and(|at| at.elapsed() < SHARED) {
             let address = |edge: Option<Edge>| edge.and_then(|edge| edge.address);
-            return Some(CertificateFault::Shared([
-                address(history.before),
-                address(history.last),
-            ]));
+            return Some(CertificateFault::Shared([address(self.before), address(self.last)]));
         }
-        if let Some((from, at)) = history.older
+        if let Some((from, at)) = self.older
             && at.elapsed() < OLDER
         {
             return Some(CertificateFault::Older(from));
         }
-        history.ended.map(CertificateFault::Ended)
+        self.ended.map(CertificateFault::Ended)
     }
 }
 
@@ -221,6 +255,8 @@ mod tests {
         history.refused_renewal(&node, copy);
         history.linked(&node, &peer(Run::begin(), 2));
         assert_eq!(history.fault(&node), Some(CertificateFault::Older(copy)));
+        history.ended(&"n2".parse().unwrap(), SystemTime::UNIX_EPOCH);
+        assert_eq!(history.shared(), [(node.clone(), CertificateFault::Older(copy))].into());
         tokio::time::advance(OLDER).await;
         assert_eq!(history.fault(&node), None, "it was not asked again");
     }

@@ -61,6 +61,7 @@ pub struct Metrics {
     certificate_seconds: Family<Of, Gauge>,
     links_ending: Gauge,
     store_older: Gauge,
+    certificates_shared: Gauge,
     homes: Family<DriverLabel, Gauge>,
     homes_unconfirmed: Family<DriverLabel, Gauge>,
     intents: Family<DriverLabel, Gauge>,
@@ -98,6 +99,8 @@ pub struct Now {
     pub links_ending: usize,
     /// True while creates and leases that were sent are missing in the store.
     pub store_older: bool,
+    /// Nodes whose certificate, or an older one, somebody else has.
+    pub certificates_shared: usize,
     /// Changes that wait for a commit.
     pub queue: usize,
     /// This csi-cloud as one of several.
@@ -188,6 +191,7 @@ impl Metrics {
         self.records_bytes_limit.set(now.records_bytes.1.cast_signed());
         self.links_ending.set(whole(now.links_ending));
         self.store_older.set(now.store_older.into());
+        self.certificates_shared.set(whole(now.certificates_shared));
         for (of, seconds) in &now.certificates {
             self.certificate_seconds.get_or_create(&Of { of }).set(*seconds);
         }
@@ -278,6 +282,11 @@ impl Metrics {
             "store_older",
             "1 while a node shows that the store is an older copy, until an operator accepts it",
             self.store_older.clone(),
+        );
+        registry.register(
+            "certificates_shared",
+            "Nodes whose certificate, or an older one, somebody else has",
+            self.certificates_shared.clone(),
         );
         let records = self.records_bytes.clone();
         registry.register("records_bytes", "Bytes of all nodes' records", records);
@@ -417,6 +426,7 @@ impl Default for Metrics {
             certificate_seconds: Family::default(),
             links_ending: Gauge::default(),
             store_older: Gauge::default(),
+            certificates_shared: Gauge::default(),
             homes: Family::default(),
             homes_unconfirmed: Family::default(),
             intents: Family::default(),

@@ -47,6 +47,7 @@ edge_csi_driver_nodes_linked{driver="d"} 99x120
 edge_csi_driver_nodes_health{driver="d",state="up"} 99x120
 edge_csi_driver_nodes_health{driver="d",state="gone"} 0x120
 edge_csi_links_ending 0x120
+edge_csi_certificates_shared 0x120
 edge_csi_direct_not_taken 0x120
 kube_daemonset_status_number_unavailable{daemonset="csi-edge-nri"} 0x120
 edge_csi_direct_not_taken_nodes 0x120
@@ -93,6 +94,7 @@ var faults = []struct{ series, raised string }{
 	{`edge_csi_driver_nodes_set_apart{driver="d",reason="quota"} 2x120`, "EdgeCsiNodeSetApart{d,quota}=2"},
 	{`edge_csi_driver_nodes_health{driver="d",state="gone"} 4x120`, "EdgeCsiDriverDown{d}=4"},
 	{`edge_csi_links_ending 3x120`, "EdgeCsiCertificateEnds=3"},
+	{`edge_csi_certificates_shared 1x120`, "EdgeCsiCertificateShared=1"},
 	{`edge_csi_certificate_seconds{of="ca"} 86400x120`, "EdgeCsiCaEnds{ca}=8.64e+04"},
 	{`edge_csi_link_ups_total 0+20x120`, "EdgeCsiLinksFlapping=1200"},
 	{`edge_csi_intents_open{driver="d"} 3x120`, "EdgeCsiOutcomeUnknown{d}=3"},

@@ -2,6 +2,7 @@
 //!
 //! What the configuration alone shows is in `installation`; it is used without a csi-cloud too.
 
+mod certificates;
 mod contradicted;
 pub mod installation;
 mod sockets;
@@ -104,6 +105,9 @@ impl AdminState {
             Some(Elsewhere { why, advice }) => versions::not_seen(why, advice),
             None => versions::finding(&self.versions(), version),
         });
+        if elsewhere.is_none() {
+            findings.extend(self.shared_certificates());
+        }
         findings.extend(self.unconfirmed().await);
         findings.extend(self.contradicted().await);
         match &self.doctor {

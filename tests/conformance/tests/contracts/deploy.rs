@@ -70,6 +70,8 @@ fn what_is_written_is_what_is_registered() {
         records_bytes: (1, 2),
         certificates: vec![("ca", 0)],
         links_ending: 0,
+        store_older: false,
+        certificates_shared: 0,
         queue: 0,
         drivers: Vec::new(),
         replica: cloud::telemetry::metrics::ReplicaNow::default(),
