@@ -75,11 +75,7 @@ pub(crate) async fn handle(
         links.store().refuse_over_quota(node, None, &over);
         return Some(Outcome::NotNow { why: chain(&over) });
     }
-    if matches!(request.step, LeaseAction::Ask { .. })
-        && let Some(lack) = links.store().may_lack_creates()
-    {
-        let why =
-            format!("csi-cloud gives no new leases, and confirms those that nodes hold: {lack}");
+    if let Some(why) = why_not_new(links, &request.step) {
         return Some(Outcome::NotNow { why });
     }
     let scope = links.scope(&driver);
@@ -98,14 +94,7 @@ pub(crate) async fn handle(
     });
     match written.await {
         Err(error) => Some(Outcome::NotNow { why: chain(&error) }),
-        Ok(Ok(applied)) => {
-            if applied.shows_older
-                && let Err(error) = starts::tell_older(links.store(), node).await
-            {
-                return Some(Outcome::NotNow { why: chain(&error) });
-            }
-            Some(outcome(links, node, (&driver, &id), applied))
-        }
+        Ok(Ok(applied)) => Some(told(links, node, (&driver, &id), applied).await),
         Ok(Err(LeaseRefusal::Late)) => None,
         Ok(Err(LeaseRefusal::Full)) => {
             on_full();
@@ -128,6 +117,15 @@ pub(crate) async fn handle(
             Some(Outcome::NotNow { why })
         }
     }
+}
+
+/// The reason why no new lease is granted, if this asks for one.
+fn why_not_new(links: &Links, asked: &LeaseAction) -> Option<String> {
+    if !matches!(asked, LeaseAction::Ask { .. }) {
+        return None;
+    }
+    let lack = links.store().may_lack_creates()?;
+    Some(format!("csi-cloud gives no new leases, and confirms those that nodes hold: {lack}"))
 }
 
 /// A pod's UID is stored with the lease, so its size is bounded like that of all strings.
@@ -277,6 +275,21 @@ fn moved(links: &Links, node: &NodeName, (driver, id): (&DriverName, &Id), befor
     );
     // That node reports all its leases on its next link, and learns the outcome there.
     links.end(from, "a volume was given to another node; the next link tells which");
+}
+
+/// The outcome, after the operator was told if it shows that the store is an older copy.
+async fn told(
+    links: &Links,
+    node: &NodeName,
+    volume: (&DriverName, &Id),
+    applied: Applied,
+) -> Outcome {
+    if applied.shows_older
+        && let Err(error) = starts::tell_older(links.store(), node).await
+    {
+        return Outcome::NotNow { why: chain(&error) };
+    }
+    outcome(links, node, volume, applied)
 }
 
 fn outcome(

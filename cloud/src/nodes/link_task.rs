@@ -173,12 +173,6 @@ async fn establish(
         refuse(node, link, &reason).await;
         return None;
     }
-    if let Some(watermark) = &hello.watermark
-        && let Err(error) = links.take_watermark(node, watermark).await
-    {
-        refuse(node, link, &chain(&error)).await;
-        return None;
-    }
     hello.drivers = match report::check(links.store(), node, hello.drivers) {
         Ok(drivers) => drivers,
         Err(over) => {
@@ -252,6 +246,10 @@ async fn record(
     // A certificate that is in memory only is gone after a crash, and the one before it is used.
     let issue = if hello.certificate_on_disk { identity.serial.issue_number() } else { None };
     machine::record(links, node, peer, issue).await?;
+    if let Some(watermark) = &hello.watermark {
+        let taken = links.take_watermark(node, watermark).await;
+        taken.map_err(|error| chain(&error))?;
+    }
     let recorded = ingest::drivers(links.store(), links.authority(), node, hello.drivers).await;
     recorded.map_err(|error| chain(&error))
 }

@@ -94,9 +94,12 @@ pub struct Origin {
     pub bodies: Option<BodyShare>,
 }
 
-/// Takes the leader epoch of the csi-cloud that sends a call, which is not for drivers.
-fn leader_epoch(headers: &mut HeaderMap) -> Option<LeaderEpoch> {
-    LeaderEpoch::of_header(&headers.remove(&LEADER_EPOCH)?)
+/// Takes what the csi-cloud that sends a call says of itself, which is not for drivers: its leader
+/// epoch, and how far its store is.
+fn of_cloud(headers: &mut HeaderMap) -> (Option<LeaderEpoch>, Option<Watermark>) {
+    let [epoch, watermark] = [&LEADER_EPOCH, &WATERMARK].map(|name| headers.remove(name));
+    let epoch = epoch.as_ref().and_then(LeaderEpoch::of_header);
+    (epoch, watermark.as_ref().and_then(Watermark::of_header))
 }
 
 /// The body of a request that is still arriving.
@@ -305,7 +308,7 @@ impl Executor {
             return Err(Error::UnknownMethod(path.to_owned()).into());
         }
         let by_link = front_of.is_none();
-        let epoch = leader_epoch(&mut parts.headers);
+        let (epoch, watermark) = of_cloud(&mut parts.headers);
         // By the node's own front the driver gets methods newer than this csi-edge too; only the
         // answer's length is bounded.
         let method =
@@ -315,8 +318,6 @@ impl Executor {
         let begins_by = forward::deadline_in(&parts.headers, &BEGIN_WITHIN);
         let begins_by = begins_by.map_err(|e| Error::bad(method, e))?;
         parts.headers.remove(&BEGIN_WITHIN);
-        let watermark = parts.headers.remove(&WATERMARK);
-        let watermark = watermark.as_ref().and_then(Watermark::of_header);
         let validity = Validity::until(deadline);
         let validity = match by_link {
             true => validity.on_link(self.fence.clone(), epoch, replaced).beginning_by(begins_by),
@@ -327,8 +328,7 @@ impl Executor {
             let (message, key) = read(method, &body)?;
             if by_link {
                 validity.check_link()?;
-                self.settle(epoch).await?;
-                watermark.into_iter().for_each(|told| self.watermark.take(told));
+                self.settle(epoch, watermark).await?;
             }
             if let Some((method, key)) = method.zip(key.as_ref()) {
                 self.check_allowed(method, key, by_link, calls)?;
@@ -378,11 +378,17 @@ impl Executor {
         })
     }
 
-    /// Waits until it is known whether the csi-cloud of this epoch may call.
-    async fn settle(&self, epoch: Option<LeaderEpoch>) -> Result<(), Error> {
+    /// Waits until it is known whether the csi-cloud of this epoch may call, and then believes how
+    /// far its store is.
+    async fn settle(
+        &self,
+        epoch: Option<LeaderEpoch>,
+        watermark: Option<Watermark>,
+    ) -> Result<(), Error> {
         if !self.fence.is_settled(epoch) {
             Box::pin(self.fence.settle(epoch)).await?;
         }
+        watermark.into_iter().for_each(|told| self.watermark.take(told));
         Ok(())
     }
 

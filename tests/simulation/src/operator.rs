@@ -20,7 +20,7 @@ pub(super) async fn remove(fleet: &Fleet, node: &str) -> bool {
     let Ok(driver) = driver_name() else { return false };
     let at = node.clone();
     let removed = store.write(move |txn| {
-        let known = txn.node(&at).cloned().unwrap_or(Node { since: 1, ..Node::default() });
+        let known = txn.node(&at).cloned().unwrap_or_else(|| Node { since: 1, ..Node::default() });
         txn.set_node(&at, Some(Node { removed: Some(now()), ..known }));
     });
     let is_removed = removed.await.is_ok();
