@@ -53,7 +53,7 @@ use crate::telemetry::calls::Calls;
 /// Objects in one answer.
 const PAGE: u32 = 500;
 /// The rate of requests.
-const RATE: Rate = Rate { per_second: 20, at_once: 40 };
+const RATE: Rate = Rate::per_second(20, 40);
 /// The timeout of a request.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// The longest silence of a connection. The API server itself ends a watch after 290 s.

@@ -13,7 +13,7 @@ use crate::state::quotas::{OverQuota, Quota, Quotas};
 
 /// The links that a node may make. An edge races its endpoints, and is started again, and its
 /// network breaks; then it waits longer from time to time.
-const LINKS: Rate = Rate { per_second: 1, at_once: 20 };
+const LINKS: Rate = Rate::per_second(1, 20);
 
 /// The budgets of nodes that have sent something lately.
 #[derive(Default)]
@@ -27,7 +27,7 @@ impl Budgets {
     pub(super) fn take(&self, node: &NodeName, quotas: &Quotas) -> Result<(), OverQuota> {
         let at_once = quotas.control_messages_at_once;
         let per_second = quotas.control_messages_per_s;
-        let rate = Rate { per_second: number(per_second), at_once: number(at_once) };
+        let rate = Rate::per_second(number(per_second), number(at_once));
         if self.lock().entry(node.clone()).or_default().try_take(rate, Instant::now()) {
             return Ok(());
         }

@@ -11,10 +11,29 @@ use tokio::time::Instant;
 /// A rate, with the burst that it allows.
 #[derive(Clone, Copy, Debug)]
 pub struct Rate {
-    /// How many each second, in the long run.
-    pub per_second: u32,
-    /// How many at once, after a time without any.
-    pub at_once: u32,
+    /// The time in which one more is allowed.
+    interval: Duration,
+    at_once: u32,
+}
+
+impl Rate {
+    /// So many each second in the long run, at least one, and `at_once` after a time without any.
+    pub const fn per_second(count: u32, at_once: u32) -> Self {
+        Self::within(Duration::from_secs(1), count, at_once)
+    }
+
+    /// The same for each hour.
+    pub const fn per_hour(count: u32, at_once: u32) -> Self {
+        Self::within(Duration::from_secs(3600), count, at_once)
+    }
+
+    const fn within(span: Duration, count: u32, at_once: u32) -> Self {
+        let interval = match span.checked_div(count) {
+            Some(interval) => interval,
+            None => span,
+        };
+        Self { interval, at_once }
+    }
 }
 
 /// A token bucket. It begins full.
@@ -37,10 +56,10 @@ impl Bucket {
 
     /// Takes a token that may still have to come, and returns how long to wait for it.
     pub fn take(&mut self, rate: Rate, now: Instant) -> Duration {
-        let interval = Duration::from_secs(1) / rate.per_second.max(1);
+        let Rate { interval, at_once } = rate;
         let full_at = self.full_at.map_or(now, |full_at| full_at.max(now)) + interval;
         self.full_at = Some(full_at);
-        full_at.saturating_duration_since(now + interval * rate.at_once)
+        full_at.saturating_duration_since(now + interval * at_once)
     }
 
     /// Returns `true` if a whole burst may be taken again.
@@ -99,7 +118,7 @@ mod tests {
 
     use super::*;
 
-    const RATE: Rate = Rate { per_second: 20, at_once: 200 };
+    const RATE: Rate = Rate::per_second(20, 200);
     const MINUTE: Duration = Duration::from_secs(60);
 
     fn take_all(bucket: &mut Bucket, rate: Rate, now: Instant) -> usize {
@@ -121,11 +140,15 @@ mod tests {
     #[test]
     fn another_rate_counts() {
         let mut bucket = Bucket::default();
-        let rate = Rate { per_second: 1000, at_once: 3 };
+        let rate = Rate::per_second(1000, 3);
         let now = Instant::now();
-        assert_eq!((0..10).filter(|_| bucket.try_take(rate, now)).count(), 3);
+        assert_eq!(take_all(&mut bucket, rate, now), 3);
         let now = now + Duration::from_millis(2);
-        assert_eq!((0..10).filter(|_| bucket.try_take(rate, now)).count(), 2);
+        assert_eq!(take_all(&mut bucket, rate, now), 2);
+        let mut bucket = Bucket::default();
+        let rate = Rate::per_hour(20, 200);
+        assert_eq!(take_all(&mut bucket, rate, now), 200);
+        assert_eq!(take_all(&mut bucket, rate, now + 3 * MINUTE), 1);
     }
 
     #[test]
@@ -145,7 +168,7 @@ mod tests {
             at_once in 1..100_u32,
             pauses in prop::collection::vec(0..300_u64, 1..200),
         ) {
-            let rate = Rate { per_second, at_once };
+            let rate = Rate::per_second(per_second, at_once);
             let mut bucket = Bucket::default();
             let mut now = Instant::now();
             let mut taken = Vec::new();
@@ -168,7 +191,7 @@ mod tests {
         /// Whoever waits as long as they are told keeps the rate.
         #[test]
         fn those_who_wait_come_evenly(per_second in 1..2000_u32, at_once in 0..50_u32) {
-            let rate = Rate { per_second, at_once };
+            let rate = Rate::per_second(per_second, at_once);
             let interval = Duration::from_secs(1) / per_second;
             let mut bucket = Bucket::default();
             let now = Instant::now();

@@ -22,11 +22,11 @@ use crate::host::limit::{Bucket, Rate};
 use crate::names::{DriverName, NodeName};
 
 /// Lines of all peers together. 480 of 200 bytes are 96 KiB a minute.
-const TOTAL: Rate = Rate { per_second: 8, at_once: 40 };
+const TOTAL: Rate = Rate::per_second(8, 40);
 /// Lines of one node, driver or other peer.
-const EACH: Rate = Rate { per_second: 1, at_once: 20 };
+const EACH: Rate = Rate::per_second(1, 20);
 /// Lines of all those together that have not shown a certificate or token yet.
-const STRANGERS: Rate = Rate { per_second: 1, at_once: 5 };
+const STRANGERS: Rate = Rate::per_second(1, 5);
 /// The first line of a kind in this time is always written.
 const FIRST: Duration = Duration::from_secs(3600);
 /// Peers that have been quiet are forgotten once in this time.

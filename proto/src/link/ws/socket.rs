@@ -30,7 +30,7 @@ const MAX_CHUNK: usize = 64 * 1024;
 const MAX_REASON: usize = 123;
 
 /// The allowed rate of signs of life.
-const SIGNS: Rate = Rate { per_second: 20, at_once: 200 };
+const SIGNS: Rate = Rate::per_second(20, 200);
 const TOO_MANY_SIGNS: &str = "it sent more signs of life than it may: 20 a second, 200 at once";
 
 /// A frame that the owner of the link sends beside the stream.
