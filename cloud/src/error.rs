@@ -327,6 +327,25 @@ pub enum Error {
         /// The nodes that could not be asked.
         nodes: String,
     },
+    /// Only nodes say where an id without a home is, and the store is new: others may yet link.
+    #[error(
+        "{nodes} may have {id:?} of driver {driver}; that is not believed before {from}, because \
+         this csi-cloud's store began empty and other nodes may have yet to link. `csi-cloud \
+         volume adopt {driver} ID --kind {kind} --node NODE` says now which node has it; with the \
+         name of each node in `nodes` of the driver's section nothing waits"
+    )]
+    NewStore {
+        /// The driver that the call is for.
+        driver: DriverName,
+        /// The id.
+        id: String,
+        /// Its kind.
+        kind: &'static str,
+        /// The nodes that claim it, or that cannot say whether they have it.
+        nodes: String,
+        /// The time from which nodes are believed.
+        from: String,
+    },
     /// The driver's answer breaks CSI.
     #[error(
         "node {node}: driver {driver} answered OK to {method}, {why}; its outcome is not known"
@@ -511,6 +530,7 @@ proto::codes! { Error:
     RefusedByOne { .. } => Unavailable,
     Disputed { .. } => Unavailable,
     Unconfirmed { .. } => Unavailable,
+    NewStore { .. } => Unavailable,
     BadAnswer { .. } => Unavailable,
     NotListed { .. } => Unavailable,
     NoCapacity { .. } => Unavailable,

@@ -541,4 +541,8 @@ impl Nodes for NodesNow<'_> {
     fn why_uncounted(&self) -> Option<&'static str> {
         self.state.why_uncounted(self.driver)
     }
+
+    fn may_grow(&self) -> bool {
+        self.state.adopts_from(self.driver, now()).is_some()
+    }
 }

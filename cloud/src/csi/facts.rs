@@ -96,6 +96,9 @@ pub trait Nodes {
     /// The reason why the nodes that may have an id without a home are not known. `None` if they
     /// are.
     fn why_uncounted(&self) -> Option<&'static str>;
+
+    /// True if the store is so new that other nodes with the driver may have yet to link.
+    fn may_grow(&self) -> bool;
 }
 
 /// The facts about one driver.
@@ -123,7 +126,12 @@ pub struct RoutingFacts<'a> {
 }
 
 impl RoutingFacts<'_> {
-    /// The only node that may have the driver: an id without a home can live nowhere else.
+    /// The only node that may have an id without a home.
+    pub(super) fn only_home(&self) -> Option<NodeName> {
+        self.only_node().filter(|_| !self.nodes.may_grow())
+    }
+
+    /// The only node that may have the driver, as far as nodes have linked.
     pub(super) fn only_node(&self) -> Option<NodeName> {
         let mut nodes = self.driver?.nodes().keys();
         let only = nodes.next().filter(|_| nodes.next().is_none())?;

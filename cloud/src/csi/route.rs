@@ -208,7 +208,7 @@ impl RoutingFacts<'_> {
         source: &Id,
         requested: &Requested<'_>,
     ) -> Result<Plan, Unclear> {
-        match self.home_node(source).cloned().or_else(|| self.only_node()) {
+        match self.home_node(source).cloned().or_else(|| self.only_home()) {
             Some(node) => self.create_beside(name, node, source, requested),
             None => Ok(Plan::Discover(vec![source.clone()])),
         }
@@ -355,7 +355,7 @@ impl RoutingFacts<'_> {
             }
         }
         if !unknown.is_empty() || volumes.is_empty() {
-            return match self.only_node() {
+            return match self.only_home() {
                 Some(node) => self.create_at(name, node),
                 None if volumes.is_empty() => self.place_by_policy(name),
                 None => Ok(Plan::Discover(unknown)),
@@ -398,7 +398,7 @@ impl RoutingFacts<'_> {
     /// The plan with the driver's only node, or else this plan.
     fn only_or(&self, plan: Plan) -> Result<Plan, Unclear> {
         self.any()?;
-        Ok(self.only_node().map_or(plan, Plan::Node))
+        Ok(self.only_home().map_or(plan, Plan::Node))
     }
 
     fn any(&self) -> Result<(), Unclear> {

@@ -36,7 +36,7 @@ impl RoutingFacts<'_> {
         };
         let home = driver.home(id).filter(|home| !self.policy.is_confirmed(home));
         // The caller at a node's own front is at that node.
-        let Some(home) = home.filter(|_| self.only.is_none() && self.only_node().is_none()) else {
+        let Some(home) = home.filter(|_| self.only.is_none() && self.only_home().is_none()) else {
             return Ok(None);
         };
         if taken == HomeUse::Request && !self.has_secrets(method) {

@@ -6,13 +6,14 @@
 use std::collections::HashMap;
 
 use bytes::Bytes;
+use k8s_openapi::jiff::Timestamp;
 use parking_lot::Mutex;
 use prost::Message;
 use proto::csi;
 use proto::csi::frame;
 use proto::csi::{Id, Method};
 use proto::http2::forward::{Answer, Call};
-use proto::names::NodeName;
+use proto::names::{DriverName, NodeName};
 use tokio::time::Instant;
 
 use crate::error::Error;
@@ -20,7 +21,8 @@ use crate::nodes::connections::Lane;
 use crate::nodes::inquiry::{Inquiries, Round};
 use crate::nodes::query::NodeQueries;
 use crate::nodes::question::{NodeQuestion, NodeWish, Said, candidates, log_untold};
-use crate::state::affinity::{Age, NodesOf, VolumeAnswer};
+use crate::state::affinity::{Age, NodesOf, VolumeAnswer, used_at};
+use crate::state::clock::now;
 use crate::state::home_claims::{Answers, ClaimVerdict, is_known_without};
 use crate::state::ingest;
 use crate::state::ingest::FindOutcome;
@@ -73,6 +75,9 @@ impl Discovery<'_> {
         match self.find(id).await? {
             Found::Recorded => Ok(()),
             Found::Nowhere { silent, .. } if !silent.is_empty() => Err(self.not_asked(id, &silent)),
+            Found::Nowhere { unable, .. } if !unable.is_empty() && self.adopts_from().is_some() => {
+                Err(self.too_early(id, &unable))
+            }
             Found::Nowhere { unable, .. } if !unable.is_empty() => Err(Error::NobodyCanSay {
                 driver: self.queries.driver.clone(),
                 id: id.text().into(),
@@ -119,6 +124,9 @@ impl Discovery<'_> {
             self.inquiries.forget(&question.subject());
         }
         match verdict {
+            ClaimVerdict::At(node) if !is_in_kubernetes && self.adopts_from().is_some() => {
+                Err(self.too_early(id, &[node]))
+            }
             ClaimVerdict::At(node) => {
                 let (entry, since) = entries.remove(&node).unwrap_or((Bytes::new(), since));
                 let found = ingest::FoundEntry { entry, since, is_in_kubernetes };
@@ -242,10 +250,13 @@ impl Discovery<'_> {
         else {
             return (verdict, false);
         };
+        let is_new = self.adopts_from().is_some();
         let named = self.store.read(|state| {
             let nodes =
                 NodesOf { driver: state.driver(driver)?, policy: links.authority().policy(driver) };
-            verdict.named(&volumes, nodes)
+            let named = verdict.named(&volumes, nodes)?;
+            // What only the nodes known so far report tells no node apart from later ones.
+            (!is_new || used_at(&volumes, nodes).as_ref() == Some(&named)).then_some(named)
         });
         match named.filter(|node| !deniers.contains(node)) {
             Some(node) => (ClaimVerdict::At(node), true),
@@ -384,6 +395,15 @@ impl Discovery<'_> {
         request.unwrap_or_default().snapshot_ids
     }
 
+    /// The time from which a node's word is enough. `None` if it is now.
+    fn adopts_from(&self) -> Option<u64> {
+        self.store.read(|state| state.adopts_from(&self.queries.driver, now()))
+    }
+
+    fn too_early(&self, id: &Id, nodes: &[NodeName]) -> Error {
+        too_early(&self.queries.driver, id, nodes, self.adopts_from().unwrap_or_default())
+    }
+
     fn disputed(&self, id: &Id, nodes: &[NodeName]) -> Error {
         Error::Disputed {
             driver: self.queries.driver.clone(),
@@ -402,6 +422,20 @@ impl Discovery<'_> {
             id: id.text().into(),
             nodes: names(nodes),
         }
+    }
+}
+
+/// The error of an id that these nodes may have, while the store is new: until `from`, in ms since
+/// 1970.
+pub(crate) fn too_early(driver: &DriverName, id: &Id, nodes: &[NodeName], from: u64) -> Error {
+    let seconds = i64::try_from(from / 1000).ok();
+    let from = seconds.and_then(|seconds| Timestamp::from_second(seconds).ok());
+    Error::NewStore {
+        driver: driver.clone(),
+        id: id.text().into(),
+        kind: id.word(),
+        nodes: names(nodes),
+        from: from.unwrap_or(Timestamp::MAX).to_string(),
     }
 }
 

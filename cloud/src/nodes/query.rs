@@ -63,7 +63,10 @@ impl QueryError {
 
     /// True if the node gave its list, and another node may have a part of it.
     pub fn is_held(&self) -> bool {
-        matches!(self, Self::Call(Error::Unconfirmed { .. } | Error::Disputed { .. }))
+        matches!(
+            self,
+            Self::Call(Error::Unconfirmed { .. } | Error::NewStore { .. } | Error::Disputed { .. })
+        )
     }
 
     /// True if several nodes say that they have the same id.

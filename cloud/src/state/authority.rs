@@ -11,9 +11,9 @@ use proto::csi::{Capabilities, Local, Method};
 use proto::names::{DriverName, NodeName};
 
 use crate::state::capabilities;
+use crate::state::known::NamedNodes;
 use crate::state::lost_segments;
 use crate::state::node_labels::NodeLabels;
-use crate::state::node_set::NodeSet;
 use crate::state::policy::{Policy, Scope};
 use crate::state::profile;
 use crate::state::set_apart::{Reason, ReasonKind};
@@ -106,8 +106,11 @@ impl Authority {
             if awaits {
                 store.set_awaits_labels(driver, true);
             }
-            let named = policy.nodes.as_ref().map(NodeSet::named).unwrap_or_default();
-            store.set_named(driver.clone(), named);
+            let named = policy
+                .nodes
+                .as_ref()
+                .map(|nodes| NamedNodes { nodes: nodes.named(), are_all: nodes.names_all() });
+            store.set_named(driver.clone(), named.unwrap_or_default());
             let nodes: BTreeSet<_> = store.read(|state| {
                 let of = state.driver(driver);
                 let recorded = of.into_iter().flat_map(|of| of.nodes().keys());
@@ -136,6 +139,7 @@ mod tests {
 
     use super::*;
     use crate::state::node_labels::Labels;
+    use crate::state::node_set::NodeSet;
     use crate::state::record::{Node, NodeDriver};
     use crate::state::store::memory::Memory;
     use crate::state::txn::Txn;

@@ -24,6 +24,19 @@ const UNLABELLED: &str = "its `nodes` select by label, and Kubernetes has not na
 const NONE_COUNTS: &str = "each node that has it is excluded, so nobody can be asked: `csi-cloud \
     nodes` says why; look for a typing error in its `nodes`";
 
+/// For so long after an empty store began, no id gets a home by the word of nodes alone, in ms.
+/// Other nodes that may have it need time to link.
+const ADOPTION_WAIT: u64 = 600_000;
+
+/// The nodes that the operator names for a driver.
+#[derive(Default)]
+pub(super) struct NamedNodes {
+    /// By name or by label.
+    pub(super) nodes: BTreeSet<NodeName>,
+    /// True if no other node may have the driver: no pattern admits one.
+    pub(super) are_all: bool,
+}
+
 /// All records of the store.
 #[derive(Default)]
 pub struct State {
@@ -34,7 +47,7 @@ pub struct State {
     /// The nodes that are set apart; in memory only.
     apart: ApartNodes,
     /// The nodes that the operator names for each driver; in memory only.
-    named: BTreeMap<DriverName, BTreeSet<NodeName>>,
+    named: BTreeMap<DriverName, NamedNodes>,
     /// The drivers whose nodes are selected by labels that are not known yet; in memory only.
     unlabelled: BTreeSet<DriverName>,
     /// The last lease epoch.
@@ -92,7 +105,7 @@ impl State {
             let mut reasons = self.apart.of(node, driver);
             reasons.any(|apart| apart.reason.kind().excludes())
         };
-        let named = self.named.get(driver).into_iter().flatten();
+        let named = self.named.get(driver).into_iter().flat_map(|named| &named.nodes);
         named.filter(move |node| {
             !has_reported(node) && !self.removed.contains(*node) && !excludes(node)
         })
@@ -102,6 +115,22 @@ impl State {
     /// ones.
     pub fn candidates(&self, driver: &DriverName) -> impl Iterator<Item = &NodeName> {
         self.members(driver).map(|(node, _)| node).chain(self.awaited(driver))
+    }
+
+    /// The time from which nodes alone give an id of a driver a home, in ms since 1970. `None` if
+    /// they do now. They do not while the store is new, because nodes that may have the id have
+    /// yet to link, unless the operator names all nodes. A clock before the store's begin changes
+    /// nothing.
+    pub fn adopts_from(&self, driver: &DriverName, now: u64) -> Option<u64> {
+        let begun = self.trust.secrets().map_or(0, |secrets| secrets.begun);
+        let from = begun.saturating_mul(1000).saturating_add(ADOPTION_WAIT);
+        let are_all_named = self.named.get(driver).is_some_and(|named| named.are_all);
+        (begun > 0 && now < from && !are_all_named).then_some(from)
+    }
+
+    /// True if it has no node and no driver.
+    pub(super) fn is_empty(&self) -> bool {
+        self.nodes.is_empty() && self.drivers.is_empty()
     }
 
     /// True if labels select nodes of a driver, and the API server has not named them yet. Any node
@@ -261,7 +290,7 @@ impl State {
     }
 
     /// Keeps which nodes the operator names for a driver.
-    pub(super) fn set_named(&mut self, driver: DriverName, nodes: BTreeSet<NodeName>) {
+    pub(super) fn set_named(&mut self, driver: DriverName, nodes: NamedNodes) {
         self.named.insert(driver, nodes);
     }
 

@@ -68,6 +68,14 @@ impl NodeSet {
         names.collect()
     }
 
+    /// True if it names each of its nodes: no pattern admits another one.
+    pub fn names_all(&self) -> bool {
+        self.patterns.iter().all(|pattern| match pattern {
+            NodePattern::Name(name) => !name.as_str().contains(WILD),
+            NodePattern::Label(_) => true,
+        })
+    }
+
     /// The labels of nodes, if some nodes are selected by them.
     pub fn labels(&self) -> Option<&NodeLabels> {
         let is_label = |pattern: &NodePattern| matches!(pattern, NodePattern::Label(_));
@@ -149,6 +157,8 @@ mod tests {
         let label = ("node-restriction.kubernetes.io/storage".to_owned(), "yes".to_owned());
         labels.set([("n2".parse().unwrap(), [label].into())].into());
         assert_eq!(named(), ["n1", "n2"]);
+        assert!(!nodes.names_all(), "a pattern admits others");
+        assert!(set(&["n1", patterns[2]]).names_all());
     }
 
     #[test]

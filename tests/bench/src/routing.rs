@@ -131,6 +131,10 @@ impl Nodes for LinkedNodes<'_> {
     fn why_uncounted(&self) -> Option<&'static str> {
         None
     }
+
+    fn may_grow(&self) -> bool {
+        false
+    }
 }
 
 /// How long each decision took, in ns.

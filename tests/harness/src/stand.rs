@@ -8,6 +8,10 @@ use std::path::Path;
 use std::process::Stdio;
 
 use anyhow::{Context, ensure};
+use cloud::state::record::Change;
+use cloud::state::store::backend::Backend;
+use cloud::state::store::file::File;
+use cloud::state::trust::{Secrets, TrustChange};
 use proto::host::publish::{Existing, publish};
 use proto::link::proxy::{EXCEPTIONS, VARIABLES};
 use proto::link::tls::{Credentials, Files, Role, TlsError};
@@ -228,7 +232,9 @@ impl Stand {
         if !more.iter().any(|flag| flag.starts_with("--store")) {
             // It stands in the directory of the fronts, so that a later csi-cloud of the same name
             // finds it.
-            command.arg(format!("--store=file:{}", self.at(&format!("{name}.redb"))));
+            let store = self.at(&format!("{name}.redb"));
+            begin_long_ago(store.as_ref())?;
+            command.arg(format!("--store=file:{store}"));
         }
         self.tls(&mut command, "cloud");
         for url in listen {
@@ -367,6 +373,19 @@ impl Stand {
     pub fn edge_front(&self, node: &str, driver: &str) -> String {
         self.at(&format!("{node}/{driver}.sock"))
     }
+}
+
+/// Makes a store in this file that began long ago, unless there is one. In the first ten minutes
+/// of a store that csi-cloud makes, no id gets a home by the word of nodes alone.
+///
+/// # Errors
+/// It cannot be written.
+pub fn begin_long_ago(store: &Path) -> anyhow::Result<()> {
+    if store.try_exists()? {
+        return Ok(());
+    }
+    let secrets = Change::Trust(TrustChange::Secrets(Secrets::generate()?));
+    Ok(File::open(store)?.commit(&[secrets])?)
 }
 
 /// A gRPC channel to a unix socket; one HTTP/2 connection.

@@ -47,6 +47,8 @@ pub(super) enum Held {
     Disputed(Vec<NodeName>),
     /// Labels select nodes, and are not known yet.
     Unlabelled,
+    /// The store is new: until this time, in ms since 1970, other nodes may link.
+    New(u64),
 }
 
 impl FirstLists {
@@ -160,6 +162,7 @@ impl Lists {
 mod tests {
     use std::collections::HashSet;
     use std::sync::Arc;
+    use std::time::Duration;
 
     use bytes::Bytes;
     use proto::csi::Made;
@@ -167,10 +170,12 @@ mod tests {
 
     use super::*;
     use crate::csi::lists::whole::{Recorded, WholeList};
+    use crate::state::clock::now;
     use crate::state::quotas::Quotas;
     use crate::state::record::{Home, Node, NodeDriver};
     use crate::state::store::memory::Memory;
     use crate::state::store::writer::Store;
+    use crate::state::trust::{Secrets, TrustChange};
     use crate::state::txn::Txn;
 
     struct World {
@@ -294,6 +299,21 @@ mod tests {
         world.store.set_awaits_labels(&driver(), false);
         assert_eq!(world.list("n2", &["a"]).await, None);
         assert_eq!(world.homes(), at(&[("a", "n2")]));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn while_the_store_is_new_no_listed_id_gets_a_home() {
+        let world = world(&["n1"]).await;
+        let secrets = Secrets { begun: now() / 1000, ..Secrets::generate().unwrap() };
+        let begin = move |txn: &mut Txn<'_>| txn.set_trust(TrustChange::Secrets(secrets));
+        world.store.write(begin).await.unwrap();
+        let held = world.list("n1", &["a"]).await;
+        assert!(matches!(held, Some(Held::New(from)) if from > now()), "{held:?}");
+        assert!(world.homes().is_empty() && !world.is_listed("n1"));
+        tokio::time::advance(Duration::from_secs(601)).await;
+        assert_eq!(world.list("n1", &["a"]).await, None);
+        assert_eq!(world.homes(), at(&[("a", "n1")]));
+        assert!(world.is_listed("n1"));
     }
 
     #[tokio::test]

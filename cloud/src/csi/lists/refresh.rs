@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
-use proto::csi::{Made, Method};
+use proto::csi::{Id, Made, Method};
 use proto::host::chain;
 use proto::host::peer_log::{LogPeer, peer_warn};
 use proto::http2::forward::DeadlinePassed;
@@ -22,6 +22,7 @@ use super::progress::{Endless, Progress};
 use super::unlisted::Unlisted;
 use super::whole::{HeldBack, ListEnd, ListPage, Recorded, WholeList, missing};
 use crate::error::Error;
+use crate::nodes::discover::too_early;
 use crate::nodes::query::{NodeQueries, QueryError};
 use crate::state::list_entry;
 use crate::state::node_names::names;
@@ -249,8 +250,13 @@ impl Refresher {
     /// The error of a list with an id that another node may have.
     fn held(&self, node: &NodeName, held: &HeldBack) -> Error {
         let driver = self.queries.driver.clone();
-        let id = held.ids.first().map(|id| id.text().to_owned()).unwrap_or_default();
+        let first = held.ids.first();
+        let id = first.map(|id| id.text().to_owned()).unwrap_or_default();
         match &held.why {
+            Held::New(from) => {
+                let first = first.cloned().unwrap_or(Id::Volume(id));
+                too_early(&driver, &first, std::slice::from_ref(node), *from)
+            }
             Held::Unknown(others) => {
                 Error::Unconfirmed { driver, id, node: node.clone(), nodes: names(others) }
             }

@@ -224,8 +224,11 @@ impl Recorder<'_, '_> {
             Held::Unlabelled
         } else if unknown.is_empty() {
             match first_lists.claimants(state, driver, node, id) {
-                others if others.is_empty() => return Ok(false),
-                others => Held::Disputed(others),
+                others if !others.is_empty() => Held::Disputed(others),
+                _ => match state.adopts_from(driver, now()) {
+                    Some(from) => Held::New(from),
+                    None => return Ok(false),
+                },
             }
         } else {
             Held::Unknown(unknown.clone())

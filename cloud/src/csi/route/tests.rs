@@ -87,6 +87,7 @@ struct World {
     /// Whether the operator names a node that never reported the driver.
     awaits: bool,
     uncounted: Option<&'static str>,
+    may_grow: bool,
     exhausted: Vec<NodeName>,
     kubernetes: BTreeMap<String, VolumeAnswer>,
     request: Vec<u8>,
@@ -118,6 +119,7 @@ impl Default for World {
             only: None,
             awaits: false,
             uncounted: None,
+            may_grow: false,
             exhausted: Vec::new(),
             kubernetes: BTreeMap::new(),
             request: Vec::new(),
@@ -199,6 +201,10 @@ impl Nodes for World {
 
     fn why_uncounted(&self) -> Option<&'static str> {
         self.uncounted
+    }
+
+    fn may_grow(&self) -> bool {
+        self.may_grow
     }
 }
 

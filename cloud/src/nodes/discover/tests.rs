@@ -1,6 +1,7 @@
 //! Looking for ids and deleting them among several nodes.
 
 use std::convert::Infallible;
+use std::future::ready;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -9,19 +10,24 @@ use futures_channel::mpsc;
 use futures_util::StreamExt;
 use http::{HeaderMap, Request, Response};
 use hyper::body::Incoming;
+use proto::csi::topology::NODE_SEGMENT;
 use proto::host::tasks::Tasks;
 use proto::http2::body::Body;
 use proto::http2::{forward, serve};
-use proto::names::DriverName;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use super::*;
 use crate::nodes::handle::{Handle, Peer};
 use crate::nodes::links::Links;
+use crate::state::affinity::{Affinity, VolumeFacts};
+use crate::state::authority::Authority;
+use crate::state::node_set::NodeSet;
+use crate::state::policy::Policy;
 use crate::state::record::NodeDriver;
 use crate::state::store::memory::Memory;
 use crate::state::store::writer::Store;
+use crate::state::txn::Txn;
 
 const DRIVER: &str = "d.example";
 
@@ -217,4 +223,103 @@ async fn among_many_nodes_one_that_is_away_decides_at_once() {
     assert!(matches!(world.delete(&id).await, Err(Error::NotAsked { .. })));
     assert_eq!(asked(&[&edge]), [told], "and nobody was asked");
     world.tasks.stop();
+}
+
+/// A world whose store has just begun.
+async fn new_world() -> World {
+    let world = World::new();
+    world.store.secrets().await.unwrap();
+    world
+}
+
+fn early(found: Result<(), Error>) -> String {
+    match found {
+        Err(error @ Error::NewStore { .. }) => error.to_string(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn nodes_alone_give_no_home_while_the_store_is_new() {
+    let world = new_world().await;
+    let edge = Arc::new(Edge { has: true.into(), ..Edge::default() });
+    world.link("n1", &edge).await;
+    let id = volume();
+    let why = early(world.discovery().discover(&id).await);
+    for word in ["n1 may have \"v\"", "before 20", "volume adopt d.example", "`nodes`"] {
+        assert!(why.contains(word), "{why}");
+    }
+    early(world.discovery().discover_deleted(&id).await.map(drop));
+    let home = || world.store.read(|state| state.driver(&driver())?.home(&id).cloned());
+    assert_eq!(home(), None);
+    tokio::time::advance(Duration::from_secs(590)).await;
+    early(world.discovery().discover(&id).await);
+    tokio::time::advance(Duration::from_secs(20)).await;
+    world.discovery().discover(&id).await.unwrap();
+    assert_eq!(home().unwrap().node.as_str(), "n1");
+    world.tasks.stop();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_store_deletes_what_no_node_claims() {
+    let world = new_world().await;
+    world.link("n1", &Arc::new(Edge::default())).await;
+    world.link("n2", &Arc::new(Edge::default())).await;
+    assert!(!world.discovery().discover_deleted(&volume()).await.unwrap());
+    assert!(world.delete(&volume()).await.is_ok());
+    world.tasks.stop();
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_names_of_all_nodes_end_the_wait_of_a_new_store() {
+    for (nodes, is_believed) in [("n1", true), ("n*", false)] {
+        let world = new_world().await;
+        let nodes = Some(NodeSet::new(vec![nodes.parse().unwrap()]));
+        let policy = Policy { nodes, ..Policy::new(None) };
+        Authority::new([(driver(), policy)].into()).apply(&world.store);
+        let edge = Arc::new(Edge { has: true.into(), ..Edge::default() });
+        world.link("n1", &edge).await;
+        let found = world.discovery().discover(&volume()).await;
+        assert_eq!(found.is_ok(), is_believed, "{found:?}");
+        world.tasks.stop();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_persistent_volume_of_the_node_ends_the_wait_of_a_new_store() {
+    for (key, value, is_believed) in
+        [(NODE_SEGMENT, "n1", true), (NODE_SEGMENT, "n2", false), ("rack", "7", false)]
+    {
+        let world = new_world().await;
+        let edge = Arc::new(Edge { has: true.into(), ..Edge::default() });
+        world.link("n1", &edge).await;
+        let segments = [(NODE_SEGMENT, "n1"), ("rack", "7")];
+        let segments = segments.map(|(key, value)| Arc::new((key.to_owned(), value.to_owned())));
+        let at = NodeDriver { segments: segments.into(), ..NodeDriver::default() };
+        let write = move |txn: &mut Txn<'_>| {
+            txn.set_at(&driver(), &"n1".parse().unwrap(), Some(at));
+        };
+        world.store.write(write).await.unwrap();
+        let affinity = Affinity::new(vec![[(key.to_owned(), value.to_owned())].into()]);
+        let facts = VolumeFacts { affinity: Some(affinity), ..VolumeFacts::default() };
+        let answer = VolumeAnswer::Known(vec![facts]);
+        world.links.look_up_by(Arc::new(move |_, _, _| Box::pin(ready(answer.clone()))));
+        let found = world.discovery().discover(&volume()).await;
+        assert_eq!(found.is_ok(), is_believed, "{key}={value}: {found:?}");
+        world.tasks.stop();
+    }
+}
+
+#[tokio::test]
+async fn only_an_empty_store_is_new() {
+    let world = World::new();
+    world.know("n1", 0).await;
+    world.store.secrets().await.unwrap();
+    assert_eq!(world.store.read(|state| state.adopts_from(&driver(), 0)), None);
+    let world = new_world().await;
+    let from = world.store.read(|state| state.adopts_from(&driver(), now())).unwrap();
+    assert!(from > now() && from <= now() + 600_000, "{from}");
+    let adopts_from = |now| world.store.read(|state| state.adopts_from(&driver(), now));
+    assert_eq!(adopts_from(0), Some(from), "a clock that was put back");
+    assert_eq!((adopts_from(from - 1), adopts_from(from)), (Some(from), None));
 }

@@ -7,6 +7,7 @@ use proto::host::tasks::Tasks;
 use super::*;
 use crate::state::authority::Authority;
 use crate::state::ingest;
+use crate::state::known::NamedNodes;
 use crate::state::record::Node;
 use crate::state::store::memory::Memory;
 
@@ -169,7 +170,8 @@ async fn before_labels_are_known_three_nodes_must_agree() {
 async fn nodes_that_the_operator_names_are_waited_for() {
     let fleet = Fleet::new();
     let named = ["n1", "n2", "n3"].map(|node| node.parse().unwrap());
-    fleet.store.set_named(fleet.driver.clone(), named.into());
+    let named = NamedNodes { nodes: named.into(), are_all: true };
+    fleet.store.set_named(fleet.driver.clone(), named);
     let pinned =
         || fleet.store.read(|state| state.driver(&fleet.driver).unwrap().profile().is_some());
     for (node, is_pinned) in [("n1", false), ("n2", false), ("n3", true)] {

@@ -51,7 +51,7 @@ pub(super) fn volume(id: impl Into<String>, home: Option<Home>) -> Change {
 /// Secret keys whose bytes are all this one.
 pub(super) fn secrets(byte: u8) -> Change {
     let key = SecretKey::of([byte; 32]);
-    Change::Trust(TrustChange::Secrets(Secrets { resets: key.clone(), leases: key }))
+    Change::Trust(TrustChange::Secrets(Secrets { resets: key.clone(), leases: key, begun: 0 }))
 }
 
 /// The records of a backend, by table and key.

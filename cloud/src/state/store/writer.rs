@@ -4,7 +4,6 @@
 //! task makes the changes in order, see `write_loop`. With several replicas, only the leader's task
 //! makes changes.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,8 +21,9 @@ use super::leadership::{Leadership, Role};
 use super::replicated::Cluster;
 use super::write_loop;
 use super::write_loop::{Job, Writes};
+use crate::state::clock;
 use crate::state::colocated::ColocatedQueue;
-use crate::state::known::State;
+use crate::state::known::{NamedNodes, State};
 use crate::state::not_taken::NotTakenReports;
 use crate::state::quotas::{OverQuota, Quota, Quotas, Refusals};
 use crate::state::set_apart::{Reason, ReasonKind};
@@ -201,7 +201,7 @@ impl Store {
     }
 
     /// Keeps which nodes the operator names for a driver. Never called from within [`Self::read`].
-    pub(in crate::state) fn set_named(&self, driver: DriverName, nodes: BTreeSet<NodeName>) {
+    pub(in crate::state) fn set_named(&self, driver: DriverName, nodes: NamedNodes) {
         let mut state = self.state.write();
         state.set_named(driver, nodes);
     }
@@ -305,6 +305,8 @@ impl Store {
             if let Some(secrets) = txn.secrets() {
                 return secrets.clone();
             }
+            let begun = if txn.state().is_empty() { clock::now() / 1000 } else { 0 };
+            let made = Secrets { begun, ..made };
             txn.set_trust(TrustChange::Secrets(made.clone()));
             made
         };

@@ -19,13 +19,18 @@ use crate::state::json;
 pub struct SecretKey(#[serde(with = "json")] [u8; 32]);
 
 record! {
-    /// The secret keys of csi-cloud.
+    /// The secret keys of csi-cloud, which it makes when it first starts with a store.
     #[serde(deny_unknown_fields)]
     pub struct Secrets {
         /// For QUIC's stateless resets and address tokens.
         pub resets: SecretKey = 1 (bytes = "bytes"),
         /// For the MACs of leases of direct volumes.
         pub leases: SecretKey = 2 (bytes = "bytes"),
+        /// The time at which they were made for an empty store, in s since 1970; 0 if the store
+        /// had records already, or an older csi-cloud made them. An export leaves it out, because
+        /// what is made from an export is not empty.
+        #[serde(skip)]
+        pub begun: u64 = 3 (uint64),
     }
 }
 
@@ -35,12 +40,12 @@ record! {
 pub struct NoRandomness;
 
 impl Secrets {
-    /// New secret keys.
+    /// New secret keys of a store that began long ago.
     ///
     /// # Errors
     /// The system has no random numbers.
     pub fn generate() -> Result<Self, NoRandomness> {
-        Ok(Self { resets: SecretKey::generate()?, leases: SecretKey::generate()? })
+        Ok(Self { resets: SecretKey::generate()?, leases: SecretKey::generate()?, begun: 0 })
     }
 }
 
@@ -105,7 +110,7 @@ mod tests {
         let other = Secrets::generate().unwrap();
         assert_ne!(one.resets, other.resets);
         assert_ne!(one.resets, one.leases);
-        assert_eq!(format!("{one:?}"), "Secrets { resets: ***, leases: *** }");
+        assert_eq!(format!("{one:?}"), "Secrets { resets: ***, leases: ***, begun: 0 }");
     }
 
     #[test]

@@ -20,6 +20,7 @@ use super::layout::{CLOUD, PODS, Tool};
 use super::program::{Launch, Program};
 use super::several::{REPLICAS, Several, own_file};
 use guest::wrapper::HANDLER;
+use harness::stand::begin_long_ago;
 use harness::wait::START;
 
 /// The namespace of the cloud half.
@@ -79,6 +80,10 @@ impl Cloud {
         let [wss, quic] = ports()?;
         let urls = [format!("wss://127.0.0.1:{wss}"), format!("quic://127.0.0.1:{quic}")];
         let launch = serve(ground, &urls, drivers, &kubeconfig)?;
+        // An older csi-cloud writes no begin.
+        if ground.older().is_none() {
+            begin_long_ago(&ground.dir().join(STORE))?;
+        }
         // Of the sidecars, which have an account of their own.
         let kubeconfig = account(access, client, NAMESPACE, "csi-sidecars").await?;
         let program = Program::keep("csi-cloud", &ground.logs(), launch).await?;

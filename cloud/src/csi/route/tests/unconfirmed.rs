@@ -123,3 +123,19 @@ fn the_only_node_a_front_of_its_own_and_a_shared_driver_get_all() {
     let alone = World { changes: alone, request, ..World::default() };
     assert_eq!(alone.route(method, &key), to_n1());
 }
+
+#[test]
+fn while_other_nodes_may_link_the_only_one_is_asked_first() {
+    let id = volume("old");
+    let mut world = World { changes: vec![named("n1")], ..World::default() };
+    for may_grow in [false, true] {
+        world.may_grow = may_grow;
+        let discover = || Ok(Plan::Discover(vec![id.clone()]));
+        let home = world.route(Method::ControllerPublishVolume, &Key::Home(id.clone()));
+        assert_eq!(home, if may_grow { discover() } else { to_n1() });
+        let beside = world.place(Some(id.clone()), Vec::new());
+        assert_eq!(beside.is_ok_and(|plan| plan == discover().unwrap()), may_grow);
+        let deleted = world.route(Method::DeleteVolume, &Key::Delete(id.clone()));
+        assert_eq!(deleted, to_n1(), "it rests on no home");
+    }
+}

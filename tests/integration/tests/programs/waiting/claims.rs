@@ -1,13 +1,15 @@
 //! Nodes of which one lies: what it says of things without a home is worth nothing alone.
 
 use std::collections::HashMap;
+use std::path::Path;
 
 use anyhow::Context;
-use drivers::testdriver::{Fault, Times};
+use drivers::testdriver::{Fault, TestDriver, Times};
 use harness::raw::RawClient;
 use harness::requests::{controller, create, created};
-use harness::wait::START;
-use harness::world::DRIVER;
+use harness::stand::Stand;
+use harness::wait::{START, until};
+use harness::world::{DRIVER, TRANSPORTS, ready};
 use prost::Message;
 use proto::csi;
 use proto::csi::volume_content_source::{SnapshotSource, Type};
@@ -148,6 +150,43 @@ async fn a_lone_claimant_gets_no_secrets_until_the_operator_confirms_it() -> any
     assert_eq!(nodes.who_got_bytes(SECRET.as_bytes()), ["n3"]);
     assert_eq!(nodes.call("CreateSnapshot", &snapshot).await?.code(), Code::Ok);
     nodes.stop().await
+}
+
+/// A csi-cloud with an empty store believes no node alone, not even the only one.
+#[tokio::test]
+async fn the_first_node_of_a_new_store_is_not_believed() -> anyhow::Result<()> {
+    let mut stand = Stand::new().await?;
+    let store = format!("--store=file:{}", stand.at("new.redb"));
+    let cloud = stand.cloud(&TRANSPORTS[..1], &[DRIVER], &[&store]).await?;
+    let driver = TestDriver::new(DRIVER, "n1");
+    let socket = stand.at("n1.sock");
+    let serving = driver.serve(Path::new(&socket))?;
+    let edge = stand.edge("n1", &cloud.urls[0], &[(DRIVER, &socket)]).await?;
+    let front = RawClient::connect(&stand.cloud_front(DRIVER)).await?;
+    until("the cloud learns of the driver", || ready(&front)).await?;
+    let direct = RawClient::connect(&socket).await?;
+    let made = direct.call(&controller("CreateVolume"), &create("of-before")).await?;
+    let volume_id = created(&made)?.volume_id;
+    let get = csi::ControllerGetVolumeRequest { volume_id: volume_id.clone() }.encode_to_vec();
+    let path = controller("ControllerGetVolume");
+    let status = front.call(&path, &get).await?.status();
+    assert_eq!(status.code(), Code::Unavailable, "{status}");
+    for word in ["n1 may have", "not believed before", "volume adopt", &volume_id] {
+        assert!(status.message().contains(word), "{status}");
+    }
+    let made = front.call(&controller("CreateVolume"), &create("new")).await?;
+    let new = created(&made)?.volume_id;
+    let get_new = csi::ControllerGetVolumeRequest { volume_id: new }.encode_to_vec();
+    let answer = front.call(&path, &get_new).await?;
+    assert_eq!(answer.code(), Code::Ok, "what it made is not waited for: {}", answer.status());
+    let admin = stand.at("cloud/_admin.sock");
+    let adopt = ["volume", "adopt", DRIVER, &volume_id, "--node", "n1", "--admin", &admin];
+    stand.run("csi-cloud", &adopt).await?;
+    let answer = front.call(&path, &get).await?;
+    assert_eq!(answer.code(), Code::Ok, "{}", answer.status());
+    edge.stop(START).await?;
+    serving.stop().await;
+    cloud.process.stop(START).await
 }
 
 #[tokio::test]

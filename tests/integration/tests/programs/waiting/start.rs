@@ -248,7 +248,9 @@ async fn the_first_start_makes_a_ca_and_later_ones_use_it() -> anyhow::Result<()
     let pki = stand.pki();
     std::fs::remove_dir_all(&pki)?;
     let config = stand.issuing("hosts = [\"127.0.0.1\"]\n")?;
-    let more = ["--config", config.as_str()];
+    // The stand's own store would be there before csi-cloud.
+    let store = format!("--store=file:{}", stand.at("first.redb"));
+    let more = ["--config", config.as_str(), &store];
     let admin = stand.at("cloud/_admin.sock");
     let mut joins = Vec::new();
     for dir in ["first", "second"] {

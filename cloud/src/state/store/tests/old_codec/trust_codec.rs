@@ -75,7 +75,7 @@ pub(in super::super) enum TrustCodecError {
 /// The key and value of a change; without a value the record is removed.
 pub(super) fn encode(change: &TrustChange) -> (Vec<u8>, Option<Vec<u8>>) {
     match change {
-        TrustChange::Secrets(Secrets { resets, leases }) => {
+        TrustChange::Secrets(Secrets { resets, leases, .. }) => {
             let bytes = |key: &SecretKey| Bytes::copy_from_slice(key.expose());
             let value = SecretsValue { resets: bytes(resets), leases: bytes(leases) };
             (OWN.into(), Some(value.encode_to_vec()))
@@ -105,7 +105,7 @@ pub(super) fn secrets(key: &[u8], value: &[u8]) -> Result<TrustChange, TrustCode
     let value = SecretsValue::decode(value)?;
     let resets = SecretKey::of(sized("key of resets", &value.resets)?);
     let leases = SecretKey::of(sized("key of leases", &value.leases)?);
-    Ok(TrustChange::Secrets(Secrets { resets, leases }))
+    Ok(TrustChange::Secrets(Secrets { resets, leases, begun: 0 }))
 }
 
 /// The change that removes a token.
