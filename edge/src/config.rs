@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use edge_calls::denied_methods::Deniable;
+use edge_calls::denied_methods::Denial;
 use edge_calls::drivers::Sockets;
 use edge_calls::expansions::NodeExpansion;
 use edge_direct::Nvme;
@@ -53,8 +53,8 @@ pub struct Config {
     pub targets: Vec<PathBuf>,
     /// The caller of NodeExpandVolume after ControllerExpandVolume.
     pub node_expansion: NodeExpansion,
-    /// The methods that are denied to the cloud.
-    pub deny: BTreeSet<Deniable>,
+    /// What is denied to the cloud.
+    pub deny: BTreeSet<Denial>,
     /// Certificates.
     pub tls: Files,
     /// The way to join, if there is no identity yet; none without a token's file.
@@ -83,7 +83,7 @@ impl Config {
         let cloud = each_once(if flags.cloud.is_empty() { listed } else { flags.cloud });
         file.required("cloud (--cloud)", cloud.first());
         let proxy = proxy(&mut file, flags.proxy);
-        let deny = file.list("deny", str::parse::<Deniable>).into_iter().collect();
+        let deny = file.list("deny", str::parse::<Denial>).into_iter().collect();
         let fronts = file.path("fronts");
         let state = file.path("state");
         let fronts = flags.fronts.or(fronts);

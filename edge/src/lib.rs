@@ -238,7 +238,7 @@ fn executor(
 ) -> Executor {
     let fence = Fence::open(config.state.as_deref(), drivers.node().clone()).not_before(begun);
     let boot = Host::default().boot();
-    let denied = DeniedMethods::open(config.deny.clone(), config.state.as_deref(), &boot);
+    let denied = DeniedMethods::open(&config.deny, config.state.as_deref(), &boot);
     let expansions = config.state.as_deref().and_then(|state| {
         let is_direct = Direct::is_direct(state.to_owned());
         Expansions::open(config.node_expansion, state, &boot, cloud.scopes.clone(), is_direct)

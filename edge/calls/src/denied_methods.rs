@@ -2,7 +2,8 @@
 //!
 //! Node calls come from the kubelet, by the node's own front. The node's operator may deny more
 //! methods. A denied call may still run at a driver, since only a reboot surely ends it. So a file
-//! keeps the methods that each csi-edge of this boot has denied. It may use `error`.
+//! keeps the methods that each csi-edge of this boot has denied. It may use `error` and
+//! `many_deletes`.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -10,14 +11,15 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use parking_lot::{Mutex, MutexGuard};
-use proto::csi::Method;
+use proto::csi::{Key, Method};
 use proto::host::files;
 use proto::host::publish::publish_record;
-use proto::names::NodeName;
+use proto::names::{DriverName, NodeName};
 use serde::{Deserialize, Serialize};
 use tracing::warn;
 
 use crate::error::Error;
+use crate::many_deletes::DeleteLimit;
 
 /// The file's name in the state directory.
 const FILE: &str = "denied.json";
@@ -26,9 +28,32 @@ const FILE: &str = "denied.json";
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Deniable(Method);
 
-/// The reason why a method cannot be denied.
+/// The word in `deny` for more deletes than a limit.
+const MANY_DELETES: &str = "many-deletes";
+
+/// What a node's operator can deny to csi-cloud.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Denial {
+    /// All calls of a method.
+    Method(Deniable),
+    /// Deletes of more different things than a limit.
+    ManyDeletes,
+}
+
+impl FromStr for Denial {
+    type Err = NotDeniable;
+
+    fn from_str(name: &str) -> Result<Self, NotDeniable> {
+        if name == MANY_DELETES { Ok(Self::ManyDeletes) } else { name.parse().map(Self::Method) }
+    }
+}
+
+/// The reason why something cannot be denied.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no method that csi-cloud sends, such as \"ControllerExpandVolume\"")]
+#[error(
+    "{0:?} is no method that csi-cloud sends, such as \"ControllerExpandVolume\", nor \
+     {MANY_DELETES:?}"
+)]
 pub struct NotDeniable(String);
 
 impl FromStr for Deniable {
@@ -47,6 +72,8 @@ pub struct DeniedMethods {
     /// The denied methods that no csi-edge has passed on since this boot.
     never_run: Mutex<BTreeSet<Deniable>>,
     file: Option<PathBuf>,
+    /// `None` if the operator does not limit deletes.
+    deletes: Option<DeleteLimit>,
 }
 
 /// The content of the file.
@@ -68,9 +95,19 @@ pub(crate) fn sent(path: &str) -> Result<Method, Error> {
 }
 
 impl DeniedMethods {
-    /// Denies these methods to the cloud. `boot` is the id of this boot, and empty if it is not
-    /// known. Without a state directory that can be written, a run of each method may be open.
-    pub fn open(denied: BTreeSet<Deniable>, state: Option<&Path>, boot: &str) -> Self {
+    /// Denies this to the cloud. `boot` is the id of this boot, and empty if it is not known.
+    /// Without a state directory that can be written, a run of each method may be open.
+    pub fn open(denials: &BTreeSet<Denial>, state: Option<&Path>, boot: &str) -> Self {
+        let methods = denials.iter().filter_map(|denial| match denial {
+            Denial::Method(method) => Some(*method),
+            Denial::ManyDeletes => None,
+        });
+        let is_limited = denials.contains(&Denial::ManyDeletes);
+        let deletes = is_limited.then(DeleteLimit::default);
+        Self { deletes, ..Self::of_methods(methods.collect(), state, boot) }
+    }
+
+    fn of_methods(denied: BTreeSet<Deniable>, state: Option<&Path>, boot: &str) -> Self {
         let Some(directory) = state.filter(|_| !boot.is_empty()) else {
             return Self { denied, ..Self::default() };
         };
@@ -96,7 +133,7 @@ impl DeniedMethods {
             );
             return Self { denied, ..Self::default() };
         }
-        Self { denied, never_run: Mutex::new(never_run), file: Some(file) }
+        Self { denied, never_run: Mutex::new(never_run), file: Some(file), deletes: None }
     }
 
     /// Notes that a method is passed on for a caller of this node.
@@ -146,6 +183,30 @@ impl DeniedMethods {
         Err(Error::DeniedInDoubt { node: node.clone(), method: method_name, why })
     }
 
+    /// Refuses a delete if csi-cloud deletes too many different things.
+    ///
+    /// # Errors
+    /// [`Error::ManyDeletes`].
+    pub(crate) fn check_deletes(
+        &self,
+        node: &NodeName,
+        driver: &DriverName,
+        method: Method,
+        key: &Key,
+    ) -> Result<(), Error> {
+        match &self.deletes {
+            Some(deletes) if !deletes.take(driver, method, key) => {
+                Err(Error::ManyDeletes { node: node.clone(), method: method.name() })
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// How many deletes were refused because they were too many.
+    pub(crate) fn deletes_refused(&self) -> u64 {
+        self.deletes.as_ref().map_or(0, DeleteLimit::refused)
+    }
+
     fn never_run(&self) -> MutexGuard<'_, BTreeSet<Deniable>> {
         self.never_run.lock()
     }
@@ -172,9 +233,10 @@ mod tests {
 
     #[test]
     fn only_what_csi_cloud_sends_can_be_denied() {
-        assert!("ControllerExpandVolume".parse::<Deniable>().is_ok());
+        assert!("ControllerExpandVolume".parse::<Denial>().is_ok());
+        assert_eq!("many-deletes".parse(), Ok(Denial::ManyDeletes));
         for name in ["NodeExpandVolume", "GetPluginInfo", "Expand", ""] {
-            let error = name.parse::<Deniable>().unwrap_err().to_string();
+            let error = name.parse::<Denial>().unwrap_err().to_string();
             assert!(error.contains(&format!("{name:?}")), "{error}");
         }
     }
@@ -202,7 +264,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let open = |denied: &[&str], boot| {
             let denied = denied.iter().map(|name| name.parse().unwrap()).collect();
-            DeniedMethods::open(denied, Some(dir.path()), boot)
+            DeniedMethods::open(&denied, Some(dir.path()), boot)
         };
         let expand = |denied: &DeniedMethods| code(denied, Method::ControllerExpandVolume, false);
         let in_doubt = Some(Code::Unavailable);
@@ -225,7 +287,8 @@ mod tests {
     #[test]
     fn a_run_for_a_caller_of_the_node_may_be_open_until_the_next_boot() {
         let dir = tempfile::tempdir().unwrap();
-        let open = |state, boot| DeniedMethods::open([EXPAND.parse().unwrap()].into(), state, boot);
+        let denied = [EXPAND.parse().unwrap()].into();
+        let open = |state, boot| DeniedMethods::open(&denied, state, boot);
         let expand = |denied: &DeniedMethods| code(denied, Method::ControllerExpandVolume, false);
         open(Some(dir.path()), "1");
         let denied = open(Some(dir.path()), "2");

@@ -17,6 +17,7 @@ use proto::names::{DriverName, NodeName};
 use tonic::Code;
 
 use crate::fence::FenceError;
+use crate::many_deletes::{AT_ONCE, PER_HOUR};
 
 /// A driver's socket at a node, as errors name it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,6 +76,19 @@ pub enum Error {
         method: &'static str,
         /// The reason why a run may be open.
         why: &'static str,
+    },
+    /// csi-cloud deletes more different things than the node's operator lets it.
+    #[error(
+        "node {node}: {method} was not passed on: csi-cloud may delete {AT_ONCE} different volumes \
+         and snapshots at this node, and {PER_HOUR} more each hour (\"many-deletes\" in deny of \
+         csi-edge's configuration). If these deletes are meant, the node's operator takes that \
+         out and starts csi-edge again"
+    )]
+    ManyDeletes {
+        /// The node.
+        node: NodeName,
+        /// The RPC's method name.
+        method: &'static str,
     },
     /// The request is not what its method takes; it was not passed on.
     #[error("the request of {method} cannot be read; nothing was done")]
@@ -238,6 +252,7 @@ proto::codes! { Error:
     // Final, as no run of the call is open.
     Denied { .. } => PermissionDenied,
     DeniedInDoubt { .. } => Unavailable,
+    ManyDeletes { .. } => Unavailable,
     BadRequest { source: BadRequest::Frame(FrameError::Compressed), .. } => Unimplemented,
     // The caller itself broke its request off: nobody reads this.
     BadRequest { source: BadRequest::Frame(FrameError::Broken(_)), .. } => Cancelled,
@@ -285,6 +300,7 @@ impl Error {
             Self::UnknownMethod(_)
             | Self::NotSent(_)
             | Self::Denied { .. }
+            | Self::ManyDeletes { .. }
             | Self::BadRequest { .. }
             | Self::BodyLate { .. }
             | Self::TooLate(_)

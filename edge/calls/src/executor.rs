@@ -138,6 +138,11 @@ impl Executor {
         Self { scopes, ..self }
     }
 
+    /// How many deletes of csi-cloud were refused because they were too many.
+    pub fn deletes_refused(&self) -> u64 {
+        self.denied.deletes_refused()
+    }
+
     /// Denies calls to the cloud.
     #[must_use]
     pub fn with_denied_methods(self, denied: DeniedMethods) -> Self {
@@ -498,7 +503,8 @@ impl Executor {
     ) -> Result<(), Error> {
         if by_link {
             let node = self.drivers.node();
-            return self.denied.check(node, method, || calls.runs.is_running(&method.about(key)));
+            self.denied.check(node, method, || calls.runs.is_running(&method.about(key)))?;
+            return self.denied.check_deletes(node, &calls.driver.name, method, key);
         }
         self.denied.note_run(method);
         Ok(())

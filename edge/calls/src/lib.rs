@@ -20,6 +20,7 @@ pub mod health;
 pub mod introductions;
 mod kept_answers;
 pub mod lease_client;
+mod many_deletes;
 pub mod metadata;
 mod missing_volumes;
 pub mod node_volumes;

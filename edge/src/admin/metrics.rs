@@ -58,6 +58,10 @@ impl AdminState {
             let left = seconds(end.not_after).saturating_sub(seconds(SystemTime::now()));
             gauge("certificate_seconds", "Until the node's certificate ends", left);
         }
+        let refused: Counter = Counter::default();
+        refused.inc_by(self.executor.deletes_refused());
+        let help = "Deletes of csi-cloud that were refused because they were too many";
+        registry.register("deletes_refused", help, refused);
         register_log(&mut registry);
         self.register_drivers(&mut registry);
         let mut text = String::new();

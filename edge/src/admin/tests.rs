@@ -96,6 +96,7 @@ async fn metrics_have_each_driver_in_one_state() {
         "csi_edge_driver_health{driver=\"d.example\",state=\"up\"} 0",
         "csi_edge_calls_in_flight{driver=\"d.example\"} 0",
         "csi_edge_direct_not_taken 0",
+        "csi_edge_deletes_refused_total 0",
     ] {
         assert!(text.contains(line), "{line} is not in {text}");
     }

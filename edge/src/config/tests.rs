@@ -93,8 +93,8 @@ fn nvme_controllers_stay_at_the_host_unless_it_is_said() {
 #[test]
 fn what_the_cloud_may_not_ask_is_named_by_its_method() {
     assert_eq!(load(WHOLE, &[]).unwrap().deny, BTreeSet::new());
-    let denied = ["ControllerExpandVolume".parse().unwrap()];
-    let file = format!("deny = [\"ControllerExpandVolume\"]\n{WHOLE}");
+    let denied = ["ControllerExpandVolume", "many-deletes"].map(|name| name.parse().unwrap());
+    let file = format!("deny = [\"ControllerExpandVolume\", \"many-deletes\"]\n{WHOLE}");
     assert_eq!(load(&file, &[]).unwrap().deny, denied.into());
     let wrong = format!("deny = [\"NodeExpandVolume\"]\n{WHOLE}");
     let text = load(&wrong, &[]).unwrap_err().to_string();

@@ -50,6 +50,7 @@ edge_csi_links_ending 0x120
 edge_csi_certificates_shared 0x120
 edge_csi_direct_not_taken 0x120
 kube_daemonset_status_number_unavailable{daemonset="csi-edge-nri"} 0x120
+csi_edge_deletes_refused_total 0x120
 edge_csi_direct_not_taken_nodes 0x120
 edge_csi_quota_refusals_total{quota="volumes"} 0x120
 edge_csi_log_lines_suppressed_total{peer="stranger"} 0x120
@@ -104,6 +105,7 @@ var faults = []struct{ series, raised string }{
 	{`edge_csi_calls_in_flight{driver="d",stage="sent"} 900x120`, "EdgeCsiFrontFull{d}=0.9"},
 	{`edge_csi_list_slow_nodes_total{driver="d"} 0+1x120`, "EdgeCsiListsIncomplete{d}=60"},
 	{`edge_csi_direct_not_taken 2x120`, "EdgeCsiDirectNotTaken=2"},
+	{`csi_edge_deletes_refused_total 0+1x120`, "EdgeCsiDeletesRefused=60"},
 	{`kube_daemonset_status_number_unavailable{daemonset="csi-edge-nri"} 2x120`, "EdgeCsiNriPluginMissing=2"},
 	{`edge_csi_kubernetes_requests_total{request="get",outcome="forbidden"} 0+1x120`, "EdgeCsiKubernetesRefuses{forbidden,get}=30"},
 }

@@ -104,6 +104,45 @@ async fn what_the_node_denies_reaches_no_driver_and_changes_no_capability() -> a
     edge.process.stop(START).await
 }
 
+#[tokio::test]
+async fn a_cloud_that_deletes_everything_is_stopped_where_the_node_says_so() -> anyhow::Result<()> {
+    let mut stand = Stand::new().await?;
+    let config = stand.at("deny.toml");
+    publish(config.as_ref(), b"deny = [\"many-deletes\"]\n", 0o600, Existing::Keep)?;
+    let (cloud, url) = HostileCloud::listen(&stand, TRANSPORTS[0]).await?;
+    let edge = edge(&mut stand, &url, &["--config", &config]).await?;
+    let tasks = Tasks::default();
+    let client = caller(cloud.welcome().await?, DRIVER, &tasks).await?;
+    let delete = |number: usize| {
+        let volume_id = format!("v{number}");
+        let request = proto::csi::DeleteVolumeRequest { volume_id, ..Default::default() };
+        let request = prost::Message::encode_to_vec(&request);
+        let client = &client;
+        async move { client.call(&controller("DeleteVolume"), &request).await }
+    };
+    // A refill of one comes in three minutes.
+    for number in 0..200 {
+        let answer = delete(number).await?;
+        assert_eq!(answer.code(), Code::Ok, "{number}: {}", answer.status());
+    }
+    let mut refused = 0;
+    for number in 200..300 {
+        let answer = delete(number).await?;
+        if answer.code() != Code::Ok {
+            let status = answer.status();
+            assert_eq!(status.code(), Code::Unavailable, "{status}");
+            assert!(status.message().contains("many-deletes"), "{status}");
+            refused += 1;
+        }
+    }
+    assert!(refused > 90, "{refused}");
+    assert_eq!(edge.driver.calls_of("DeleteVolume").len(), 300 - refused);
+    assert_eq!(delete(0).await?.code(), Code::Ok, "it was counted before");
+    edge.process.logged("many-deletes").await?;
+    tasks.stop();
+    edge.process.stop(START).await
+}
+
 /// The good edge's node, linked with credit for the first messages of csi-cloud only.
 async fn without_credit(world: &World, credit: u32) -> anyhow::Result<NoCredit> {
     let credentials = world.stand.credentials(NODE, Role::Node)?;
