@@ -1,7 +1,7 @@
 //! What came to the liar and what it answered. The models and the checks must tell its volumes from
 //! those of honest nodes.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use parking_lot::{Mutex, MutexGuard};
@@ -18,6 +18,8 @@ struct Inner {
     names: BTreeSet<String>,
     /// The names and ids that it answered creates with.
     made: BTreeSet<(String, String)>,
+    /// What happened, and how often.
+    counted: BTreeMap<&'static str, u64>,
     is_removed: bool,
 }
 
@@ -61,10 +63,18 @@ impl LiarRecord {
         self.lock().made.iter().map(|(_, id)| id.clone()).collect()
     }
 
-    /// The number of its own calls, and of what it said to have made.
-    pub(super) fn counted(&self) -> (u64, u64) {
+    /// Counts something that happened beside a liar.
+    pub(super) fn count(&self, what: &'static str, times: u64) {
+        *self.lock().counted.entry(what).or_default() += times;
+    }
+
+    /// How often each thing happened.
+    pub(super) fn counted(&self) -> BTreeMap<&'static str, u64> {
         let inner = self.lock();
-        (inner.own.len() as u64, inner.made.len() as u64)
+        let mut counted = inner.counted.clone();
+        counted.insert("call of the liar's own", inner.own.len() as u64);
+        counted.insert("thing that the liar said to have made", inner.made.len() as u64);
+        counted
     }
 
     /// An operator removed it.

@@ -142,11 +142,7 @@ async fn simulate(seed: u64, keys: Arc<Keys>, trace: Trace) -> anyhow::Result<Ou
     }
     let liar = shape.liar.map(|_| Liar::begin(&world));
     let twin = Twin::begin(&world);
-    let watchers = tasks.child();
-    watchers.spawn_until_stop("lister", model::lister::keep(world.clone()));
-    if shape.scope == Scope::Shared {
-        watchers.spawn_until_stop("elections", elected::watch(world.clone()));
-    }
+    let watchers = watch(&world, &tasks);
     if let Some(replicas) = &fleet.replicas {
         let troubles = trouble::draw(&mut Dice::new(seed, "trouble"), life::SPAN);
         tasks.spawn_until_stop("trouble", trouble::run(replicas.clone(), troubles));
@@ -243,6 +239,20 @@ fn with_replicas(shape: Shape, seed: u64) -> Shape {
     Shape { replicas: REPLICAS.len(), endpoints: &REPLICAS, crashes: 0, liar: None, ..shape }
 }
 
+/// What looks at the run, and asks, until it ends.
+fn watch(world: &World, tasks: &Tasks) -> Tasks {
+    let watchers = tasks.child();
+    watchers.spawn_until_stop("lister", model::lister::keep(world.clone()));
+    let shape = world.fleet.shape();
+    if shape.liar.is_some() {
+        watchers.spawn_until_stop("repeater", model::repeater::keep(world.clone()));
+    }
+    if shape.scope == Scope::Shared {
+        watchers.spawn_until_stop("elections", elected::watch(world.clone()));
+    }
+    watchers
+}
+
 /// Some drivers are slow, so that faults meet calls in flight.
 fn prepare(fleet: &Fleet, dice: &mut Dice) {
     let late = dice.chance(30);
@@ -299,9 +309,7 @@ fn judge(world: &World, chaos: &Chaos, began: Instant) -> Outcome {
     }
     faults.insert("cloud died of a commit", world.fleet.crashes());
     faults.insert("create refused before dispatch", pinned::refusals(world));
-    let (calls, made) = world.liar.counted();
-    faults.insert("call of the liar's own", calls);
-    faults.insert("thing that the liar said to have made", made);
+    faults.extend(world.liar.counted());
     if let Some(replicas) = &world.fleet.replicas {
         faults.extend(replicas.counted());
     }

@@ -13,6 +13,7 @@ use crate::check::ENDS;
 use crate::dice::Dice;
 use crate::keys::{LIAR, NODES};
 use crate::liar_record::LiarRecord;
+use crate::model::repeater::NEVER;
 use drivers::testdriver::TOPOLOGY_KEY;
 
 /// Codes of refusals.
@@ -42,8 +43,18 @@ pub(super) struct Ids {
     pub(super) gone: Vec<String>,
     /// Of snapshots.
     pub(super) snapshots: Vec<String>,
+    /// Of deleted snapshots.
+    pub(super) gone_snapshots: Vec<String>,
     /// Those that it answered creates with.
     pub(super) own: Vec<String>,
+}
+
+impl Ids {
+    /// Whether no node has this id.
+    fn has_nobody(&self, id: &str) -> bool {
+        let is_gone = |ids: &[String]| ids.iter().any(|gone| gone == id);
+        id.starts_with(NEVER) || is_gone(&self.gone) || is_gone(&self.gone_snapshots)
+    }
 }
 
 /// One of these ids.
@@ -124,10 +135,10 @@ pub(super) fn lie(
 /// An OK that says that the liar has what it was asked about, and more.
 fn claim(dice: &mut Dice, call: &HeardCall, ids: &Ids, record: &LiarRecord) -> Vec<u8> {
     if call.method == Method::listing(List::Volumes) {
-        return volumes(dice, ids);
+        return volumes(dice, ids, record);
     }
     if call.method == Method::listing(List::Snapshots) {
-        return snapshots(dice, ids);
+        return snapshots(dice, ids, record);
     }
     match call.method.key(&call.message) {
         Ok(Key::Create { name, .. }) => created_volume(dice, &name, ids, record),
@@ -145,7 +156,12 @@ fn claim(dice: &mut Dice, call: &HeardCall, ids: &Ids, record: &LiarRecord) -> V
             csi::CreateSnapshotResponse { snapshot: Some(snapshot) }.encode_to_vec()
         }
         Ok(Key::Capacity(_)) => capacity(dice),
-        _ => {
+        key => {
+            if let Ok(Key::Home(id)) = key
+                && ids.has_nobody(id.text())
+            {
+                record.count("claim of what nobody has", 1);
+            }
             let expanded = csi::ControllerExpandVolumeResponse {
                 capacity_bytes: i64::MAX,
                 ..Default::default()
@@ -209,12 +225,22 @@ fn capacity(dice: &mut Dice) -> Vec<u8> {
     csi::GetCapacityResponse { available_capacity, ..Default::default() }.encode_to_vec()
 }
 
-/// Of these ids some, with inventions.
-fn listed(dice: &mut Dice, honest: &[String], own: &[String]) -> Vec<String> {
+/// Of these ids some, with inventions, and at times with those that have ended.
+fn listed(
+    dice: &mut Dice,
+    (honest, gone): (&[String], &[String]),
+    own: &[String],
+    record: &LiarRecord,
+) -> Vec<String> {
     let mut listed: Vec<_> = honest.iter().filter(|_| dice.chance(60)).cloned().collect();
     listed.extend(own.iter().filter(|_| dice.chance(60)).cloned());
     let most = dice.pick(&[1, 2, 5, 5, TOO_MANY]);
     listed.extend((0..most).map(|_| format!("{FRESH}{}", dice.below(most))));
+    if dice.chance(20) {
+        record.count("ended id in a list of the liar", gone.len() as u64);
+        listed.extend_from_slice(gone);
+    }
+    listed.extend(dice.chance(10).then(|| format!("{NEVER}{}", dice.below(5))));
     if dice.chance(10) {
         listed.push(String::new());
     }
@@ -225,11 +251,10 @@ fn next_token(dice: &mut Dice) -> String {
     dice.pick(&["", "", "", "", "again", "\u{1}"]).to_owned()
 }
 
-fn volumes(dice: &mut Dice, ids: &Ids) -> Vec<u8> {
+fn volumes(dice: &mut Dice, ids: &Ids, record: &LiarRecord) -> Vec<u8> {
     let node = dice.pick(&[LIAR, NODES[0]]);
-    let gone = if dice.chance(20) { ids.gone.as_slice() } else { &[] };
-    let honest = [ids.volumes.as_slice(), gone].concat();
-    let entries = listed(dice, &honest, &ids.own).into_iter().map(|volume_id| {
+    let listed = listed(dice, (&ids.volumes, &ids.gone), &ids.own, record);
+    let entries = listed.into_iter().map(|volume_id| {
         let status =
             csi::list_volumes_response::VolumeStatus { published_node_ids: vec![node.into()] };
         let volume = csi::Volume { volume_id, capacity_bytes: 1, ..Default::default() };
@@ -239,8 +264,9 @@ fn volumes(dice: &mut Dice, ids: &Ids) -> Vec<u8> {
     csi::ListVolumesResponse { entries, next_token: next_token(dice) }.encode_to_vec()
 }
 
-fn snapshots(dice: &mut Dice, ids: &Ids) -> Vec<u8> {
-    let entries = listed(dice, &ids.snapshots, &ids.own).into_iter().map(|snapshot_id| {
+fn snapshots(dice: &mut Dice, ids: &Ids, record: &LiarRecord) -> Vec<u8> {
+    let listed = listed(dice, (&ids.snapshots, &ids.gone_snapshots), &ids.own, record);
+    let entries = listed.into_iter().map(|snapshot_id| {
         let snapshot = csi::Snapshot { snapshot_id, ..Default::default() };
         csi::list_snapshots_response::Entry { snapshot: Some(snapshot) }
     });

@@ -13,6 +13,7 @@ use crate::check::{ENDS, had_no_home};
 use crate::homes::Homes;
 use crate::keys::{LIAR, NODES};
 use crate::model::World;
+use crate::model::repeater::NEVER;
 use crate::record::SECRET;
 use crate::shape::driver_name;
 use drivers::testdriver::TOPOLOGY_KEY;
@@ -54,7 +55,18 @@ impl HeardCall {
         if has_secrets && !is_own {
             return Err("it goes to several nodes and has secrets".into());
         }
+        if has_secrets && self.is_of_nobody() && world.fleet.known() > 0 {
+            return Err("nobody has it but by the liar's word, and it has secrets".into());
+        }
         Ok(is_own)
+    }
+
+    /// Whether it is about an id that nobody ever had.
+    fn is_of_nobody(&self) -> bool {
+        match self.method.key(&self.message) {
+            Ok(Key::Home(id) | Key::Delete(id)) => id.text().starts_with(NEVER),
+            _ => false,
+        }
     }
 
     fn is_own(&self, world: &World) -> Result<bool, String> {

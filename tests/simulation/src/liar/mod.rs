@@ -263,8 +263,10 @@ impl Liar {
                     ids.homed.push(volume.id.clone());
                 }
             }
-            let snapshots = objects.snapshots.iter().filter(|snapshot| !snapshot.gone);
-            ids.snapshots = snapshots.filter_map(|snapshot| snapshot.id.clone()).collect();
+            for snapshot in &objects.snapshots {
+                let of = if snapshot.gone { &mut ids.gone_snapshots } else { &mut ids.snapshots };
+                of.extend(snapshot.id.clone());
+            }
             ids
         })
     }

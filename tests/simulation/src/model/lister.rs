@@ -15,13 +15,12 @@ use tokio::time::Instant;
 use tonic::Code;
 
 use super::api::{Attachment, Claim, Objects};
-use super::client::{Client, Unusual};
+use super::caller::Caller;
 use super::world::World;
 use crate::dice::Dice;
 use crate::homes::Homes;
 use crate::keys::{LIAR, NODES};
 use crate::life::BEFORE;
-use crate::process::Process;
 
 /// Failures in a row after which a list is given up.
 const FAILURES: usize = 20;
@@ -35,7 +34,8 @@ pub async fn keep(world: World) {
     let dice = Dice::new(world.seed, "lister");
     let lease_ends = LeaseEnds::default();
     let watching = lease_ends.clone().watch(world.clone());
-    let mut lister = Lister { dice, world, life: 0, client: None, lease_ends };
+    let caller = Caller::new("lister", &world);
+    let mut lister = Lister { dice, world, caller, lease_ends };
     let listing = async {
         loop {
             let wait = lister.dice.time(500, 40_000);
@@ -69,8 +69,7 @@ impl LeaseEnds {
 struct Lister {
     world: World,
     dice: Dice,
-    life: u64,
-    client: Option<(Client, Process)>,
+    caller: Caller,
     lease_ends: LeaseEnds,
 }
 
@@ -136,26 +135,8 @@ impl Lister {
     }
 
     async fn page(&mut self, request: &ListVolumesRequest) -> Result<ListVolumesResponse, Code> {
-        if self.client.as_ref().is_none_or(|(client, _)| client.is_broken()) {
-            self.connect().await;
-        }
-        let Some((client, _)) = &self.client else { return Err(Code::Unavailable) };
-        let reply = client.call("ListVolumes", "", request, &Unusual::default()).await;
+        let reply = self.caller.call("ListVolumes", "", request).await?;
         reply.decode().ok_or(reply.code)
-    }
-
-    async fn connect(&mut self) {
-        if let Some((_, process)) = self.client.take() {
-            process.end.cancel();
-            process.tasks.stop();
-        }
-        let World { fleet, record, trace, seed, timeout, .. } = &self.world;
-        let process = Process::default();
-        let dice = Dice::new(*seed, &format!("lister {}", self.life));
-        self.life += 1;
-        let notes = (record.clone(), trace.clone());
-        let client = Client::connect("lister", fleet, &process, *timeout, dice, notes).await;
-        self.client = client.ok().map(|client| (client, process));
     }
 }
 

@@ -6,11 +6,13 @@
 
 pub mod api;
 mod attacher;
+mod caller;
 pub mod client;
 pub mod lister;
 mod maker;
 mod pace;
 mod provisioner;
+pub mod repeater;
 mod resizer;
 mod sidecar;
 mod snapshotter;
