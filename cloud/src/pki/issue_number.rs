@@ -137,7 +137,9 @@ mod tests {
                 }
                 Step::Restart => self.in_use = self.on_disk(),
                 // A node whose machine has no id needs a new token after these two.
-                Step::UseCopy if self.tells_machine => self.put_back(self.disk.len() - 1),
+                Step::UseCopy if self.tells_machine => {
+                    self.put_back(self.disk.len().saturating_sub(2));
+                }
                 Step::RestoreDisk(at) if self.tells_machine => self.put_back(at),
                 Step::UseCopy | Step::RestoreDisk(_) => {}
                 Step::RestoreStore(at) => self.linked.truncate(1 + at % self.linked.len()),

@@ -143,9 +143,10 @@ impl Starts {
 
     /// True if this number of a start is missing in the store, and that is not known yet.
     fn lacks(&self, start: &Uuid, number: u64) -> bool {
-        let has =
-            |record: &StartRecord| record.accepted || number <= record.last.max(record.beyond);
-        !self.records.get(start).is_some_and(has)
+        !self
+            .records
+            .get(start)
+            .is_some_and(|record| record.accepted || number <= record.last.max(record.beyond))
     }
 
     /// The record of this process's start with one more create; and a start that is forgotten for

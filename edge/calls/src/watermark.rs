@@ -25,16 +25,16 @@ const EVERY: Duration = Duration::from_secs(60);
 
 /// The newest watermark. Clones share it.
 #[derive(Clone)]
-pub struct NewestWatermark(Arc<Inner>);
+pub struct NewestWatermark(Arc<WatermarkFile>);
 
-struct Inner {
-    known: Mutex<Known>,
+struct WatermarkFile {
+    known: Mutex<KnownWatermark>,
     file: Option<PathBuf>,
     tasks: Tasks,
 }
 
 #[derive(Default)]
-struct Known {
+struct KnownWatermark {
     newest: Option<Watermark>,
     /// True while a task waits to write it.
     is_due: bool,
@@ -57,8 +57,8 @@ impl NewestWatermark {
             warn!(%error, "{FILE} in --state cannot be read; csi-cloud will tell it again");
             None
         });
-        let known = Mutex::new(Known { newest, ..Known::default() });
-        Self(Arc::new(Inner { known, file, tasks }))
+        let known = Mutex::new(KnownWatermark { newest, ..KnownWatermark::default() });
+        Self(Arc::new(WatermarkFile { known, file, tasks }))
     }
 
     /// The newest one.

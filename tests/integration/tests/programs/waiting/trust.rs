@@ -7,7 +7,7 @@ use anyhow::{Context, bail, ensure};
 use harness::process::Process;
 use harness::stand::Stand;
 use harness::wait::{START, STOP, until};
-use harness::world::{NODE, TRANSPORTS, World};
+use harness::world::{DRIVER, NODE, TRANSPORTS, World};
 use proto::control::base64::Base64;
 use proto::control::certificate::Renew;
 use proto::control::hello::Message;
@@ -79,6 +79,8 @@ impl Issuing {
         let mut command = stand.program("csi-edge")?;
         command.args(["serve", "--fronts", &stand.at(&format!("{identity}-fronts"))]);
         command.args(["--identity", &stand.at(identity), "--cloud", self.world.url()]);
+        // Nobody serves it; the driver is away.
+        command.arg(format!("--driver={DRIVER}={}", stand.at(&format!("{identity}.sock"))));
         let mut edge = Process::start(&format!("csi-edge-{identity}"), command, stand.dir())?;
         edge.line_starting("linked ", START).await?;
         Ok(edge)
