@@ -113,6 +113,7 @@ fn read(file: &Path) -> io::Result<Option<Watermark>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proto::host::publish::{Existing, publish};
 
     fn watermark(number: u64) -> Watermark {
         format!("00000000-0000-0000-0000-000000000001.{number}.m").parse().unwrap()
@@ -141,7 +142,8 @@ mod tests {
         let after = NewestWatermark::open(Some(state.path()), tasks.clone());
         assert_eq!(after.get(), Some(watermark(3)));
         for damaged in ["", "{}", r#"{"watermark":"x"}"#] {
-            std::fs::write(state.path().join(FILE), damaged).unwrap();
+            let file = state.path().join(FILE);
+            publish(&file, damaged.as_bytes(), 0o600, Existing::Replace).unwrap();
             assert_eq!(NewestWatermark::open(Some(state.path()), tasks.clone()).get(), None);
         }
         tasks.stop();
