@@ -79,6 +79,8 @@ pub struct Peer {
     pub expands: bool,
     /// True if it refuses to begin a call after the time that it gets with it.
     pub begins_within: bool,
+    /// True if it keeps the watermark of a create.
+    pub takes_watermark: bool,
     /// The CAs that it trusts, and the one of its certificate; none if it does not say.
     pub ca: Option<CaTag>,
     /// The run of csi-edge; `None` in tests only.

@@ -269,6 +269,7 @@ fn peer(
         version: hello.version.as_str().into(),
         expands: hello.expands,
         begins_within: hello.begins_within,
+        takes_watermark: hello.takes_watermark,
         run: Some(hello.run),
         machine: hello.machine,
     }

@@ -196,6 +196,12 @@ impl NodeCall<'_> {
             }
             call.headers.insert(&BEGIN_WITHIN, forward::timeout_value(for_edge(begins_by)));
         }
+        if self.method.creates().is_some() && link.peer.takes_watermark {
+            let watermark = starts::watermark(self.sender.links.store(), self.node);
+            if let Some(header) = watermark.and_then(|watermark| watermark.header()) {
+                call.headers.insert(&WATERMARK, header);
+            }
+        }
         *sends += 1;
         self.count();
         let (authority, deadline) = (self.sender.authority, self.deadline);
@@ -211,11 +217,6 @@ impl NodeCall<'_> {
         call.headers.entry(&CALL_ID).or_insert_with(call_id::made);
         if let Some(epoch) = self.sender.links.leading().epoch() {
             call.headers.insert(&LEADER_EPOCH, epoch.clone());
-        }
-        if self.method.creates().is_some() {
-            let watermark = starts::watermark(self.sender.links.store(), self.node);
-            let header = watermark.and_then(|watermark| watermark.header());
-            call.headers.extend(header.map(|header| (WATERMARK.clone(), header)));
         }
     }
 

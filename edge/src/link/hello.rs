@@ -69,6 +69,7 @@ pub(super) async fn greet(
         awaits_leader,
         run: dial.run,
         machine: dial.machine,
+        takes_watermark: true,
         watermark: dial.executor.watermark().get(),
     };
     link.send(&Message::Hello(hello)).await?;

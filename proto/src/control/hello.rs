@@ -124,6 +124,10 @@ pub struct Hello {
     /// Its machine. `None` if that has no id, and of an edge that does not tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine: Option<MachineId>,
+    /// True if it keeps watermarks: without that a create has none, since an older edge passes
+    /// headers that it does not know on to the driver.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub takes_watermark: bool,
     /// The newest watermark that it was told. `None` if it was told none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub watermark: Option<Watermark>,
@@ -390,6 +394,7 @@ mod tests {
             awaits_leader: false,
             run: Run(Uuid::nil()),
             machine: None,
+            takes_watermark: false,
             watermark: None,
         })
     }

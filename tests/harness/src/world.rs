@@ -209,6 +209,7 @@ pub fn hello(node: &str) -> anyhow::Result<Hello> {
         awaits_leader: false,
         run: Run::begin(),
         machine: None,
+        takes_watermark: false,
         watermark: None,
     })
 }

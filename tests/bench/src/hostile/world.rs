@@ -166,6 +166,7 @@ pub(super) fn hello(node: &str, drivers: Vec<Driver>) -> anyhow::Result<Hello> {
         awaits_leader: false,
         run: Run::begin(),
         machine: None,
+        takes_watermark: false,
         watermark: None,
     })
 }

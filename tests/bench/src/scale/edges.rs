@@ -352,6 +352,7 @@ impl Edge {
             awaits_leader,
             run: Run::begin(),
             machine: None,
+            takes_watermark: false,
             watermark: None,
         };
         link.send(&Message::Hello(hello)).await?;

@@ -192,6 +192,7 @@ impl Liar {
             awaits_leader: false,
             run: Run::begin(),
             machine: None,
+            takes_watermark: true,
             watermark: "00000000-0000-0000-0000-000000000001.9.bGll".parse().ok(),
         })
     }
