@@ -1,6 +1,6 @@
 // Command registrar tells a kubelet about a CSI driver: what the official node-driver-registrar does,
-// which cannot be had as a Go module. It lives until it is stopped, and exits when the kubelet refuses
-// the driver, as the official one does.
+// which cannot be had as a Go module. It lives until it is stopped. When the kubelet refuses
+// the driver, it exits, as the official one does; as a program, outside of a pod, it starts again.
 //
 //	registrar -driver NAME -endpoint /path/of/csi.sock -listen ROOT/plugins_registry/NAME-reg.sock
 //
@@ -91,10 +91,26 @@ func main() {
 	case <-stop:
 		server.Stop()
 	case why := <-refused:
-		log.Fatalf("the kubelet refused %s: %s", *driver, why)
+		log.Printf("the kubelet refused %s: %s", *driver, why)
+		server.Stop()
+		if *address == "" {
+			startAgain()
+		}
+		os.Exit(1)
 	case err := <-served:
 		log.Fatalf("serving on %s: %v", *listen, err)
 	}
+}
+
+// startAgain is what a kubelet does with a pod's registrar, and nobody with one that is a program. A kubelet refuses a
+// driver before it has read its own Node, for example.
+func startAgain() {
+	time.Sleep(time.Second)
+	program, err := os.Executable()
+	if err == nil {
+		err = syscall.Exec(program, os.Args, os.Environ())
+	}
+	log.Fatalf("starting again: %v", err)
 }
 
 // named asks a driver for its name.
