@@ -5,8 +5,8 @@ use tonic::Code;
 /// What becomes of a pod when its volume could not be published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Publication {
-    /// The kubelet takes the volume as not mounted. If the pod goes before another attempt succeeds,
-    /// it never unpublishes the volume: whatever the attempt left is left for good.
+    /// The kubelet takes the volume as not mounted. If the pod goes before another attempt
+    /// succeeds, it never unpublishes the volume: whatever the attempt left is left for good.
     NotMounted,
     /// The volume may be mounted, and is unpublished when the pod goes.
     Uncertain,

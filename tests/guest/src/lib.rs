@@ -1,6 +1,6 @@
 //! Direct volumes and the runtimes that mount them: stand-ins that read the contract, shims that
-//! answer as the real ones, and a kubelet's calls with what it does after each code. Real guests run
-//! in QEMU, and an OCI runtime serves the pods of a real kubelet.
+//! answer as the real ones, and a kubelet's calls with what it does after each code. Real guests
+//! run in QEMU, and an OCI runtime serves the pods of a real kubelet.
 //!
 //! It may use `harness`. It talks to no API server.
 
