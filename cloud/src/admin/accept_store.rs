@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::admin::admin_state::AdminState;
 use crate::state::known::State;
-use crate::state::starts;
+use crate::state::older_store;
 
 /// The most names that a text lists.
 const NAMED: usize = 20;
@@ -51,7 +51,7 @@ impl Command<AdminState> for AcceptStore {
             });
         }
         let placed = admin.store.read(names_placed_since_start);
-        starts::accept(&admin.store).await?;
+        older_store::accept(&admin.store).await?;
         let placed = listed(placed).map_or_else(String::new, |placed| {
             format!(
                 " These were created since csi-cloud started, and another node may have one of the \

@@ -16,10 +16,10 @@ use crate::lease::holder_link::explain;
 use crate::lease::mac::Granted;
 use crate::lease::step::step;
 use crate::nodes::links::Links;
+use crate::state::older_store;
 use crate::state::policy::Scope;
 use crate::state::quotas::{OverQuota, Quota, Quotas};
 use crate::state::record::{Holder, Home, LeaseRecord, NodeDriver};
-use crate::state::starts;
 use crate::state::txn::Txn;
 
 /// The most leases of one node. No machine has as many guests, and faulty nodes cannot fill the
@@ -149,7 +149,7 @@ fn apply(
     let granted = |epoch| Granted { node, driver, id, epoch };
     let proven = is_proven(txn, (driver, id), node, asked);
     let shows_older = match asked {
-        LeaseAction::Hold { epoch, .. } if proven => starts::note_lease(txn, node, *epoch),
+        LeaseAction::Hold { epoch, .. } if proven => older_store::note_lease(txn, node, *epoch),
         LeaseAction::Ask { .. } | LeaseAction::Hold { .. } | LeaseAction::Release => false,
     };
     let asked = match asked {
@@ -285,7 +285,7 @@ async fn told(
     applied: Applied,
 ) -> Outcome {
     if applied.shows_older
-        && let Err(error) = starts::tell_older(links.store(), node).await
+        && let Err(error) = older_store::tell_older(links.store(), node).await
     {
         return Outcome::NotNow { why: chain(&error) };
     }

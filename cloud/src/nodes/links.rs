@@ -36,10 +36,10 @@ use crate::pki::enrolment::Enrolment;
 use crate::pki::issuer::CaTag;
 use crate::state::affinity::{Age, VolumeAnswer};
 use crate::state::authority::{Authority, Unserved};
+use crate::state::older_store;
 use crate::state::policy::{Policy, Scope};
 use crate::state::quotas::OverQuota;
 use crate::state::set_apart::ReasonKind;
-use crate::state::starts;
 use crate::state::store::backend::StoreError;
 use crate::state::store::writer::Store;
 
@@ -535,7 +535,7 @@ impl Links {
             metadata: self.metadata.is_on(),
             renews: self.enrolment.issuers().is_some(),
             leader_epoch: self.store.leadership().epoch(),
-            watermark: starts::watermark(&self.store, node),
+            watermark: older_store::watermark(&self.store, node),
             renew_now: ca.is_some_and(|ca| self.enrolment.tag().is_some_and(|tag| ca != tag)),
         }
     }
@@ -549,8 +549,8 @@ impl Links {
         node: &NodeName,
         told: &Watermark,
     ) -> Result<(), StoreError> {
-        match starts::take(&self.store, node, told).await? {
-            true => starts::tell_older(&self.store, node).await,
+        match older_store::take(&self.store, node, told).await? {
+            true => older_store::tell_older(&self.store, node).await,
             false => Ok(()),
         }
     }

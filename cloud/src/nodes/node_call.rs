@@ -25,7 +25,7 @@ use crate::nodes::handle::Handle;
 use crate::nodes::in_doubt::{BEGIN, InDoubt, for_edge};
 use crate::nodes::links::Links;
 use crate::state::election::HOLD;
-use crate::state::starts;
+use crate::state::older_store;
 use crate::telemetry::calls::{Running, Sent};
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -197,7 +197,7 @@ impl NodeCall<'_> {
             call.headers.insert(&BEGIN_WITHIN, forward::timeout_value(for_edge(begins_by)));
         }
         if self.method.creates().is_some() && link.peer.takes_watermark {
-            let watermark = starts::watermark(self.sender.links.store(), self.node);
+            let watermark = older_store::watermark(self.sender.links.store(), self.node);
             if let Some(header) = watermark.and_then(|watermark| watermark.header()) {
                 call.headers.insert(&WATERMARK, header);
             }

@@ -9,29 +9,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use base64::Engine;
-use base64::prelude::BASE64_STANDARD_NO_PAD;
-use proto::control::watermark::Watermark;
 use proto::names::NodeName;
-use ring::hmac;
-use tracing::error;
 use uuid::Uuid;
 
 use crate::state::clock::now;
 use crate::state::field::record;
-use crate::state::listed;
-use crate::state::store::backend::StoreError;
-use crate::state::store::writer::Store;
-use crate::state::trust::SecretKey;
-use crate::state::txn::Txn;
 
-/// The purpose of a MAC. Another use of the key needs another text.
-const PURPOSE: &[u8] = b"edge-csi watermark of a store, 1";
 /// The record of leases that the store lacks, which no start counts.
-const LEASES: Uuid = Uuid::nil();
+pub(super) const LEASES: Uuid = Uuid::nil();
 /// The most starts that are kept. A node that was away since one before them shows what looks like
 /// an older store.
-const MOST: usize = 4096;
+pub(super) const MOST: usize = 4096;
 
 record! {
     /// A start of a csi-cloud that has sent creates.
@@ -58,7 +46,7 @@ record! {
 
 impl StartRecord {
     /// True if creates of it are missing in the store, and nobody has accepted that.
-    fn is_incomplete(&self) -> bool {
+    pub(super) fn is_incomplete(&self) -> bool {
         self.beyond > 0 && !self.accepted
     }
 }
@@ -133,7 +121,7 @@ impl Starts {
     }
 
     /// The last create that the store has; none before the first, and while creates are missing.
-    fn newest(&self) -> Option<(Uuid, u64)> {
+    pub(super) fn newest(&self) -> Option<(Uuid, u64)> {
         if self.shown_older_by().is_some() {
             return None;
         }
@@ -142,7 +130,7 @@ impl Starts {
     }
 
     /// True if this number of a start is missing in the store, and that is not known yet.
-    fn lacks(&self, start: &Uuid, number: u64) -> bool {
+    pub(super) fn lacks(&self, start: &Uuid, number: u64) -> bool {
         !self
             .records
             .get(start)
@@ -191,108 +179,23 @@ impl Starts {
     }
 }
 
-/// The watermark of the store for a node; none before the first create, and while creates are known
-/// to be missing: the nodes keep what they know then.
-pub(crate) fn watermark(store: &Store, node: &NodeName) -> Option<Watermark> {
-    store.read(|state| {
-        let (start, number) = state.starts().newest()?;
-        let key = &state.trust().secrets()?.leases;
-        let mac = BASE64_STANDARD_NO_PAD.encode(sign(key, node, &start, number));
-        Some(Watermark { start, number, mac })
-    })
-}
-
-/// Takes the watermark that a node was told. Returns true if it is the first to show that the store
-/// lacks this create; that is durable then. One that csi-cloud has not made, or made for another
-/// node, counts for nothing.
-///
-/// # Errors
-/// The change is not durable.
-pub(crate) async fn take(
-    store: &Store,
-    node: &NodeName,
-    told: &Watermark,
-) -> Result<bool, StoreError> {
-    let Watermark { start, number, mac } = told;
-    let (start, number) = (*start, *number);
-    let is_missing = store.read(|state| {
-        let key = state.trust().secrets().map(|secrets| &secrets.leases);
-        let is_ours = key.is_some_and(|key| is_signed(key, node, &start, number, mac));
-        is_ours && state.starts().lacks(&start, number)
-    });
-    if !is_missing {
-        return Ok(false);
-    }
-    let node = node.clone();
-    let note = move |txn: &mut Txn<'_>| {
-        let known = txn.start(&start).cloned().unwrap_or_default();
-        let beyond = known.beyond.max(number);
-        txn.set_start(start, Some(StartRecord { beyond, known_by: Some(node), ..known }));
-    };
-    store.write(note).await?;
-    Ok(true)
-}
-
-/// Notes that a node has proven a lease of this epoch. Returns true if it is the first to show that
-/// the store lacks it.
-pub(crate) fn note_lease(txn: &mut Txn<'_>, node: &NodeName, epoch: u64) -> bool {
-    if epoch <= txn.epoch() || txn.start(&LEASES).is_some() {
-        return false;
-    }
-    let known_by = Some(node.clone());
-    let missing = StartRecord { beyond: epoch, known_by, ..StartRecord::default() };
-    txn.set_start(LEASES, Some(missing));
-    true
-}
-
-/// Tells the operator that a node has shown that the store is an older copy, of which no node
-/// counts as listed.
-///
-/// # Errors
-/// The change is not durable.
-pub(crate) async fn tell_older(store: &Store, node: &NodeName) -> Result<(), StoreError> {
-    error!(
-        %node,
-        "the store is an older copy: this node was told of a later create or lease. Nothing is \
-         created, and no lease granted, until `csi-cloud store accept`"
-    );
-    listed::forget(store).await
-}
-
-/// Accepts what is missing in the store. Returns how many starts are incomplete.
-///
-/// # Errors
-/// The change is not durable.
-pub(crate) async fn accept(store: &Store) -> Result<usize, StoreError> {
-    let accept = |txn: &mut Txn<'_>| {
-        let all = txn.state().starts().all();
-        let incomplete = all.iter().filter(|(_, record)| record.is_incomplete());
-        let incomplete: Vec<_> = incomplete.map(|(start, of)| (*start, of.clone())).collect();
-        for (start, record) in &incomplete {
-            // The epoch of leases is beyond it by now.
-            let accepted = StartRecord { accepted: true, ..record.clone() };
-            txn.set_start(*start, (*start != LEASES).then_some(accepted));
-        }
-        incomplete.len()
-    };
-    store.write(accept).await
-}
-
-fn sign(key: &SecretKey, node: &NodeName, start: &Uuid, number: u64) -> hmac::Tag {
-    let key = hmac::Key::new(hmac::HMAC_SHA256, key.expose());
-    hmac::sign(&key, &signed(node, start, number))
-}
-
-fn is_signed(key: &SecretKey, node: &NodeName, start: &Uuid, number: u64, mac: &str) -> bool {
-    let Ok(mac) = BASE64_STANDARD_NO_PAD.decode(mac) else { return false };
-    let key = hmac::Key::new(hmac::HMAC_SHA256, key.expose());
-    hmac::verify(&key, &signed(node, start, number), &mac).is_ok()
-}
-
-/// The name comes last, and all before it has a fixed length.
-fn signed(node: &NodeName, start: &Uuid, number: u64) -> Vec<u8> {
-    [PURPOSE, start.as_bytes(), &number.to_be_bytes(), node.as_str().as_bytes()].concat()
-}
-
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_of_too_many_starts_is_forgotten() {
+        let mut starts = Starts::default();
+        for order in 1..=MOST as u64 {
+            let id = Uuid::from_u128(order.into());
+            starts.apply(id, Some(StartRecord { order, last: 1, ..StartRecord::default() }));
+        }
+        let (own, begun, forgotten) = starts.with_one_more();
+        assert_eq!((begun.order, begun.last), (MOST as u64 + 1, 1));
+        assert_eq!(forgotten, Some(Uuid::from_u128(1)));
+        starts.apply(own, Some(begun));
+        let (_, counted, forgotten) = starts.with_one_more();
+        assert_eq!((counted.order, counted.last, forgotten), (MOST as u64 + 1, 2, None));
+        assert_eq!(starts.newest(), Some((own, 1)));
+    }
+}

@@ -1,7 +1,7 @@
 //! Whose word counts: leases with a MAC, and without one.
 
 use crate::lease::tests::*;
-use crate::state::starts;
+use crate::state::older_store;
 
 #[tokio::test]
 async fn what_a_node_proves_of_epochs_counts_and_what_it_only_says_does_not() {
@@ -31,7 +31,7 @@ async fn what_a_node_proves_of_epochs_counts_and_what_it_only_says_does_not() {
     }
     assert_eq!(world.hold("n2", LAST).await, world.granted("n2", later), "it is confirmed");
     assert!(not_now(world.ask("n2").await).contains("`csi-cloud store accept`"));
-    assert_eq!(starts::accept(&world.store).await.unwrap(), 1);
+    assert_eq!(older_store::accept(&world.store).await.unwrap(), 1);
     assert_eq!(world.ask("n2").await, world.granted("n2", later + 2));
 }
 

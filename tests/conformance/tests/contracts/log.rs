@@ -66,7 +66,7 @@ const ELSEWHERE: [(&str, &str); 16] = [
     ("cloud/src/lib.rs", "this csi-cloud leads"),
     ("cloud/src/lib.rs", "this csi-cloud led, and another one may lead now"),
     ("cloud/src/lib.rs", "stopping: edges are told to go elsewhere"),
-    ("cloud/src/state/starts.rs", "the store is an older copy"),
+    ("cloud/src/state/older_store.rs", "the store is an older copy"),
     ("cloud/src/state/store/write_loop.rs", "the store takes no more changes"),
     ("edge/calls/src/fence.rs", "another csi-cloud leads"),
     ("edge/calls/src/driver_calls.rs", "the driver is asked to delete it"),

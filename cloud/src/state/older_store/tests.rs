@@ -6,6 +6,7 @@ use proto::names::DriverName;
 
 use super::*;
 use crate::state::record::{Intent, NodeDriver};
+use crate::state::starts::Lack;
 use crate::state::store::memory::Memory;
 
 async fn open(memory: &Memory) -> Store {
@@ -148,20 +149,4 @@ async fn of_an_older_copy_no_node_counts_as_listed() {
     tell_older(&store, &n1).await.unwrap();
     let listed = store.read(|state| state.driver(&driver)?.at(&n1).map(|at| at.listed));
     assert_eq!(listed, Some(0));
-}
-
-#[test]
-fn the_oldest_of_too_many_starts_is_forgotten() {
-    let mut starts = Starts::default();
-    for order in 1..=MOST as u64 {
-        let id = Uuid::from_u128(order.into());
-        starts.apply(id, Some(StartRecord { order, last: 1, ..StartRecord::default() }));
-    }
-    let (own, begun, forgotten) = starts.with_one_more();
-    assert_eq!((begun.order, begun.last), (MOST as u64 + 1, 1));
-    assert_eq!(forgotten, Some(Uuid::from_u128(1)));
-    starts.apply(own, Some(begun));
-    let (_, counted, forgotten) = starts.with_one_more();
-    assert_eq!((counted.order, counted.last, forgotten), (MOST as u64 + 1, 2, None));
-    assert_eq!(starts.newest(), Some((own, 1)));
 }
