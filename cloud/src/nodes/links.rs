@@ -535,7 +535,7 @@ impl Links {
             metadata: self.metadata.is_on(),
             renews: self.enrolment.issuers().is_some(),
             leader_epoch: self.store.leadership().epoch(),
-            watermark: older_store::watermark(&self.store, node),
+            watermark: older_store::watermark(&self.store, node).map(Box::new),
             renew_now: ca.is_some_and(|ca| self.enrolment.tag().is_some_and(|tag| ca != tag)),
         }
     }

@@ -75,6 +75,6 @@ impl Dial {
         self.scopes.receive_published(welcome.publishes_topology);
         self.scopes.receive_node_info_periods(welcome.node_info_every_s);
         self.metadata.set_sent(welcome.metadata);
-        welcome.watermark.into_iter().for_each(|told| self.executor.watermark().take(told));
+        welcome.watermark.into_iter().for_each(|told| self.executor.watermark().take(*told));
     }
 }

@@ -65,12 +65,12 @@ pub(super) async fn greet(
         begins_within: true,
         reopens_calls: true,
         certificate_on_disk: dial.identity.as_ref().is_none_or(NodeIdentity::is_on_disk),
-        trust: Some(dial.credentials.trust()),
+        trust: Some(dial.credentials.trust().into()),
         awaits_leader,
         run: dial.run,
         machine: dial.machine,
         takes_watermark: true,
-        watermark: dial.executor.watermark().get(),
+        watermark: dial.executor.watermark().get().map(Box::new),
     };
     link.send(&Message::Hello(hello)).await?;
     let answer = tokio::time::timeout(HANDSHAKE, link.next()).await;

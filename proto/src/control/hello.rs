@@ -114,7 +114,7 @@ pub struct Hello {
     pub certificate_on_disk: bool,
     /// A hash of the CAs that it trusts. It is compared, and shown to nobody.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub trust: Option<String>,
+    pub trust: Option<Box<str>>,
     /// True if it waits at a csi-cloud that follows until another one leads: it cannot use the
     /// leader that it was told of.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -130,7 +130,7 @@ pub struct Hello {
     pub takes_watermark: bool,
     /// The newest watermark that it was told. `None` if it was told none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub watermark: Option<Watermark>,
+    pub watermark: Option<Box<Watermark>>,
 }
 
 /// A field that both ends have set to true since [`OLDEST_PEER`], and that they still look at.
@@ -217,7 +217,7 @@ pub struct Welcome {
     pub leader_epoch: Option<LeaderEpoch>,
     /// How far its store is. `None` if nothing was created yet, or the store is an older copy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub watermark: Option<Watermark>,
+    pub watermark: Option<Box<Watermark>>,
 }
 
 /// The cloud refuses the link.
