@@ -4,11 +4,8 @@
 //! an older copy of the store was put back. A store that was lost has another key. A MAC is no
 //! secret: it names its node, and only that node's certificate can show it.
 
-use base64::Engine;
-use base64::prelude::BASE64_STANDARD_NO_PAD;
 use proto::csi::Id;
 use proto::names::{DriverName, NodeName};
-use ring::hmac;
 
 use crate::state::trust::SecretKey;
 
@@ -31,15 +28,12 @@ pub(crate) struct Granted<'a> {
 impl Granted<'_> {
     /// The MAC, as base64.
     pub(crate) fn mac(&self, key: &SecretKey) -> String {
-        let key = hmac::Key::new(hmac::HMAC_SHA256, key.expose());
-        BASE64_STANDARD_NO_PAD.encode(hmac::sign(&key, &self.bytes()))
+        key.mac(&self.bytes())
     }
 
     /// True if this MAC was made with this key for exactly this lease.
     pub(crate) fn is_proven_by(&self, mac: &str, key: &SecretKey) -> bool {
-        let Ok(mac) = BASE64_STANDARD_NO_PAD.decode(mac) else { return false };
-        let key = hmac::Key::new(hmac::HMAC_SHA256, key.expose());
-        hmac::verify(&key, &self.bytes(), &mac).is_ok()
+        key.has_signed(&self.bytes(), mac)
     }
 
     /// Each text has its length before it, so no two leases have the same bytes.
