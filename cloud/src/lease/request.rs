@@ -94,7 +94,7 @@ pub(crate) async fn handle(
     });
     match written.await {
         Err(error) => Some(Outcome::NotNow { why: chain(&error) }),
-        Ok(Ok(applied)) => Some(told(links, node, (&driver, &id), applied).await),
+        Ok(Ok(applied)) => Some(outcome(links, node, (&driver, &id), applied)),
         Ok(Err(LeaseRefusal::Late)) => None,
         Ok(Err(LeaseRefusal::Full)) => {
             on_full();
@@ -277,28 +277,16 @@ fn moved(links: &Links, node: &NodeName, (driver, id): (&DriverName, &Id), befor
     links.end(from, "a volume was given to another node; the next link tells which");
 }
 
-/// The outcome, after the operator was told if it shows that the store is an older copy.
-async fn told(
-    links: &Links,
-    node: &NodeName,
-    volume: (&DriverName, &Id),
-    applied: Applied,
-) -> Outcome {
-    if applied.shows_older
-        && let Err(error) = older_store::tell_older(links.store(), node).await
-    {
-        return Outcome::NotNow { why: chain(&error) };
-    }
-    outcome(links, node, volume, applied)
-}
-
 fn outcome(
     links: &Links,
     node: &NodeName,
     (driver, id): (&DriverName, &Id),
     applied: Applied,
 ) -> Outcome {
-    let Applied { verdict, mac, before, changed, shows_older: _ } = applied;
+    let Applied { verdict, mac, before, changed, shows_older } = applied;
+    if shows_older {
+        older_store::tell(node);
+    }
     let volume = id.text();
     let is_now = matches!(verdict, LeaseVerdict::Held(_));
     if let Some(before) = before.filter(|before| is_now && before.node != *node) {

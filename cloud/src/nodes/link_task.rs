@@ -37,7 +37,7 @@ use crate::nodes::refusal::{Exclusion, NoHello, end_without_hello, refuse};
 use crate::pki::enrolment::EnrolmentError;
 use crate::pki::issuer::CaTag;
 use crate::state::authority::Unserved;
-use crate::state::{ingest, report};
+use crate::state::{ingest, older_store, report};
 
 const STOPPING: &str = "csi-cloud is stopping; dial it elsewhere, or later";
 
@@ -247,7 +247,7 @@ async fn record(
     let issue = if hello.certificate_on_disk { identity.serial.issue_number() } else { None };
     machine::record(links, node, peer, issue).await?;
     if let Some(watermark) = &hello.watermark {
-        let taken = links.take_watermark(node, watermark).await;
+        let taken = older_store::take(links.store(), node, watermark).await;
         taken.map_err(|error| chain(&error))?;
     }
     let recorded = ingest::drivers(links.store(), links.authority(), node, hello.drivers).await;

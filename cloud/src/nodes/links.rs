@@ -13,7 +13,6 @@ use futures_util::future::BoxFuture;
 use parking_lot::{Mutex, MutexGuard};
 use proto::control::hello::{PROTOCOL, True, Welcome};
 use proto::control::lease::{Reply, Request};
-use proto::control::watermark::Watermark;
 use proto::host::peer_log::{LogPeer, peer_info};
 use proto::host::tasks::Tasks;
 use proto::names::{DriverName, NodeName};
@@ -40,7 +39,6 @@ use crate::state::older_store;
 use crate::state::policy::{Policy, Scope};
 use crate::state::quotas::OverQuota;
 use crate::state::set_apart::ReasonKind;
-use crate::state::store::backend::StoreError;
 use crate::state::store::writer::Store;
 
 /// The time limit for an answer of Kubernetes.
@@ -537,21 +535,6 @@ impl Links {
             leader_epoch: self.store.leadership().epoch(),
             watermark: older_store::watermark(&self.store, node).map(Box::new),
             renew_now: ca.is_some_and(|ca| self.enrolment.tag().is_some_and(|tag| ca != tag)),
-        }
-    }
-
-    /// Takes the watermark of a node's hello, which may show that the store is an older copy.
-    ///
-    /// # Errors
-    /// What it shows is not durable, so the node must not link.
-    pub(super) async fn take_watermark(
-        &self,
-        node: &NodeName,
-        told: &Watermark,
-    ) -> Result<(), StoreError> {
-        match older_store::take(&self.store, node, told).await? {
-            true => older_store::tell_older(&self.store, node).await,
-            false => Ok(()),
         }
     }
 

@@ -23,17 +23,19 @@ pub(super) fn unmarked(change: Change) -> Change {
 /// # Errors
 /// The change is not durable.
 pub async fn forget(store: &Store) -> Result<(), StoreError> {
-    let write = store.write(|txn: &mut Txn<'_>| {
-        let drivers = txn.state().drivers();
-        let all = drivers.iter().flat_map(|(driver, of)| {
-            let marked = of.nodes().iter().filter(|(_, at)| at.listed > 0);
-            marked.map(|(node, at)| (driver.clone(), node.clone(), at.clone()))
-        });
-        for (driver, node, at) in all.collect::<Vec<_>>() {
-            txn.set_at(&driver, &node, Some(NodeDriver { listed: 0, ..at }));
-        }
+    store.write(forget_in).await
+}
+
+/// The same, as a part of a change.
+pub(super) fn forget_in(txn: &mut Txn<'_>) {
+    let drivers = txn.state().drivers();
+    let all = drivers.iter().flat_map(|(driver, of)| {
+        let marked = of.nodes().iter().filter(|(_, at)| at.listed > 0);
+        marked.map(|(node, at)| (driver.clone(), node.clone(), at.clone()))
     });
-    write.await
+    for (driver, node, at) in all.collect::<Vec<_>>() {
+        txn.set_at(&driver, &node, Some(NodeDriver { listed: 0, ..at }));
+    }
 }
 
 #[cfg(test)]

@@ -3,11 +3,8 @@
 //! `state::starts` counts the creates. Here each node is told their number, and what a node tells
 //! again is compared.
 
-use base64::Engine;
-use base64::prelude::BASE64_STANDARD_NO_PAD;
 use proto::control::watermark::Watermark;
 use proto::names::NodeName;
-use ring::hmac;
 use tracing::error;
 use uuid::Uuid;
 
@@ -15,7 +12,6 @@ use crate::state::listed;
 use crate::state::starts::{LEASES, StartRecord};
 use crate::state::store::backend::StoreError;
 use crate::state::store::writer::Store;
-use crate::state::trust::SecretKey;
 use crate::state::txn::Txn;
 
 /// The purpose of a MAC. Another use of the key needs another text.
@@ -27,14 +23,14 @@ pub(crate) fn watermark(store: &Store, node: &NodeName) -> Option<Watermark> {
     store.read(|state| {
         let (start, number) = state.starts().newest()?;
         let key = &state.trust().secrets()?.leases;
-        let mac = BASE64_STANDARD_NO_PAD.encode(sign(key, node, &start, number));
+        let mac = key.mac(&signed(node, &start, number));
         Some(Watermark { start, number, mac })
     })
 }
 
-/// Takes the watermark that a node was told. Returns true if it is the first to show that the store
-/// lacks this create; that is durable then. One that csi-cloud has not made, or made for another
-/// node, counts for nothing.
+/// Takes the watermark that a node was told. Returns true if it is the first to show that the
+/// store lacks this create, which is durable then and told to the operator. A watermark that
+/// csi-cloud has not made, or made for another node, counts for nothing.
 ///
 /// # Errors
 /// The change is not durable.
@@ -43,53 +39,52 @@ pub(crate) async fn take(
     node: &NodeName,
     told: &Watermark,
 ) -> Result<bool, StoreError> {
-    let Watermark { start, number, mac } = told;
-    let (start, number) = (*start, *number);
+    let start = told.start;
+    let beyond = told.number;
     let is_missing = store.read(|state| {
         let key = state.trust().secrets().map(|secrets| &secrets.leases);
-        let is_ours = key.is_some_and(|key| is_signed(key, node, &start, number, mac));
-        is_ours && state.starts().lacks(&start, number)
+        let signed = signed(node, &start, beyond);
+        let is_ours = key.is_some_and(|key| key.has_signed(&signed, &told.mac));
+        is_ours && state.starts().lacks(&start, beyond)
     });
     if !is_missing {
         return Ok(false);
     }
-    let node = node.clone();
-    let note = move |txn: &mut Txn<'_>| {
-        let known = txn.start(&start).cloned().unwrap_or_default();
-        let beyond = known.beyond.max(number);
-        txn.set_start(start, Some(StartRecord { beyond, known_by: Some(node), ..known }));
-    };
-    store.write(note).await?;
+    let known_by = node.clone();
+    store.write(move |txn| note(txn, start, beyond, known_by)).await?;
+    tell(node);
     Ok(true)
 }
 
 /// Notes that a node has proven a lease of this epoch. Returns true if it is the first to show that
-/// the store lacks it.
+/// the store lacks it: [`tell`] the operator when that is durable.
 pub(crate) fn note_lease(txn: &mut Txn<'_>, node: &NodeName, epoch: u64) -> bool {
     if epoch <= txn.epoch() || txn.start(&LEASES).is_some() {
         return false;
     }
-    let known_by = Some(node.clone());
-    let missing = StartRecord { beyond: epoch, known_by, ..StartRecord::default() };
-    txn.set_start(LEASES, Some(missing));
+    note(txn, LEASES, epoch, node.clone());
     true
 }
 
-/// Tells the operator that a node has shown that the store is an older copy, of which no node
-/// counts as listed.
-///
-/// # Errors
-/// The change is not durable.
-pub(crate) async fn tell_older(store: &Store, node: &NodeName) -> Result<(), StoreError> {
+/// Notes that creates of a start are missing in the store. No node counts as listed then, because
+/// the lists may be from before those creates.
+fn note(txn: &mut Txn<'_>, start: Uuid, beyond: u64, known_by: NodeName) {
+    let known = txn.start(&start).cloned().unwrap_or_default();
+    let beyond = known.beyond.max(beyond);
+    txn.set_start(start, Some(StartRecord { beyond, known_by: Some(known_by), ..known }));
+    listed::forget_in(txn);
+}
+
+/// Tells the operator that a node has shown that the store is an older copy.
+pub(crate) fn tell(node: &NodeName) {
     error!(
         %node,
         "the store is an older copy: this node was told of a later create or lease. Nothing is \
          created, and no lease granted, until `csi-cloud store accept`"
     );
-    listed::forget(store).await
 }
 
-/// Accepts what is missing in the store. Returns how many starts are incomplete.
+/// Accepts what is missing in the store. Returns of how many starts something was missing.
 ///
 /// # Errors
 /// The change is not durable.
@@ -106,17 +101,6 @@ pub(crate) async fn accept(store: &Store) -> Result<usize, StoreError> {
         incomplete.len()
     };
     store.write(accept).await
-}
-
-fn sign(key: &SecretKey, node: &NodeName, start: &Uuid, number: u64) -> hmac::Tag {
-    let key = hmac::Key::new(hmac::HMAC_SHA256, key.expose());
-    hmac::sign(&key, &signed(node, start, number))
-}
-
-fn is_signed(key: &SecretKey, node: &NodeName, start: &Uuid, number: u64, mac: &str) -> bool {
-    let Ok(mac) = BASE64_STANDARD_NO_PAD.decode(mac) else { return false };
-    let key = hmac::Key::new(hmac::HMAC_SHA256, key.expose());
-    hmac::verify(&key, &signed(node, start, number), &mac).is_ok()
 }
 
 /// The name comes last, and all before it has a fixed length.

@@ -146,7 +146,8 @@ async fn of_an_older_copy_no_node_counts_as_listed() {
     let (at, of) = (n1.clone(), driver.clone());
     let listed = NodeDriver { listed: 7, ..NodeDriver::default() };
     store.write(move |txn| txn.set_at(&of, &at, Some(listed))).await.unwrap();
-    tell_older(&store, &n1).await.unwrap();
+    let by = n1.clone();
+    assert!(store.write(move |txn| note_lease(txn, &by, 7)).await.unwrap());
     let listed = store.read(|state| state.driver(&driver)?.at(&n1).map(|at| at.listed));
     assert_eq!(listed, Some(0));
 }
