@@ -6,10 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::admin::admin_state::AdminState;
 use crate::state::known::State;
+use crate::state::node_names::{first_few, names};
 use crate::state::older_store;
-
-/// The most names that a text lists.
-const NAMED: usize = 20;
 
 /// Go on with a store that is an older copy: creates and leases begin again.
 #[derive(Debug, Args, Serialize, Deserialize)]
@@ -37,27 +35,28 @@ impl Command<AdminState> for AcceptStore {
             nodes.cloned().collect()
         });
         let away = nodes.into_iter().filter(|node| admin.links.now(node).is_none());
-        let away = listed(away.map(|node| node.to_string()).collect());
-        if !self.yes
-            && let Some(away) = away
-        {
+        let away: Vec<_> = away.collect();
+        if !self.yes && !away.is_empty() {
             return Ok(Done {
                 done: false,
                 text: format!(
                     "the store is an older copy, as node {shown_by} has shown, and not every node \
-                     has linked: {away}. What they made since is not known before they do. \
-                     `csi-cloud store accept --yes` does not wait for them"
+                     has linked: {}. What they made since is not known before they do. \
+                     `csi-cloud store accept --yes` does not wait for them",
+                    names(&away)
                 ),
             });
         }
         let placed = admin.store.read(names_placed_since_start);
         older_store::accept(&admin.store).await?;
-        let placed = listed(placed).map_or_else(String::new, |placed| {
-            format!(
+        let placed = match placed.is_empty() {
+            true => String::new(),
+            false => format!(
                 " These were created since csi-cloud started, and another node may have one of the \
-                 same name: {placed}."
-            )
-        });
+                 same name: {}.",
+                first_few(placed.into_iter())
+            ),
+        };
         Ok(Done::logged(format!(
             "the store is accepted without the creates and leases that it lacks; creates and \
              leases go on.{placed}"
@@ -74,15 +73,4 @@ fn names_placed_since_start(state: &State) -> Vec<String> {
         sent.map(move |(name, intent)| format!("{} of {driver} at {}", name.text(), intent.node))
     });
     sent.collect()
-}
-
-/// A list for a text; none if it is empty.
-fn listed(mut all: Vec<String>) -> Option<String> {
-    all.sort();
-    let more = all.len().saturating_sub(NAMED);
-    all.truncate(NAMED);
-    if more > 0 {
-        all.push(format!("and {more} more"));
-    }
-    (!all.is_empty()).then(|| all.join(", "))
 }
