@@ -370,6 +370,14 @@ mod tests {
         assert_ne!(directory.request().unwrap().key(), key);
     }
 
+    /// An identity for three days, its credentials in use, and what renews them.
+    fn in_use(ca: &Ca, dir: &Path) -> (Directory, Credentials, NodeIdentity) {
+        let directory = ca.identity(dir, 3);
+        let credentials = Credentials::load(&directory.files(), Role::Node).unwrap();
+        let identity = NodeIdentity::new(directory.clone(), credentials.clone());
+        (directory, credentials, identity)
+    }
+
     async fn renew(identity: &NodeIdentity, name: &str, ca: &Ca) -> anyhow::Result<()> {
         let request = Request::new()?;
         let certificate = ca.issue(&request.csr()?, name, 10);
@@ -380,9 +388,7 @@ mod tests {
     async fn a_newer_certificate_in_the_files_is_read_and_an_unwritten_one_stays() {
         let dir = tempfile::tempdir().unwrap();
         let ca = Ca::new();
-        let directory = ca.identity(dir.path(), 3);
-        let credentials = Credentials::load(&directory.files(), Role::Node).unwrap();
-        let identity = NodeIdentity::new(directory.clone(), credentials.clone());
+        let (_, credentials, identity) = in_use(&ca, dir.path());
         assert!(identity.is_on_disk() && !identity.read_again().await);
         let before = credentials.certificate();
         // An operator has joined the node again.
@@ -398,9 +404,7 @@ mod tests {
     async fn a_renewal_replaces_the_identity_in_use() {
         let dir = tempfile::tempdir().unwrap();
         let ca = Ca::new();
-        let directory = ca.identity(dir.path(), 3);
-        let credentials = Credentials::load(&directory.files(), Role::Node).unwrap();
-        let identity = NodeIdentity::new(directory.clone(), credentials.clone());
+        let (directory, credentials, identity) = in_use(&ca, dir.path());
         let before = credentials.certificate();
         let error = renew(&identity, "edge-csi://node/n2", &ca).await.unwrap_err().to_string();
         assert!(error.contains("of node n2, and this is node n1"), "{error}");
@@ -435,9 +439,7 @@ mod tests {
     async fn a_renewal_that_cannot_be_written_is_used_and_written_later() {
         let dir = tempfile::tempdir().unwrap();
         let ca = Ca::new();
-        let directory = ca.identity(dir.path(), 3);
-        let credentials = Credentials::load(&directory.files(), Role::Node).unwrap();
-        let identity = NodeIdentity::new(directory.clone(), credentials.clone());
+        let (directory, credentials, identity) = in_use(&ca, dir.path());
         let before = credentials.certificate();
         // A directory in its place stands for a full disk.
         let files = directory.files();
