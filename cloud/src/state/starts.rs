@@ -51,7 +51,7 @@ impl StartRecord {
     }
 }
 
-/// How it is known that the store may lack creates that were sent.
+/// The reason why the store may lack creates that were sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Lack {
     /// The operator's configuration says so.
@@ -114,7 +114,7 @@ impl Starts {
         self.began
     }
 
-    /// The node that shows that creates are missing in the store; none if none does.
+    /// The node that has shown that creates are missing in the store. `None` if the store is whole.
     pub fn shown_older_by(&self) -> Option<&NodeName> {
         let mut incomplete = self.incomplete.iter().filter_map(|start| self.get(start));
         incomplete.find_map(|start| start.known_by.as_ref())

@@ -238,7 +238,7 @@ async fn an_older_certificate_renews_at_the_nodes_own_machine_only() {
     let number = newer.serial.issue_number();
     assert!(number > older.serial.issue_number() && number <= Some(now()));
     ingest::identity(&stand.store, &node(), own, number).await.unwrap();
-    // What has linked is known after a restart too, and is not forgotten for a lower one.
+    // The highest number that has linked survives a restart, and a lower one does not replace it.
     ingest::identity(&stand.store, &node(), other, older.serial.issue_number()).await.unwrap();
     let store = Store::open(Box::new(stand.kept.clone()), &Tasks::default()).unwrap();
     let kept = store.read(|state| state.node(&node()).cloned()).unwrap();

@@ -40,7 +40,7 @@ impl Memory {
         Self { kept: self.kept.clone(), crash: Some(at) }
     }
 
-    /// A copy of what it has now, which changes by itself.
+    /// A backup: a copy of the records, which later commits do not change.
     #[must_use]
     pub fn copied(&self) -> Self {
         Self { kept: Arc::new(Mutex::new(self.kept().clone())), crash: None }

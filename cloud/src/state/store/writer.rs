@@ -160,8 +160,7 @@ impl Store {
         Self { holds_creates, ..self }
     }
 
-    /// How it is known that the store may lack creates that were sent, and leases; none if it has
-    /// all.
+    /// The reason why the store may lack creates and leases. `None` if it has all of them.
     pub fn may_lack_creates(&self) -> Option<Lack> {
         if self.holds_creates {
             return Some(Lack::Said);
