@@ -73,9 +73,13 @@ fn state_directory(state: Option<&Path>) -> Finding {
 
 /// A directory that csi-edge makes at its start.
 fn own(check: &str, path: &Path, least: u64) -> Finding {
+    own_as_seen(check, path, least, place::look)
+}
+
+fn own_as_seen(check: &str, path: &Path, least: u64, look: impl Fn(&Path) -> Place) -> Finding {
     let used = Use { check, path, least, missing: "" };
-    let place = place::look(path);
-    let mut above = path.ancestors().skip(1).map(above).map(|above| (above, place::look(above)));
+    let place = look(path);
+    let mut above = path.ancestors().skip(1).map(above).map(|above| (above, look(above)));
     if !is_seen(&place)
         && let Some((above, found)) = above.find(|(_, place)| is_seen(place))
     {
@@ -154,17 +158,29 @@ fn runtimes(checks: &Checks) -> Finding {
 mod tests {
     use super::*;
     use proto::admin::doctor::Verdict;
+    use proto::admin::doctor::place::Room;
+
+    /// As it is, on a disk with much room.
+    fn roomy(path: &Path) -> Place {
+        match place::look(path) {
+            Place::There { writable, .. } => {
+                let room = Room { free: 1 << 40, total: 1 << 41, free_files: 0, total_files: 0 };
+                Place::There { writable, room }
+            }
+            other => other,
+        }
+    }
 
     #[test]
     fn a_directory_that_csi_edge_makes_may_be_missing() {
         let dir = tempfile::tempdir().unwrap();
-        let missing = own("state", &dir.path().join("a/b"), 0);
+        let missing = own_as_seen("state", &dir.path().join("a/b"), 0, roomy);
         assert_eq!(missing.verdict, Verdict::Warning, "{missing:?}");
         assert!(missing.about.ends_with("a/b"), "{missing:?}");
         let file = dir.path().join("file");
         std::fs::File::create(&file).unwrap();
-        assert_eq!(own("state", &file, 0).verdict, Verdict::Fault);
-        let full = own("state", &dir.path().join("a"), u64::MAX);
+        assert_eq!(own_as_seen("state", &file, 0, roomy).verdict, Verdict::Fault);
+        let full = own_as_seen("state", &dir.path().join("a"), u64::MAX, roomy);
         assert_eq!(full.verdict, Verdict::Fault, "{full:?}");
         assert_eq!(state_directory(None).verdict, Verdict::Warning);
     }

@@ -150,8 +150,10 @@ mod tests {
         let looked = look(&config, SystemTime::now());
         let ok = Verdict::Ok;
         let fault = Verdict::Fault;
-        let all = ["certificate", "identity", "ca", "identity-directory"];
-        assert_eq!(verdicts(&looked), all.map(|check| (check, ok)));
+        let [files @ .., (directory, _)] = &verdicts(&looked)[..] else { panic!() };
+        assert_eq!(files, ["certificate", "identity", "ca"].map(|check| (check, ok)));
+        // How full the disk of the tests is decides its verdict.
+        assert_eq!(*directory, "identity-directory");
         assert!(looked.findings[1].found.contains("node n1"), "{:?}", looked.findings);
         assert!(looked.credentials.is_some());
         // A clock that is a year behind.
