@@ -4,11 +4,18 @@
 //! that does not run. A client that dials such a port on this host can even connect to itself.
 
 use std::net::{TcpListener, UdpSocket};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
 
 use anyhow::Context;
+use parking_lot::Mutex;
 
 /// The ports of programs: below those of connections, and below those of Kubernetes' Services.
 const PORTS: std::ops::Range<u16> = 12_000..30_000;
+
+/// Reservations of this process's ports, which end with it: other tests do not take a port whose
+/// program is down.
+static TAKEN: Mutex<Vec<UnixListener>> = Mutex::new(Vec::new());
 
 /// A port that stays with a program that is started again.
 ///
@@ -16,10 +23,15 @@ const PORTS: std::ops::Range<u16> = 12_000..30_000;
 /// There is none.
 pub fn free() -> anyhow::Result<u16> {
     let ports = std::iter::repeat_with(|| rand::random_range(PORTS)).take(100);
-    ports.into_iter().find(|port| is_free(*port)).context("no port is free")
+    ports.into_iter().find(|port| take(*port)).context("no port is free")
 }
 
-fn is_free(port: u16) -> bool {
+fn take(port: u16) -> bool {
+    let name = SocketAddr::from_abstract_name(format!("edge-csi-tests/{port}"));
+    let Ok(reservation) = name.and_then(|name| UnixListener::bind_addr(&name)) else {
+        return false;
+    };
+    TAKEN.lock().push(reservation);
     let at = ("127.0.0.1", port);
     TcpListener::bind(at).is_ok() && UdpSocket::bind(at).is_ok()
 }
@@ -33,4 +45,15 @@ pub fn with_port(url: &str) -> anyhow::Result<String> {
         Some(host) => format!("{host}:{}", free()?),
         None => url.to_owned(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_is_given_once() {
+        let port = free().unwrap();
+        assert!(!take(port));
+    }
 }
