@@ -16,6 +16,7 @@ use tokio::sync::{Mutex, Semaphore, SemaphorePermit};
 use tonic::Code;
 use tracing::info;
 
+use super::after_start;
 use super::capacity::Capacities;
 use super::create::Creates;
 use super::exhausted::ExhaustedNodes;
@@ -217,6 +218,21 @@ impl Dispatcher {
         None
     }
 
+    /// Holds a create with a new name back in the first seconds after a start.
+    async fn hold_new(&self, call: &CallRequest) {
+        let links = self.queries.links();
+        if after_start::is_early(links) && self.is_new(call) {
+            after_start::half_linked(links, call.deadline).await;
+        }
+    }
+
+    /// True for a create whose name the store does not know, and whose node csi-cloud chooses.
+    fn is_new(&self, call: &CallRequest) -> bool {
+        let Key::Create { name, .. } = &call.key else { return false };
+        let is_chosen = self.only.is_none() && self.scope() == Scope::Node;
+        is_chosen && !self.has_intent(&Id::Name(call.method, name.clone()))
+    }
+
     fn has_intent(&self, name: &Id) -> bool {
         self.store.read(|state| {
             state.driver(self.driver()).is_some_and(|driver| driver.intent(name).is_some())
@@ -239,6 +255,7 @@ impl Dispatcher {
     /// The plan, after Kubernetes and the nodes were asked for the ids that it needs. None for an
     /// empty list.
     async fn plan_with_homes(&self, call: &CallRequest) -> Result<Option<Plan>, Error> {
+        self.hold_new(call).await;
         let mut said = BTreeMap::new();
         let mut is_discovered = false;
         let plan = loop {

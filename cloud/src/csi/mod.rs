@@ -3,6 +3,7 @@
 //! `request` parses each request once. The codes of answers are promises to the sidecars
 //! (`docs/errors.md`). May use: error, telemetry, state, rewrite, nodes, lease.
 
+mod after_start;
 pub mod capacity;
 pub mod create;
 pub mod create_journal;

@@ -35,6 +35,7 @@ use crate::pki::enrolment::Enrolment;
 use crate::pki::issuer::CaTag;
 use crate::state::affinity::{Age, VolumeAnswer};
 use crate::state::authority::{Authority, Unserved};
+use crate::state::known::State;
 use crate::state::older_store;
 use crate::state::policy::{Policy, Scope};
 use crate::state::quotas::OverQuota;
@@ -297,6 +298,12 @@ impl Links {
     /// The nodes that have a link.
     pub fn linked(&self) -> Vec<NodeName> {
         self.by_node().keys().cloned().collect()
+    }
+
+    /// True if at least half of the nodes that the store knows have a link.
+    pub(crate) fn has_half(&self) -> bool {
+        let nodes = self.store.read(State::staying);
+        self.by_node().len() * 2 >= nodes
     }
 
     /// The number of links made since this csi-cloud started.

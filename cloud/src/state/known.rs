@@ -86,6 +86,11 @@ impl State {
         &self.nodes
     }
 
+    /// The number of nodes that ever linked and were not removed.
+    pub(crate) fn staying(&self) -> usize {
+        self.nodes.len() - self.removed.len()
+    }
+
     /// True if an operator removed the node for good.
     pub fn is_removed(&self, node: &NodeName) -> bool {
         self.removed.contains(node)
