@@ -9,6 +9,7 @@ use proto::admin::http1::SOCKET_NAME;
 use proto::config::{Common, HOUR, Problems, Reader};
 use proto::link::endpoint::Endpoint;
 use proto::link::tls::Files;
+use proto::names::certificate::RENEWABLE;
 use proto::names::{DriverName, FrontName, NodeName};
 use tracing::warn;
 
@@ -366,11 +367,12 @@ fn ca(section: &mut Reader) -> (Option<CaSettings>, Option<Vec<String>>) {
     let key = section.path("key");
     let node_life = node_life(section);
     let cloud_days = section.number("cloud_days", MAX_DAYS).unwrap_or(CLOUD_DAYS);
+    let renew_after_end = renew_after_end(section);
     let hosts = section.some("hosts", |host| Ok::<_, String>(host.to_owned()));
     let cert = section.required("[ca] cert", cert);
     let key = section.required("[ca] key", key);
-    let settings = cert.zip(key);
-    (settings.map(|(cert, key)| CaSettings { cert, key, node_life, cloud_days }), hosts)
+    let settings = |(cert, key)| CaSettings { cert, key, node_life, cloud_days, renew_after_end };
+    (cert.zip(key).map(settings), hosts)
 }
 
 /// `[ca] hosts`: what csi-cloud makes at its first start.
@@ -417,6 +419,15 @@ fn node_life(section: &mut Reader) -> Duration {
         section.problem("[ca] has both node_days and node_life; leave out one of them");
     }
     life.unwrap_or_else(|| DAY * u32::from(days.unwrap_or(NODE_DAYS)))
+}
+
+/// For how long a node's certificate that has ended is renewed.
+fn renew_after_end(section: &mut Reader) -> Duration {
+    let window = section.parsed("renew_after_end", |text| match duration(text)? {
+        window if window <= RENEWABLE => Ok(window),
+        _ => Err("a certificate that has ended is renewed for 90d at most".to_owned()),
+    });
+    window.unwrap_or(RENEWABLE)
 }
 
 fn limits(section: &mut Reader) -> Limits {

@@ -61,8 +61,13 @@ fn pinned(node: &str) -> Placement {
 fn a_ca_has_a_certificate_and_a_key_and_its_lives_have_defaults() {
     assert_eq!(load(WHOLE, &[]).unwrap().ca, None);
     let ca = load(&with("[ca]\ncert = \"/i\"\nkey = \"/j\"\nnode_days = 7\n"), &[]).unwrap().ca;
-    let of =
-        |node_life| CaSettings { cert: "/i".into(), key: "/j".into(), node_life, cloud_days: 90 };
+    let of = |node_life| CaSettings {
+        cert: "/i".into(),
+        key: "/j".into(),
+        node_life,
+        cloud_days: 90,
+        renew_after_end: DAY * 90,
+    };
     let expected = of(DAY * 7);
     assert_eq!(ca, Some(expected));
     let lives = |more: &str| {
@@ -72,7 +77,10 @@ fn a_ca_has_a_certificate_and_a_key_and_its_lives_have_defaults() {
     assert_eq!(lives("").unwrap().ca, Some(of(DAY * 30)));
     let life = lives("node_life = \"2m\"\n").unwrap().ca;
     assert_eq!(life, Some(of(Duration::from_secs(120))));
+    let shorter = lives("renew_after_end = \"12h\"\n").unwrap().ca.unwrap();
+    assert_eq!(shorter.renew_after_end, DAY / 2);
     for (more, why) in [
+        ("renew_after_end = \"91d\"\n", "for 90d at most"),
         ("node_life = \"119s\"\n", "for 2m to 3650d"),
         ("node_life = \"3651d\"\n", "for 2m to 3650d"),
         ("node_life = \"7\"\n", "is no duration"),

@@ -5,6 +5,7 @@
 
 use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
+use std::time::{Duration, SystemTime};
 
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
@@ -141,6 +142,12 @@ pub enum EnrolmentError {
          and is not renewed; a new token lets the node join again: `csi-cloud token create {0}`"
     )]
     Older(NodeName),
+    /// The certificate ended too long ago.
+    #[error(
+        "this certificate of {0} ended longer ago than csi-cloud's [ca] renew_after_end allows, so \
+         it is not renewed; a new token lets the node join again: `csi-cloud token create {0}`"
+    )]
+    EndedLongAgo(NodeName),
     /// Too many join at a time.
     #[error(
         "{AT_ONCE} edges join at this moment, which is the most; ask again with the same token"
@@ -313,8 +320,13 @@ impl Enrolment {
         peer: &Identity<NodeName>,
         request: &Renew,
     ) -> Result<Certificate, EnrolmentError> {
-        self.issuers().ok_or(EnrolmentError::NoCa)?;
+        let issuers = self.issuers().ok_or(EnrolmentError::NoCa)?;
         let node = &peer.name;
+        let time = SystemTime::UNIX_EPOCH + Duration::from_millis(now());
+        let ended = time.duration_since(peer.validity.not_after).unwrap_or_default();
+        if ended > issuers.settings().renew_after_end {
+            return Err(EnrolmentError::EndedLongAgo(node.clone()));
+        }
         let key = ProvenKey::of(&request.csr.0)?;
         let machine = request.machine;
         // A refusal is not the node's renewal of this minute: the copy of an older certificate may

@@ -329,6 +329,7 @@ mod tests {
                 key: at("ca.key"),
                 node_life: DAY,
                 cloud_days: 90,
+                renew_after_end: DAY,
             };
             let tls = Files { ca: at("ca.crt"), cert: at("cloud.crt"), key: at("cloud.key") };
             Self { dir, settings, tls }

@@ -25,6 +25,11 @@ pub struct CaSettings {
     pub node_life: Duration,
     /// The life of csi-cloud's own certificate, in days.
     pub cloud_days: u16,
+    /// A node's certificate that ended is renewed for so long, at most [`RENEWABLE`]. After that
+    /// the node needs a new token.
+    ///
+    /// [`RENEWABLE`]: proto::names::certificate::RENEWABLE
+    pub renew_after_end: Duration,
 }
 
 impl CaSettings {
@@ -142,8 +147,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (cert, key, root) = intermediate(&dir);
         let node_life = Duration::from_secs(86_400);
-        let settings =
-            CaSettings { cert: cert.clone(), key: key.clone(), node_life, cloud_days: 1 };
+        let settings = CaSettings {
+            cert: cert.clone(),
+            key: key.clone(),
+            node_life,
+            cloud_days: 1,
+            renew_after_end: node_life,
+        };
         let tls = Files { ca: root, cert: "x".into(), key: "y".into() };
         let issuers = Issuers::open(settings, &tls).unwrap();
         let before = issuers.current();

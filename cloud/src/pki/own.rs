@@ -250,8 +250,13 @@ mod tests {
         ca::init(dir.path(), &hosts, 30).unwrap();
         let at = |name: &str| dir.path().join(name);
         let files = Files::of(dir.path(), "cloud");
-        let settings =
-            CaSettings { cert: at("ca.crt"), key: at("ca.key"), node_life: DAY, cloud_days: 90 };
+        let settings = CaSettings {
+            cert: at("ca.crt"),
+            key: at("ca.key"),
+            node_life: DAY,
+            cloud_days: 90,
+            renew_after_end: DAY,
+        };
         let issuers = Issuers::open(settings, &files).unwrap();
         let before = own(&files).unwrap();
         let now = SystemTime::now();
@@ -275,8 +280,13 @@ mod tests {
         }
         let at = |name: &str| dir.path().join(name);
         let files = Files::of(dir.path(), "cloud");
-        let settings =
-            CaSettings { cert: at("ca.crt"), key: at("ca.key"), node_life: DAY, cloud_days: 1 };
+        let settings = CaSettings {
+            cert: at("ca.crt"),
+            key: at("ca.key"),
+            node_life: DAY,
+            cloud_days: 1,
+            renew_after_end: DAY,
+        };
         let issuers = Issuers::open(settings, &files).unwrap();
         let foreign = own(&Files::of(other.path(), "cloud")).unwrap();
         assert!(!is_due(&foreign, &issuers, SystemTime::now() + DAY * 400));
@@ -292,7 +302,8 @@ mod tests {
         ca::init(dir, &["localhost".into()], 90).unwrap();
         let files = Files::of(dir, "cloud");
         let [cert, key] = ["ca.crt", "ca.key"].map(|name| dir.join(name));
-        let settings = CaSettings { cert, key, node_life: DAY, cloud_days: 90 };
+        let settings =
+            CaSettings { cert, key, node_life: DAY, cloud_days: 90, renew_after_end: DAY };
         let issuers = Issuers::open(settings, &files).unwrap();
         let credentials = Credentials::load(&files, Role::Cloud).unwrap();
         (issuers, credentials)

@@ -177,7 +177,8 @@ mod tests {
 
     fn open(dir: &TempDir) -> Issuers {
         let [cert, key] = ["ca.crt", "ca.key"].map(|name| dir.path().join(name));
-        let settings = CaSettings { cert, key, node_life: DAY, cloud_days: 1 };
+        let settings =
+            CaSettings { cert, key, node_life: DAY, cloud_days: 1, renew_after_end: DAY };
         Issuers::open(settings, &files(dir)).unwrap()
     }
 

@@ -291,7 +291,8 @@ mod tests {
         let cert = dir.path().join("ca.crt");
         let key = dir.path().join("none.key");
         let life = Duration::from_secs(86_400);
-        of.ca = Some(CaSettings { cert, key, node_life: life, cloud_days: 1 });
+        of.ca =
+            Some(CaSettings { cert, key, node_life: life, cloud_days: 1, renew_after_end: life });
         assert_eq!(verdict(&verdicts(&of, now).await, "issuer"), Some(Verdict::Fault));
     }
 }

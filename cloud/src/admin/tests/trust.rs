@@ -23,7 +23,8 @@ use crate::state::record::Node;
 fn with_ca(tasks: &Tasks) -> AdminState {
     let dir = tempfile::tempdir().unwrap();
     let (cert, key, ca) = intermediate(&dir);
-    let settings = CaSettings { cert, key, node_life: DAY * 30, cloud_days: 90 };
+    let settings =
+        CaSettings { cert, key, node_life: DAY * 30, cloud_days: 90, renew_after_end: DAY };
     let tls = Files { ca, cert: "x".into(), key: "y".into() };
     let issuers = Issuers::open(settings, &tls).unwrap();
     let state = admin_state(tasks);

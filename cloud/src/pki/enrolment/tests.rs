@@ -1,12 +1,10 @@
 //! Tests of joining and renewing, over a store in memory and a CA in files.
 
-use std::time::{Duration, SystemTime};
-
 use proto::control::base64::Base64;
 use proto::control::join::Token as JoinToken;
 use proto::host::tasks::Tasks;
 use proto::link::tls::Files;
-use proto::names::certificate::Validity;
+use proto::names::certificate::{RENEWABLE, Validity};
 use rcgen::{CertificateParams, KeyPair};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
@@ -30,9 +28,14 @@ struct Stand {
 }
 
 fn stand() -> Stand {
+    stand_with(RENEWABLE)
+}
+
+/// One whose csi-cloud renews certificates for so long after their end.
+fn stand_with(renew_after_end: Duration) -> Stand {
     let dir = tempfile::tempdir().unwrap();
     let (cert, key, ca) = intermediate(&dir);
-    let settings = CaSettings { cert, key, node_life: DAY * 30, cloud_days: 90 };
+    let settings = CaSettings { cert, key, node_life: DAY * 30, cloud_days: 90, renew_after_end };
     let tls = Files { ca, cert: "x".into(), key: "y".into() };
     let issuers = Issuers::open(settings, &tls).unwrap();
     let kept = Memory::default();
@@ -219,6 +222,23 @@ async fn a_node_renews_for_itself_and_not_too_often() {
     tokio::time::advance(Duration::from_secs(61)).await;
     let refused = stand.renew(&old).await.unwrap_err();
     assert!(refused.contains("was removed"), "{refused}");
+}
+
+#[tokio::test]
+async fn an_operator_shortens_the_time_for_which_an_ended_certificate_is_renewed() {
+    for (window, renews) in [(DAY * 8, true), (DAY * 6, false), (Duration::ZERO, false)] {
+        let stand = stand_with(window);
+        let token = stand.token(now(), now() + 60_000).await;
+        let mut joined = stand.join(&token, &KeyPair::generate().unwrap()).await.unwrap();
+        joined.validity.not_after = SystemTime::now() - DAY * 7;
+        match stand.renew(&joined).await {
+            Ok(_) => assert!(renews, "{window:?}"),
+            Err(why) => assert!(!renews && why.contains("renew_after_end"), "{window:?}: {why}"),
+        }
+        // One that is valid is renewed whatever it says.
+        joined.validity.not_after = SystemTime::now() + DAY;
+        assert!(renews || stand.renew(&joined).await.is_ok());
+    }
 }
 
 #[tokio::test]
