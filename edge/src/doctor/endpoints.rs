@@ -126,6 +126,7 @@ impl EndpointCheck {
         if self.steps.encrypted.is_some() {
             findings.push(self.link());
         }
+        findings.extend(self.packets());
         findings
     }
 
@@ -313,6 +314,22 @@ impl EndpointCheck {
             ),
         }
     }
+
+    /// Whether large messages pass; nothing if that is not known.
+    fn packets(&self) -> Option<Finding> {
+        const CHECK: &str = "packets";
+        Some(match self.steps.large.as_ref()? {
+            Ok(()) => Finding::ok(CHECK, self.about(), "16 KiB pass each way"),
+            Err(error) => Finding::fault(
+                CHECK,
+                self.about(),
+                format!("small messages pass, and 16 KiB do not: {}", chain(error)),
+                "something on the way drops large packets: lower the MTU of the interface here \
+                 (1280 passes nearly everywhere), let ICMP \"fragmentation needed\" through, or \
+                 name a quic:// endpoint in cloud, which finds the size by itself",
+            ),
+        })
+    }
 }
 
 /// A time as people read it.
@@ -375,6 +392,19 @@ mod tests {
         let refused = Some(LinkError::Tls("revoked".into()));
         let refused = Steps { round_trip: None, failed: refused, ..works() };
         is(&verdicts(&[seen("wss://c:1", refused)])[2..], &[("tls", ok), ("link", fault)]);
+    }
+
+    #[test]
+    fn large_messages_have_a_line() {
+        let packets = |large| {
+            let check = seen("wss://c:1", Steps { large, ..works() });
+            verdicts(&[check]).into_iter().find(|(check, _)| check == "packets")
+        };
+        assert_eq!(packets(None), None);
+        assert_eq!(packets(Some(Ok(()))), Some(("packets".into(), Verdict::Ok)));
+        // The link works, but not for all.
+        let silent = packets(Some(Err(LinkError::Unanswered(PATIENCE))));
+        assert_eq!(silent, Some(("packets".into(), Verdict::Warning)));
     }
 
     #[test]

@@ -17,6 +17,9 @@ pub struct Steps {
     pub encrypted: Option<Duration>,
     /// The round trip of a question; the cloud has taken our certificate.
     pub round_trip: Option<Duration>,
+    /// Whether 16 KiB passed each way; none over QUIC, which finds the size of packets itself, and
+    /// if this csi-cloud sends no large answer.
+    pub large: Option<Result<(), LinkError>>,
     /// The certificate that the cloud showed, trusted or not.
     pub shown: Option<CertificateDer<'static>>,
     /// The time at the cloud, if it said so.

@@ -216,7 +216,7 @@ async fn upgrade(
     #[expect(clippy::result_large_err, reason = "the library's signature")]
     let answer = |request: &Request, response: Response| {
         request.uri().path().clone_into(&mut path);
-        if known(&path) { Ok(response) } else { Err(no_path(&path)) }
+        if known(&path) { Ok(response) } else { Err(no_path(&path, request.headers())) }
     };
     let accepting = accept_hdr_async_with_config(Unfragmented::new(stream), answer, Some(limits));
     let accepted = timeout(ASKING, accepting).await.map_err(|_| LinkError::NotAsked)?;
@@ -227,11 +227,12 @@ async fn upgrade(
     Ok((ws, path))
 }
 
-fn no_path(asked: &str) -> ErrorResponse {
+fn no_path(asked: &str, question: &http::HeaderMap) -> ErrorResponse {
     let text = format!("no link at {asked}; csi-edge asks for {LINK_PATH}\n");
     let mut refusal = ErrorResponse::new(Some(text));
     *refusal.status_mut() = http::StatusCode::NOT_FOUND;
     check::date(&mut refusal);
+    check::pad(question, &mut refusal);
     refusal
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::StatusCode;
+use http::{HeaderMap, HeaderName, StatusCode};
 use rustls::pki_types::ServerName;
 use tokio_rustls::{TlsConnector, TlsStream};
 use tokio_tungstenite::client_async_with_config;
@@ -41,7 +41,7 @@ pub struct Dialer {
 impl Dialer {
     pub(super) async fn connect(&self, path: &str) -> Result<Ws, LinkError> {
         let stream = self.encrypt(self.reach().await?).await?;
-        self.ask(stream, path).await?.map_err(|e| failed(&e))
+        self.ask(stream, path, None).await?.map_err(|e| failed(&e))
     }
 
     /// Connects, through a proxy where there is one.
@@ -63,16 +63,20 @@ impl Dialer {
         Ok(Box::new(TlsStream::from(stream)))
     }
 
-    /// Asks for a WebSocket at this path.
+    /// Asks for a WebSocket at this path, with one more header.
     async fn ask(
         &self,
         stream: Box<TlsStream<Metered>>,
         path: &str,
+        more: Option<(HeaderName, String)>,
     ) -> Result<Result<Ws, WsError>, LinkError> {
         let Endpoint { host, port, .. } = &self.endpoint;
         let uri = format!("wss://{host}:{port}{path}");
         let uri = uri.parse().map_err(|_| LinkError::Transport(format!("{uri} is no URL")))?;
-        let request = ClientRequestBuilder::new(uri);
+        let mut request = ClientRequestBuilder::new(uri);
+        if let Some((name, value)) = more {
+            request = request.with_header(name.as_str(), value);
+        }
         let asked =
             client_async_with_config(request, Unfragmented::new(stream), Some(config())).await;
         Ok(asked.map(|(ws, _)| ws))
@@ -97,16 +101,35 @@ impl Dialer {
         let io = step(patience, &mut steps.connected, self.reach()).await?;
         let stream = step(patience, &mut steps.encrypted, self.encrypt(io)).await?;
         // TLS 1.3: the client has finished before the server has seen its certificate.
-        let asked = async {
-            match self.ask(stream, check::PATH).await? {
-                Err(WsError::Http(answer)) if answer.status() == StatusCode::NOT_FOUND => {
-                    Ok(check::time(answer.headers()))
-                }
-                Err(error) => Err(failed(&error)),
-                Ok(_) => Err(LinkError::Transport(format!("it makes a link at {}", check::PATH))),
-            }
-        };
-        steps.time = step(patience, &mut steps.round_trip, asked).await?;
+        let asked = self.ask_no_link(stream, None);
+        let answer = step(patience, &mut steps.round_trip, asked).await?;
+        steps.time = check::time(&answer);
+        steps.large = self.check_large(patience).await.transpose();
         Ok(())
+    }
+
+    /// Sends a large message over a connection of its own. Returns `None` if the answer is small.
+    async fn check_large(&self, patience: Duration) -> Result<Option<()>, LinkError> {
+        let asked = async {
+            let stream = self.encrypt(self.reach().await?).await?;
+            self.ask_no_link(stream, Some(check::padding())).await
+        };
+        let answer = step(patience, &mut None, asked).await?;
+        Ok(check::is_padded(&answer).then_some(()))
+    }
+
+    /// The answer to a question for a path without a link.
+    async fn ask_no_link(
+        &self,
+        stream: Box<TlsStream<Metered>>,
+        more: Option<(HeaderName, String)>,
+    ) -> Result<HeaderMap, LinkError> {
+        match self.ask(stream, check::PATH, more).await? {
+            Err(WsError::Http(answer)) if answer.status() == StatusCode::NOT_FOUND => {
+                Ok(answer.headers().clone())
+            }
+            Err(error) => Err(failed(&error)),
+            Ok(_) => Err(LinkError::Transport(format!("it makes a link at {}", check::PATH))),
+        }
     }
 }

@@ -10,10 +10,12 @@ use harness::stand::Stand;
 use harness::wait::{START, until};
 use harness::world::{DRIVER, NODE, TRANSPORTS, World};
 use proto::host::publish::{Existing, publish};
+use proto::host::tasks::Tasks;
 use proto::link::tls::Files;
 use rcgen::{CertificateParams, ExtendedKeyUsagePurpose, Issuer, KeyPair, SanType};
 use serde_json::Value;
-use tokio::net::{TcpListener, UdpSocket};
+use tokio::io::AsyncReadExt;
+use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::process::Command;
 
 /// What a doctor said.
@@ -129,13 +131,18 @@ async fn all_is_well_and_the_link_in_use_stays() -> anyhow::Result<()> {
             ensure!(said.of("file-systems").len() == 1, "{:?}", said.findings);
             let clock = if transport.starts_with("wss") { "agree" } else { "is not known" };
             said.is("clock", "ok", clock)?;
+            if transport.starts_with("wss") {
+                said.is("packets", "ok", "16 KiB pass each way")?;
+            }
         }
         // More looks than a node may have links without a hello.
         let nodes = now_linked(&world).await?;
         assert_eq!(nodes[0]["address"], address, "{transport}: the node has linked again");
         let log = String::from_utf8_lossy(&world.cloud.process.log()).into_owned();
         let looks = log.matches("csi-edge doctor of node n1 has looked").count();
-        assert_eq!(looks, 6, "{transport}: {log}");
+        // Over WebSocket each look has a second connection, for large packets.
+        let connections = if transport.starts_with("wss") { 12 } else { 6 };
+        assert_eq!(looks, connections, "{transport}: {log}");
         assert!(!log.contains("refused a connection"), "{transport}: {log}");
         let mut table = node_command(&world.stand, &world.stand.files(NODE), &more)?;
         let table = String::from_utf8(table.output().await?.stdout)?;
@@ -222,6 +229,46 @@ async fn blocked_udp_is_a_warning_while_tcp_works() -> anyhow::Result<()> {
     said.faults(&[])?;
     let said = at_node(&stand, &["--cloud", &quic, "--driver", &driver]).await?;
     said.faults(&["udp"])?;
+    cloud.process.stop(START).await
+}
+
+/// Listens, and brings no more than 12 KiB of a connection to this address.
+async fn hole(cloud: String, tasks: &Tasks) -> anyhow::Result<String> {
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let url = format!("wss://{}", listener.local_addr()?);
+    let connections = tasks.clone();
+    tasks.spawn_until_stop("hole", async move {
+        while let Ok((mut edge, _)) = listener.accept().await {
+            let Ok(mut cloud) = TcpStream::connect(&cloud).await else { return };
+            connections.spawn_until_stop("connection", async move {
+                let (from_edge, mut to_edge) = edge.split();
+                let (mut from_cloud, mut to_cloud) = cloud.split();
+                let mut passing = from_edge.take(12 * 1024);
+                let there = async {
+                    tokio::io::copy(&mut passing, &mut to_cloud).await?;
+                    tokio::io::copy(&mut passing.into_inner(), &mut tokio::io::sink()).await
+                };
+                let back = tokio::io::copy(&mut from_cloud, &mut to_edge);
+                // Either end may break it off.
+                let _ = tokio::try_join!(there, back);
+            });
+        }
+    });
+    Ok(url)
+}
+
+#[tokio::test]
+async fn large_packets_that_do_not_pass_are_a_warning() -> anyhow::Result<()> {
+    let (stand, _serving, driver) = alone().await?;
+    let cloud = stand.cloud(&[TRANSPORTS[0]], &[DRIVER], &[]).await?;
+    let tasks = Tasks::default();
+    let address = cloud.urls[0].strip_prefix("wss://").context("no wss")?;
+    let url = hole(address.to_owned(), &tasks).await?;
+    let said = at_node(&stand, &["--cloud", &url, "--driver", &driver]).await?;
+    said.is("link", "ok", "round trip")?;
+    said.is("packets", "warning", "16 KiB do not")?;
+    said.faults(&[])?;
+    tasks.stop();
     cloud.process.stop(START).await
 }
 
