@@ -20,7 +20,6 @@ use proto::names::NodeName;
 use proto::names::certificate::{Identity, Subject};
 use tokio::sync::watch;
 use tokio::time::timeout;
-use tracing::warn;
 
 use crate::metadata::sending::Sending;
 use crate::metadata::view::Wanted;
@@ -362,7 +361,10 @@ async fn renewed(
                 links.history.refused_renewal(node, from);
             }
             let error_chain = chain(&error);
-            warn!(%node, ?from, error = error_chain, "refused a new certificate");
+            peer_warn!(
+                LogPeer::Node(node), %node, ?from, error = error_chain,
+                "refused a new certificate"
+            );
             Message::NotRenewed(NotRenewed { why: error.to_string() })
         }
     }
