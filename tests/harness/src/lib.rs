@@ -22,5 +22,6 @@ pub mod relay;
 pub mod replicas;
 pub mod requests;
 pub mod stand;
+pub mod twin;
 pub mod wait;
 pub mod world;

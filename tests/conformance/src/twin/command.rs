@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, ensure};
+use anyhow::Context;
 use futures_util::future::TryFutureExt;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
+use harness::twin::{TwinRow, report};
 
 use super::habits::HABITS;
 use super::places::PLACES;
-use super::scenarios::{ALL, Bound, Scenario};
+use super::scenarios::{ALL, Scenario};
 use super::scene::Scene;
 use crate::sanity::run::Way;
 
@@ -30,30 +31,6 @@ pub struct Args {
     go_bin: PathBuf,
 }
 
-/// The three measurements of a scenario.
-struct Row {
-    scenario: &'static Scenario,
-    alone: f64,
-    behind: [f64; 2],
-}
-
-impl Row {
-    fn is_worse(&self) -> bool {
-        let bound = match self.scenario.bound {
-            Bound::AtMost(most) => most,
-            Bound::More(more) => self.alone + more,
-        };
-        self.behind.iter().any(|took| *took > bound)
-    }
-
-    fn bound(&self) -> String {
-        match self.scenario.bound {
-            Bound::AtMost(most) => format!("<= {most}"),
-            Bound::More(more) => format!("<= alone + {more}"),
-        }
-    }
-}
-
 /// Runs them.
 ///
 /// # Errors
@@ -62,7 +39,6 @@ pub async fn main(args: Args) -> anyhow::Result<()> {
     let of_name = |scenario: &&Scenario| scenario.name.contains(&args.only);
     // The longest one is first.
     let chosen: Vec<_> = HABITS.iter().chain(PLACES).chain(ALL).filter(of_name).collect();
-    ensure!(!chosen.is_empty(), "no scenario has {:?} in its name", args.only);
     // They wait most of the time, so all ways of all scenarios run at once, a few at a time.
     let numbered = chosen.into_iter().enumerate().map(|(number, scenario)| {
         let measured = measured(scenario, &args.go_bin);
@@ -70,26 +46,14 @@ pub async fn main(args: Args) -> anyhow::Result<()> {
     });
     let measured = stream::iter(numbered).buffer_unordered(AT_ONCE);
     let rows: BTreeMap<_, _> = measured.try_collect().await?;
-    println!("{:46} {:>8} {:>8} {:>8}  {:16}", "scenario", "alone", "ws", "quic", "bound");
-    for row in rows.values() {
-        let [ws, quic] = row.behind;
-        let Scenario { name, unit, .. } = row.scenario;
-        let verdict = if row.is_worse() { "WORSE" } else { "ok" };
-        let alone = row.alone;
-        println!(
-            "{name:46} {alone:8.2} {ws:8.2} {quic:8.2}  {:16} {unit:12} {verdict}",
-            row.bound()
-        );
-    }
-    let worse = rows.values().filter(|row| row.is_worse()).count();
-    ensure!(worse == 0, "{worse} of {} scenarios are worse behind us", rows.len());
-    Ok(())
+    report(&rows.into_values().collect::<Vec<_>>())
 }
 
-async fn measured(scenario: &'static Scenario, go_bin: &Path) -> anyhow::Result<Row> {
+async fn measured(scenario: &'static Scenario, go_bin: &Path) -> anyhow::Result<TwinRow> {
     let of = |way| measure(scenario, way, go_bin);
     let (alone, ws, quic) = tokio::try_join!(of(Way::Direct), of(Way::Ws), of(Way::Quic))?;
-    Ok(Row { scenario, alone, behind: [ws, quic] })
+    let Scenario { name, unit, bound, .. } = *scenario;
+    Ok(TwinRow { name, unit, bound, alone, behind: [ws, quic] })
 }
 
 async fn measure(scenario: &Scenario, way: Way, go_bin: &Path) -> anyhow::Result<f64> {

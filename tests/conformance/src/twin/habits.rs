@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use futures_util::future::FutureExt;
+use harness::twin::Bound;
 use harness::wait::until;
 use proto::csi;
 use proto::csi::method::Method;
@@ -12,7 +13,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tonic::{Code, Status};
 
 use super::raw::{Encoding, encoding_of};
-use super::scenarios::{Bound, Scenario, attach, publish, stage, stats};
+use super::scenarios::{Scenario, attach, publish, stage, stats};
 use super::scene::{NODE, Scene, creation, repeated, topology, within};
 
 /// The pause between calls.

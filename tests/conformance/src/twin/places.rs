@@ -5,11 +5,12 @@
 
 use anyhow::{Context, ensure};
 use futures_util::future::FutureExt;
+use harness::twin::Bound;
 use proto::csi;
 use proto::csi::volume_content_source::{SnapshotSource, Type};
 use tokio::time::Instant;
 
-use super::scenarios::{Bound, Scenario};
+use super::scenarios::Scenario;
 use super::scene::{Scene, capability, creation, repeated, topology, within};
 
 /// The nodes of each scenario.

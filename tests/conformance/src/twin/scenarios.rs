@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use futures_util::future::{FutureExt, LocalBoxFuture, join_all, try_join_all};
+use harness::twin::Bound;
 use harness::wait::until;
 use proto::csi;
 use tokio::time::{Instant, sleep};
@@ -14,15 +15,6 @@ use super::scene::{Entry, NODE, Scene, capability, creation, must_fail, repeated
 const KUBELET: Duration = Duration::from_secs(120);
 /// What no scenario takes.
 const LONG: Duration = Duration::from_secs(60);
-
-/// What is allowed behind us.
-#[derive(Clone, Copy)]
-pub(super) enum Bound {
-    /// So many, whatever it is alone.
-    AtMost(f64),
-    /// So many more than alone.
-    More(f64),
-}
 
 /// A scenario.
 pub(super) struct Scenario {
