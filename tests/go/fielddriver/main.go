@@ -5,7 +5,8 @@
 // What it does to a call is written in the volume's id or name, so that a test needs no other way to it:
 // `take-2s…` answers after that time, `hang…` when the call is cancelled, and `deaf…` never, whatever happens.
 // `fail-5…` fails with that code, in trailers alone, and `head-5…` after the headers of an answer. A word for one method
-// stands before it, as in `NodeGetVolumeStats=hang…`: calls of other methods are answered at once.
+// stands before it, as in `NodeGetVolumeStats=hang…`: calls of other methods are answered at once. `fill…` takes all the
+// room that the node has: later volumes do not fit.
 //
 // An id that ends with `@` and a node id is of something at that node. Other nodes do not have it: NOT_FOUND, or OK to
 // what ends it.
@@ -53,6 +54,7 @@ type driver struct {
 	mu          sync.Mutex
 	log         *json.Encoder
 	made        map[string]bool
+	full        bool
 	staleTokens uint
 	lists       uint64
 }
@@ -185,10 +187,22 @@ func (d *driver) ControllerGetCapabilities(
 	return answer, nil
 }
 
-func (d *driver) CreateVolume(_ context.Context, r *csi.CreateVolumeRequest) (*csi.CreateVolumeResponse, error) {
+// take makes a volume, or tells that there is no room for it.
+func (d *driver) take(name string) bool {
 	d.mu.Lock()
-	d.made[r.GetName()] = true
-	d.mu.Unlock()
+	defer d.mu.Unlock()
+	if d.full && !d.made[name] {
+		return false
+	}
+	d.made[name] = true
+	d.full = d.full || strings.HasPrefix(name, "fill")
+	return true
+}
+
+func (d *driver) CreateVolume(_ context.Context, r *csi.CreateVolumeRequest) (*csi.CreateVolumeResponse, error) {
+	if !d.take(r.GetName()) {
+		return nil, status.Error(codes.ResourceExhausted, "the node is full")
+	}
 	volume := &csi.Volume{VolumeId: r.GetName(), CapacityBytes: 1 << 20}
 	// As many drivers do, without a look at which node this is.
 	if preferred := r.GetAccessibilityRequirements().GetPreferred(); d.topology && len(preferred) > 0 {
