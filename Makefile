@@ -73,9 +73,10 @@ vendors: $(GO_BIN)/vendors.done $(GO_BIN)/kubernetes.done $(GO_BIN)/.done build 
 	target/debug/conformance sanity $(call DRIVER_OF,mockdriver)
 	$(QUIET) target/debug/cluster e2e --row vendors
 
-twin: $(GO_BIN)/.done build ## What drivers of the field do, with the driver alone and behind us, side by side; ONLY='text' of a scenario's name
+twin: $(GO_BIN)/kubernetes.done $(GO_BIN)/.done build ## What drivers of the field do, with the driver alone and behind us, side by side; then claims at a real API server; ONLY='text' of a scenario's name
 	@[ -x $(GO_BIN)/fielddriver ] || { echo "make twin needs Go; get it from your distribution or go.dev" >&2; exit 1; }
 	target/debug/conformance twin $(if $(ONLY),--only '$(ONLY)')
+	$(QUIET) target/debug/cluster twin $(if $(ONLY),--only '$(ONLY)')
 
 sim: ## The simulation (optimised): SEEDS=n from FIRST=x on, or one of them with its trace: SEED=x; REPLICAS=1 only those of them with several clouds; SHORT=1 as built for tests
 	$(if $(SHORT),$(CARGO) build --workspace --locked,$(MEASURE) --bin sim)

@@ -1,11 +1,12 @@
-//! The programs behind `make stand`, `make stand-down`, `make e2e` and `make conformance`.
+//! The programs behind `make stand`, `make stand-down`, `make e2e` and `make conformance`, and the
+//! second half of `make twin`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use cluster::stand::layout::{Layout, Tool};
-use cluster::{conformance, e2e, stand};
+use cluster::{conformance, e2e, stand, twin};
 
 /// A whole Kubernetes on this machine, with three edge nodes.
 #[derive(Parser)]
@@ -27,6 +28,7 @@ enum Command {
     Run(Kind),
     E2e(e2e::command::Args),
     Conformance(conformance::command::Args),
+    Twin(twin::command::Args),
 }
 
 /// What runs in it
@@ -45,7 +47,7 @@ fn main() -> ExitCode {
             Command::Conformance(args) => args.enter()?,
             Command::E2e(args) => args.enter()?,
             Command::Run(kind) => Layout::of(kind.deployed).enter()?,
-            Command::Up(_) | Command::Down => {}
+            Command::Up(_) | Command::Down | Command::Twin(_) => {}
         }
         proto::host::program::runtime(2)?.block_on(run(args))
     })
@@ -58,5 +60,6 @@ async fn run(args: Args) -> anyhow::Result<()> {
         Command::Run(kind) => stand::command::run(&args.at, Layout::of(kind.deployed)).await,
         Command::E2e(args) => e2e::command::main(args).await,
         Command::Conformance(args) => conformance::command::main(args).await,
+        Command::Twin(args) => twin::command::main(args).await,
     }
 }

@@ -404,6 +404,23 @@ fn sidecars_of(
     ]
 }
 
+/// The stand's external-provisioner for a driver without GetCapacity. With a node it serves the
+/// driver of that node alone.
+pub(crate) fn provisioner(
+    ground: &Ground,
+    kubeconfig: &Path,
+    socket: &Path,
+    node: Option<&str>,
+) -> Launch {
+    let [(_, mut launch), ..] = sidecars_of(ground, kubeconfig, socket, false);
+    launch.args.retain(|arg| !arg.contains("capacity"));
+    if let Some(node) = node {
+        launch = launch.with("NODE_NAME", node);
+        launch.args.extend(NODE_DEPLOYMENT.map(str::to_owned));
+    }
+    launch
+}
+
 /// The kubeconfig of a service account.
 async fn account(
     access: &Access,

@@ -71,6 +71,15 @@ impl Control {
         Ok((Self { etcd, apiserver, controllers, scheduler, kubeconfig }, access, admin))
     }
 
+    /// Starts it on this machine's network, for programs that all are the administrator.
+    ///
+    /// # Errors
+    /// A component does not get ready.
+    pub async fn alone(ground: &Ground) -> anyhow::Result<(Self, Client)> {
+        let (control, _, client) = Self::start(ground, Network::Host).await?;
+        Ok((control, client))
+    }
+
     /// All of them, the first to stop first.
     pub fn programs(&self) -> [&Program; 4] {
         [&self.controllers, &self.scheduler, &self.apiserver, &self.etcd]
