@@ -21,6 +21,7 @@ use proto::http2::body::Body;
 use proto::http2::busy_poll::BusyPoll;
 use proto::http2::call_id::{self, CallId};
 use proto::http2::forward::{self, Answer, BEGIN_WITHIN, CALL_ID, Call, LEADER_EPOCH, WATERMARK};
+use proto::http2::paced::Paced;
 use proto::http2::serve;
 use proto::link::Io;
 use proto::names::{DriverName, NodeName};
@@ -246,7 +247,7 @@ impl Executor {
         };
         tokio::select! {
             biased;
-            served = serve::serve(io, service, tasks.stopped()) => served,
+            served = serve::serve(Paced::serving(io), service, tasks.stopped()) => served,
             () = tasks.given_up() => Ok(()),
         }
     }
