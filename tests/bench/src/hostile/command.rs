@@ -11,9 +11,9 @@ use tokio::time::{Instant, timeout};
 use super::memory::Bound;
 use super::report::Row;
 use super::{
-    attacks, claims, clocks, controls, door, elections, endless, frames, initials, invented, loops,
-    orders, removal, replays, report, scopes, secrets, segments, tokens, unanimous, unread,
-    unwelcomed,
+    attacks, claims, clocks, controls, door, elections, endless, frames, initials, invented,
+    leaders, loops, orders, removal, replays, report, scopes, secrets, segments, tokens, unanimous,
+    unread, unwelcomed, visitors,
 };
 use crate::report::finish;
 
@@ -58,6 +58,8 @@ enum Case {
     Frames,
     /// What is logged, or costs a peer nothing, again and again
     Loops,
+    /// Strangers at the page's port
+    Page,
     /// Tokens that are wrong, and two edges of one name
     Tokens,
     /// A node that claims to be at another node's place
@@ -126,12 +128,16 @@ async fn run(case: Case, short: bool, rows: &mut Vec<Row>) -> anyhow::Result<()>
         Case::Invented => invented::run(short, rows).await,
         Case::Frames => frames::run(short, rows).await,
         Case::Loops => loops::run(short, rows).await,
+        Case::Page => visitors::run(short, rows).await,
         Case::Tokens => tokens::run(short, rows).await,
         Case::Segments => segments::run(short, rows).await,
         Case::Claims => claims::run(short, rows).await,
         Case::Elections => elections::run(short, rows).await,
         Case::Secrets => secrets::run(rows).await,
-        Case::Orders => orders::run(short, rows).await,
+        Case::Orders => {
+            orders::run(short, rows).await?;
+            leaders::run(short, rows).await
+        }
         Case::Controls => controls::run(rows).await,
         Case::Replays => replays::run(short, rows).await,
         Case::Unanimous => unanimous::run(short, rows).await,

@@ -1,17 +1,21 @@
 //! Peers that do again and again what csi-cloud logs, or what costs them nothing.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use harness::process::Process;
-use proto::control::hello::Message;
+use proto::control::base64::Base64;
+use proto::control::certificate::Renew;
+use proto::control::hello::{Hello, Message};
 use proto::host::tasks::Tasks;
 use proto::link::endpoint::Endpoint;
-use proto::link::tls::{Credentials, client_config};
-use proto::link::{KeepAlive, dial, ws};
+use proto::link::tls::{Credentials, Files, Role, client_config};
+use proto::link::{Event, KeepAlive, Link, dial, ws};
+use rcgen::{CertificateParams, KeyPair};
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -35,8 +39,10 @@ const SHORT_MORE: f64 = 100.0;
 const ATTACKERS: usize = 4;
 /// Until an attack has begun.
 const EVERY: Duration = Duration::from_millis(50);
-const ASKED: &str = "log <= 100 KiB, honest p99 <= 2 x, <= 128 MiB";
-const SHORT_ASKED: &str = "log <= 100 KiB, honest p99 <= 2 x or + 100 ms, <= 128 MiB";
+/// Where the certificates of a node are that joined twice, the older one first.
+const JOINED: [&str; 2] = ["older", "newer"];
+const ASKED: &str = "log <= 100 KiB, honest p99 <= 2 x, <= 128 MiB, nothing got";
+const SHORT_ASKED: &str = "log <= 100 KiB, honest p99 <= 2 x or + 100 ms, <= 128 MiB, nothing got";
 
 /// An empty frame that continues a message, and one that begins it. RFC 6455, 5.2.
 const CONTINUED: [u8; 6] = [0x00, 0x80, 0, 0, 0, 0];
@@ -46,8 +52,10 @@ const BEGUN: [u8; 6] = [0x02, 0x80, 0, 0, 0, 0];
 enum Attack {
     /// Connections that send no TLS.
     Junk,
-    /// One node that links and leaves.
+    /// Copies of one certificate, each with its own csi-edge, that link and leave.
     Links,
+    /// A node's older certificate, which would be renewed.
+    Renewals,
     /// Fragments of one WebSocket message.
     Fragments,
 }
@@ -60,12 +68,15 @@ struct Attacker {
     credentials: Arc<Credentials>,
     tls: Arc<rustls::ClientConfig>,
     done: Arc<AtomicU64>,
+    /// What it got that nobody may have.
+    got: Arc<AtomicU64>,
 }
 
 pub(super) async fn run(short: bool, rows: &mut Vec<Row>) -> anyhow::Result<()> {
     let attacks = [
         (Attack::Junk, "junk at the main port"),
-        (Attack::Links, "one node links and leaves"),
+        (Attack::Links, "4 csi-edges of one certificate link and leave"),
+        (Attack::Renewals, "an older certificate of a node is renewed"),
         (Attack::Fragments, "fragments of a WebSocket message"),
     ];
     for (attack, case) in attacks {
@@ -78,18 +89,24 @@ async fn measured(attack: Attack, case: &str, short: bool) -> anyhow::Result<Row
     let mut stand = World::stand().await?;
     // The log is what is measured.
     stand.log("info");
-    let mut world = World::on(stand, "wss", &["--store=memory:"]).await?;
+    let config = stand.issuing("")?;
+    let more = ["--store=memory:", "--config", &config];
+    let mut world = World::on(stand, "wss", &more).await?;
     let served = Served::new(&mut world).await?;
     let time = if short { SHORT } else { TIME };
     let quiet = served.load(&world, time / 2).await?;
+    let credentials = match attack {
+        Attack::Renewals => older_certificate(&world).await?,
+        _ => world.credentials(HOSTILE)?,
+    };
     let before = logged(&world.cloud.process);
-    let credentials = world.credentials(HOSTILE)?;
     let attacker = Attacker {
         at: world.addr()?,
         url: world.url().parse()?,
         tls: client_config(&credentials, ws::ALPN)?,
         credentials: Arc::new(credentials),
         done: Arc::default(),
+        got: Arc::default(),
     };
     let tasks = Tasks::default();
     for _ in 0..ATTACKERS {
@@ -106,7 +123,7 @@ async fn measured(attack: Attack, case: &str, short: bool) -> anyhow::Result<Row
     let load = load?;
     let log = logged(&world.cloud.process).saturating_sub(before);
     let peak = world.peak_mib()?;
-    let done = attacker.done.load(Ordering::Relaxed);
+    let [done, got] = [&attacker.done, &attacker.got].map(|count| count.load(Ordering::Relaxed));
     served.stop().await?;
     world.stop().await?;
     let is_near = load.is_near(&quiet, if short { SHORT_MORE } else { 0.0 });
@@ -116,7 +133,7 @@ async fn measured(attack: Attack, case: &str, short: bool) -> anyhow::Result<Row
         asked: if short { SHORT_ASKED } else { ASKED },
         measured: format!(
             "log {:.1} KiB in {} s, p99 {:.1} -> {:.1} ms, {:.0} -> {:.0} % of a core, {peak} MiB, \
-             {done} times",
+             {done} times, {got} got",
             log as f64 / 1024.0,
             time.as_secs(),
             quiet.p99,
@@ -124,8 +141,26 @@ async fn measured(attack: Attack, case: &str, short: bool) -> anyhow::Result<Row
             quiet.cores * 100.0,
             load.cores * 100.0
         ),
-        ok: log <= LOG_KIB * 1024 && is_near && peak <= MEMORY_MIB,
+        ok: log <= LOG_KIB * 1024 && is_near && peak <= MEMORY_MIB && got == 0,
     })
+}
+
+/// A certificate of a node that has linked with a newer one since.
+async fn older_certificate(world: &World) -> anyhow::Result<Credentials> {
+    let mut joined = Vec::new();
+    for name in JOINED {
+        let command = world.admin(&["token", "create", HOSTILE, "--cloud", world.url()]).await?;
+        world.stand.join(command.trim(), name).await?;
+        let files = Files::identity(Path::new(&world.stand.at(name)));
+        joined.push(Credentials::load(&files, Role::Node)?);
+    }
+    let newer = joined.pop().context("it joined once")?;
+    let mut link = dial(&world.url().parse()?, &newer, KeepAlive::default(), &ws::tcp()).await?;
+    let hello = Hello { certificate_on_disk: true, ..hello(HOSTILE, Vec::new())? };
+    link.send(&Message::Hello(hello)).await?;
+    welcomed(&mut link).await?;
+    link.close("it has linked").await;
+    joined.pop().context("it joined once")
 }
 
 /// The bytes of a program's log.
@@ -140,6 +175,7 @@ impl Attacker {
             let done = match attack {
                 Attack::Junk => self.junk().await,
                 Attack::Links => self.link().await,
+                Attack::Renewals => self.renewal().await,
                 Attack::Fragments => self.fragments().await,
             };
             match done {
@@ -159,10 +195,28 @@ impl Attacker {
         Ok(())
     }
 
-    async fn link(&self) -> anyhow::Result<()> {
+    async fn dial(&self) -> anyhow::Result<Link> {
         let connect = ws::tcp();
         let dialed = dial(&self.url, &self.credentials, KeepAlive::default(), &connect);
-        let mut link = timeout(PATIENCE, dialed).await??;
+        Ok(timeout(PATIENCE, dialed).await??)
+    }
+
+    /// Asks for a new certificate with another key, before any hello.
+    async fn renewal(&self) -> anyhow::Result<()> {
+        let mut link = self.dial().await?;
+        let csr = CertificateParams::default().serialize_request(&KeyPair::generate()?)?;
+        let csr = Base64(csr.der().to_vec().into());
+        link.send(&Message::Renew(Renew { csr, machine: None })).await?;
+        match timeout(PATIENCE, link.next()).await? {
+            Event::Message(Message::Renewed(_)) => self.got.fetch_add(1, Ordering::Relaxed),
+            Event::Message(Message::NotRenewed(_)) => 0,
+            _ => bail!("no answer"),
+        };
+        Ok(())
+    }
+
+    async fn link(&self) -> anyhow::Result<()> {
+        let mut link = self.dial().await?;
         link.send(&Message::Hello(hello(HOSTILE, Vec::new())?)).await?;
         welcomed(&mut link).await?;
         link.close("again").await;

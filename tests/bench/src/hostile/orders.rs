@@ -36,7 +36,7 @@ const WATCHED: Duration = Duration::from_secs(12);
 /// How many links are tried until a request has begun.
 const LINKS: usize = 10;
 /// The memory that csi-edge may have, in MiB.
-const EDGE_MIB: u64 = 64;
+pub(super) const EDGE_MIB: u64 = 64;
 /// The text in each field of each request: a path out of each directory.
 const CLIMBING: &str = "/var/lib/kubelet/../../../etc/cron.d/climbs";
 /// Methods that CSI does not have, and paths that lead to one of Node.
@@ -64,17 +64,19 @@ pub(super) async fn run(short: bool, rows: &mut Vec<Row>) -> anyhow::Result<()> 
 }
 
 /// A csi-edge with a driver whose csi-cloud is in this process.
-struct Commanded {
+pub(super) struct Commanded {
     _stand: Stand,
-    cloud: HostileCloud,
-    driver: TestDriver,
+    pub(super) cloud: HostileCloud,
+    pub(super) driver: TestDriver,
     serving: Running,
-    edge: Process,
+    pub(super) edge: Process,
 }
 
 impl Commanded {
-    async fn new(transport: &str) -> anyhow::Result<Self> {
+    /// Over this transport, with a log of this level.
+    pub(super) async fn new(transport: &str, log: &str) -> anyhow::Result<Self> {
         let mut stand = World::stand().await?;
+        stand.log(log);
         let (cloud, url) = HostileCloud::listen(&stand, transport).await?;
         let driver = TestDriver::new(DRIVER, HONEST);
         let socket = stand.at("driver.sock");
@@ -83,7 +85,7 @@ impl Commanded {
         Ok(Self { _stand: stand, cloud, driver, serving, edge })
     }
 
-    async fn stop(self) -> anyhow::Result<()> {
+    pub(super) async fn stop(self) -> anyhow::Result<()> {
         self.edge.stop(STOP).await?;
         self.serving.stop().await;
         Ok(())
@@ -92,7 +94,7 @@ impl Commanded {
 
 /// Requests that are nearly whole, and stay so.
 async fn unending(transport: &'static str) -> anyhow::Result<Row> {
-    let at = Commanded::new(transport).await?;
+    let at = Commanded::new(transport, "error").await?;
     let pid = at.edge.pid().context("csi-edge has ended")?;
     let tasks = Tasks::default();
     let mut before = 0;
@@ -148,7 +150,7 @@ async fn begin_many(io: Io, tasks: &Tasks) -> anyhow::Result<Vec<Begun>> {
 }
 
 async fn ordered(transport: &'static str, rounds: usize, spec: &Spec) -> anyhow::Result<Row> {
-    let at = Commanded::new(transport).await?;
+    let at = Commanded::new(transport, "error").await?;
     let tasks = Tasks::default();
     let client = caller(at.cloud.welcome().await?, DRIVER, &tasks).await?;
     let field = |_: &str| Some(CLIMBING.to_owned());
