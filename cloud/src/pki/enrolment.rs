@@ -323,8 +323,7 @@ impl Enrolment {
         let issuers = self.issuers().ok_or(EnrolmentError::NoCa)?;
         let node = &peer.name;
         let time = SystemTime::UNIX_EPOCH + Duration::from_millis(now());
-        let ended = time.duration_since(peer.validity.not_after).unwrap_or_default();
-        if ended > issuers.settings().renew_after_end {
+        if peer.validity.since_end(time) > issuers.settings().renew_after_end {
             return Err(EnrolmentError::EndedLongAgo(node.clone()));
         }
         let key = ProvenKey::of(&request.csr.0)?;

@@ -132,15 +132,19 @@ impl Validity {
         Ok(parse(certificate)?.validity)
     }
 
+    /// The time since its end; zero before.
+    pub fn since_end(&self, now: SystemTime) -> Duration {
+        now.duration_since(self.not_after).unwrap_or_default()
+    }
+
     /// True if the certificate has ended at this time.
     pub fn ended(&self, now: SystemTime) -> bool {
-        now.duration_since(self.not_after).is_ok_and(|since| !since.is_zero())
+        !self.since_end(now).is_zero()
     }
 
     /// True if the certificate has ended at this time, and may still renew itself.
     pub fn may_only_renew(&self, now: SystemTime) -> bool {
-        let since = now.duration_since(self.not_after).unwrap_or_default();
-        !since.is_zero() && since <= RENEWABLE
+        self.ended(now) && self.since_end(now) <= RENEWABLE
     }
 
     /// The time left of it; zero if it has ended.
