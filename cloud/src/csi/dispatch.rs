@@ -218,19 +218,18 @@ impl Dispatcher {
         None
     }
 
-    /// Holds a create with a new name back in the first seconds after a start.
+    /// Holds a create back in the first seconds after a start, if the store does not know its name
+    /// and csi-cloud chooses its node.
     async fn hold_new(&self, call: &CallRequest) {
+        let Key::Create { name, .. } = &call.key else { return };
         let links = self.queries.links();
-        if after_start::is_early(links) && self.is_new(call) {
+        let is_chosen = self.only.is_none() && self.scope() == Scope::Node;
+        if is_chosen
+            && after_start::is_early(links)
+            && !self.has_intent(&Id::Name(call.method, name.clone()))
+        {
             after_start::half_linked(links, call.deadline).await;
         }
-    }
-
-    /// True for a create whose name the store does not know, and whose node csi-cloud chooses.
-    fn is_new(&self, call: &CallRequest) -> bool {
-        let Key::Create { name, .. } = &call.key else { return false };
-        let is_chosen = self.only.is_none() && self.scope() == Scope::Node;
-        is_chosen && !self.has_intent(&Id::Name(call.method, name.clone()))
     }
 
     fn has_intent(&self, name: &Id) -> bool {
