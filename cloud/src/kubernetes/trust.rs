@@ -281,15 +281,7 @@ mod tests {
     }
 
     fn issuers(dir: &Path) -> Issuers {
-        let at = |name: &str| dir.join(name);
-        let settings = CaSettings {
-            cert: at("ca.crt"),
-            key: at("ca.key"),
-            node_life: DAY,
-            cloud_days: 90,
-            renew_after_end: DAY,
-        };
-        Issuers::open(settings, &Files::of(dir, "cloud")).unwrap()
+        Issuers::open(CaSettings::in_dir(dir, 90), &Files::of(dir, "cloud")).unwrap()
     }
 
     struct Installed {

@@ -309,10 +309,7 @@ fn write(path: &Path, pem: &str, mode: u32) -> Result<(), FirstStartError> {
 mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
-    use std::time::Duration;
     use tempfile::TempDir;
-
-    const DAY: Duration = Duration::from_secs(86_400);
 
     struct Made {
         dir: TempDir,
@@ -323,15 +320,9 @@ mod tests {
     impl Made {
         fn new() -> Self {
             let dir = tempfile::tempdir().unwrap();
-            let at = |name: &str| dir.path().join("pki").join(name);
-            let settings = CaSettings {
-                cert: at("ca.crt"),
-                key: at("ca.key"),
-                node_life: DAY,
-                cloud_days: 90,
-                renew_after_end: DAY,
-            };
-            let tls = Files { ca: at("ca.crt"), cert: at("cloud.crt"), key: at("cloud.key") };
+            let pki = dir.path().join("pki");
+            let settings = CaSettings::in_dir(&pki, 90);
+            let tls = Files::of(&pki, "cloud");
             Self { dir, settings, tls }
         }
 

@@ -137,6 +137,16 @@ fn contents(settings: &CaSettings, tls: &Files) -> Vec<Vec<u8>> {
 }
 
 #[cfg(test)]
+impl CaSettings {
+    /// The CA in this directory; all lives but csi-cloud's are a day.
+    pub(crate) fn in_dir(dir: &std::path::Path, cloud_days: u16) -> Self {
+        let [cert, key] = ["ca.crt", "ca.key"].map(|name| dir.join(name));
+        let day = crate::pki::issuer::DAY;
+        Self { cert, key, node_life: day, cloud_days, renew_after_end: day }
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::pki::issuer::tests::{intermediate, write};

@@ -248,16 +248,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let hosts = ["cloud.example".to_owned(), "127.0.0.1".to_owned()];
         ca::init(dir.path(), &hosts, 30).unwrap();
-        let at = |name: &str| dir.path().join(name);
         let files = Files::of(dir.path(), "cloud");
-        let settings = CaSettings {
-            cert: at("ca.crt"),
-            key: at("ca.key"),
-            node_life: DAY,
-            cloud_days: 90,
-            renew_after_end: DAY,
-        };
-        let issuers = Issuers::open(settings, &files).unwrap();
+        let issuers = Issuers::open(CaSettings::in_dir(dir.path(), 90), &files).unwrap();
         let before = own(&files).unwrap();
         let now = SystemTime::now();
         assert!(!is_due(&before, &issuers, now + DAY * 14));
@@ -278,16 +270,8 @@ mod tests {
         for dir in [&dir, &other] {
             ca::init(dir.path(), &["localhost".into()], 1).unwrap();
         }
-        let at = |name: &str| dir.path().join(name);
         let files = Files::of(dir.path(), "cloud");
-        let settings = CaSettings {
-            cert: at("ca.crt"),
-            key: at("ca.key"),
-            node_life: DAY,
-            cloud_days: 1,
-            renew_after_end: DAY,
-        };
-        let issuers = Issuers::open(settings, &files).unwrap();
+        let issuers = Issuers::open(CaSettings::in_dir(dir.path(), 1), &files).unwrap();
         let foreign = own(&Files::of(other.path(), "cloud")).unwrap();
         assert!(!is_due(&foreign, &issuers, SystemTime::now() + DAY * 400));
         let one = Files { key: files.cert.clone(), ..files.clone() };
@@ -301,10 +285,7 @@ mod tests {
     fn installation(dir: &Path) -> (Issuers, Credentials) {
         ca::init(dir, &["localhost".into()], 90).unwrap();
         let files = Files::of(dir, "cloud");
-        let [cert, key] = ["ca.crt", "ca.key"].map(|name| dir.join(name));
-        let settings =
-            CaSettings { cert, key, node_life: DAY, cloud_days: 90, renew_after_end: DAY };
-        let issuers = Issuers::open(settings, &files).unwrap();
+        let issuers = Issuers::open(CaSettings::in_dir(dir, 90), &files).unwrap();
         let credentials = Credentials::load(&files, Role::Cloud).unwrap();
         (issuers, credentials)
     }

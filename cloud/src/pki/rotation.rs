@@ -160,10 +160,7 @@ mod tests {
     use crate::pki::issuers::CaSettings;
     use proto::link::tls::{Credentials, Files, Role};
     use std::fs::read_to_string;
-    use std::time::Duration;
     use tempfile::TempDir;
-
-    const DAY: Duration = Duration::from_secs(86_400);
 
     fn made() -> TempDir {
         let dir = tempfile::tempdir().unwrap();
@@ -176,10 +173,7 @@ mod tests {
     }
 
     fn open(dir: &TempDir) -> Issuers {
-        let [cert, key] = ["ca.crt", "ca.key"].map(|name| dir.path().join(name));
-        let settings =
-            CaSettings { cert, key, node_life: DAY, cloud_days: 1, renew_after_end: DAY };
-        Issuers::open(settings, &files(dir)).unwrap()
+        Issuers::open(CaSettings::in_dir(dir.path(), 1), &files(dir)).unwrap()
     }
 
     fn new_ca(dir: &TempDir) -> NewCa {
