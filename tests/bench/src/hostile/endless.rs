@@ -13,7 +13,7 @@ use tokio::time::interval;
 
 use super::fleet::Fleet;
 use super::report::Row;
-use super::served::Served;
+use super::served::{Served, slack};
 use super::world::{DRIVER, TRANSPORTS};
 
 /// The pages of a list that does not end in a circle.
@@ -37,8 +37,6 @@ const SOON: Duration = Duration::from_secs(30);
 /// The memory that csi-cloud may take more, in MiB, and what a node's quota lets it keep.
 const MORE: u64 = 64;
 const KEPT: u64 = 32;
-/// What callers of a debug build may wait longer, in ms: other programs use the machine too.
-const SHORT_MORE: f64 = 100.0;
 const LISTER: &str = "a-lister";
 const ASKED: &str = "refused, RSS + <= 64 MiB and its quota of 32, others' p99 <= 2 x";
 const SHORT_ASKED: &str =
@@ -102,9 +100,7 @@ async fn listed(transport: &'static str, list: List, short: bool) -> anyhow::Res
             quiet.p99,
             load.p99
         ),
-        ok: !reasons.is_empty()
-            && grown <= MORE + KEPT
-            && load.is_near(&quiet, if short { SHORT_MORE } else { 0.0 }),
+        ok: !reasons.is_empty() && grown <= MORE + KEPT && load.is_near(&quiet, slack(short)),
     })
 }
 

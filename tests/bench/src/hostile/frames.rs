@@ -18,7 +18,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::{sleep, timeout};
 
 use super::report::Row;
-use super::served::Served;
+use super::served::{LOG_KIB, Served, slack};
 use super::world::{DRIVER, HOSTILE, PATIENCE, TRANSPORTS, World, driver, hello, welcomed};
 
 /// How long each flood lasts.
@@ -30,10 +30,6 @@ const EVERY: Duration = Duration::from_millis(100);
 const AT_ONCE: usize = 2_000;
 /// The part of a core that a program may take for a flood.
 pub(super) const CORES: f64 = 0.25;
-/// What it may log in a minute of it, in KiB.
-pub(super) const LOG_KIB: usize = 100;
-/// What callers of a debug build may wait longer, in ms: other programs use the machine too.
-const SHORT_MORE: f64 = 100.0;
 /// The bounds of a debug build for a flood of headers, which it decodes many times more slowly: the
 /// first second's are decoded at once.
 const HEADERS_CORES: f64 = 0.75;
@@ -139,8 +135,8 @@ async fn flooded(
     let sent = sent.load(Ordering::Relaxed);
     let (asked, most, more) = match (short, frame.kind) {
         (true, HEADERS) => (HEADERS_ASKED, HEADERS_CORES, HEADERS_MORE),
-        (true, _) => (SHORT_ASKED, CORES, SHORT_MORE),
-        (false, _) => (ASKED, CORES, 0.0),
+        (true, _) => (SHORT_ASKED, CORES, slack(short)),
+        (false, _) => (ASKED, CORES, slack(short)),
     };
     Ok(Row {
         case: format!("flood of {}", frame.name),

@@ -14,9 +14,10 @@ use proto::http2::forward::LEADER_EPOCH;
 use tokio::time::timeout;
 use tonic::Code;
 
-use super::frames::{CORES, LOG_KIB, flood_with_acks};
+use super::frames::{CORES, flood_with_acks};
 use super::orders::{Commanded, EDGE_MIB};
 use super::report::Row;
+use super::served::LOG_KIB;
 use super::world::{DRIVER, TRANSPORTS};
 use crate::usage;
 

@@ -23,18 +23,14 @@ use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsConnector;
 
 use super::report::Row;
-use super::served::Served;
+use super::served::{LOG_KIB, Served, slack};
 use super::world::{HOSTILE, PATIENCE, World, hello, welcomed};
 
 /// How long each attack lasts.
 const TIME: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_secs(10);
-/// What an attack may write into the log in this time, in KiB.
-const LOG_KIB: usize = 100;
 /// The memory that csi-cloud may have, in MiB.
 const MEMORY_MIB: u64 = 128;
-/// What callers of a debug build may wait longer, in ms: other programs use the machine too.
-const SHORT_MORE: f64 = 100.0;
 /// Attackers at a time.
 const ATTACKERS: usize = 4;
 /// Until an attack has begun.
@@ -126,7 +122,7 @@ async fn measured(attack: Attack, case: &str, short: bool) -> anyhow::Result<Row
     let [done, got] = [&attacker.done, &attacker.got].map(|count| count.load(Ordering::Relaxed));
     served.stop().await?;
     world.stop().await?;
-    let is_near = load.is_near(&quiet, if short { SHORT_MORE } else { 0.0 });
+    let is_near = load.is_near(&quiet, slack(short));
     Ok(Row {
         case: case.into(),
         transport: "wss",

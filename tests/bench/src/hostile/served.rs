@@ -25,6 +25,11 @@ const EVERY: Duration = Duration::from_millis(5);
 /// thousand calls are in each.
 const WINDOW: Duration = Duration::from_secs(5);
 
+/// What callers of a debug build may wait longer, in ms: other programs use the machine too.
+const SHORT_MORE: f64 = 100.0;
+/// What an attack may have a program log in a minute, in KiB.
+pub(super) const LOG_KIB: usize = 100;
+
 /// Such an edge, linked, and a front that reaches its driver.
 pub(super) struct Served {
     edge: Process,
@@ -117,4 +122,9 @@ impl Load {
     pub(super) fn is_near(&self, quiet: &Self, more: f64) -> bool {
         self.p99 <= (2.0 * quiet.p99).max(quiet.p99 + more)
     }
+}
+
+/// What callers may wait longer than twice as long, in ms; short runs are of a debug build.
+pub(super) fn slack(short: bool) -> f64 {
+    if short { SHORT_MORE } else { 0.0 }
 }
