@@ -326,7 +326,7 @@ impl EndpointCheck {
                 format!("small messages pass, and 16 KiB do not: {}", chain(error)),
                 "something on the way drops large packets: lower the MTU of the interface here \
                  (1280 passes nearly everywhere), let ICMP \"fragmentation needed\" through, or \
-                 name a quic:// endpoint in cloud, which finds the size by itself",
+                 name a quic:// endpoint in cloud: QUIC finds the size that passes",
             ),
         })
     }
