@@ -203,7 +203,7 @@ func (d *driver) CreateVolume(_ context.Context, r *csi.CreateVolumeRequest) (*c
 	if !d.take(r.GetName()) {
 		return nil, status.Error(codes.ResourceExhausted, "the node is full")
 	}
-	volume := &csi.Volume{VolumeId: r.GetName(), CapacityBytes: 1 << 20}
+	volume := &csi.Volume{VolumeId: r.GetName(), CapacityBytes: 1 << 20, ContentSource: r.GetVolumeContentSource()}
 	// As many drivers do, without a look at which node this is.
 	if preferred := r.GetAccessibilityRequirements().GetPreferred(); d.topology && len(preferred) > 0 {
 		volume.AccessibleTopology = preferred[:1]

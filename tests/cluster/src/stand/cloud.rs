@@ -348,9 +348,14 @@ fn front(ground: &Ground, drivers: &[&str]) -> Launch {
 /// The snapshot-controller, with an account of its own.
 async fn snapshots(ground: &Ground, access: &Access, client: &Client) -> anyhow::Result<Program> {
     let controller = account(access, client, "kube-system", "snapshot-controller").await?;
-    let args = [format!("--kubeconfig={}", controller.display()), groups()];
-    let launch = Launch::new(ground.tool("snapshot-controller"), args);
+    let launch = snapshot_controller(ground, &controller);
     Program::keep("snapshot-controller", &ground.logs(), launch).await
+}
+
+/// The snapshot-controller of a kubeconfig's account.
+pub(crate) fn snapshot_controller(ground: &Ground, kubeconfig: &Path) -> Launch {
+    let args = [format!("--kubeconfig={}", kubeconfig.display()), groups()];
+    Launch::new(ground.tool("snapshot-controller"), args)
 }
 
 fn groups() -> String {
@@ -419,6 +424,21 @@ pub(crate) fn provisioner(
         launch.args.extend(NODE_DEPLOYMENT.map(str::to_owned));
     }
     launch
+}
+
+/// One of the stand's sidecars for the driver behind a socket, by its program.
+///
+/// # Errors
+/// There is no such sidecar.
+pub(crate) fn sidecar(
+    ground: &Ground,
+    kubeconfig: &Path,
+    socket: &Path,
+    program: &str,
+) -> anyhow::Result<Launch> {
+    let mut all = sidecars_of(ground, kubeconfig, socket, false).into_iter();
+    let found = all.find(|(name, _)| *name == program);
+    found.map(|(_, launch)| launch).with_context(|| format!("there is no {program}"))
 }
 
 /// The kubeconfig of a service account.

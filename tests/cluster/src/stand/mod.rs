@@ -121,10 +121,7 @@ impl Cluster {
         progress.say(&format!("in {}", dir.path().display()));
         let (control, access, client) = Control::start(&ground, layout.network).await?;
         progress.say("the API server is ready");
-        for text in ground.sources("tests/go/bin/crd")? {
-            objects::apply(&client, "default", &text).await?;
-        }
-        established(&client).await?;
+        snapshot_kinds(&ground, &client).await?;
         for file in MANIFESTS {
             objects::apply(&client, "default", &ground.source(file)?).await?;
         }
@@ -346,8 +343,14 @@ async fn tend(cloud: Arc<Cloud>) {
     }
 }
 
-/// Waits until the API server serves the snapshots' kinds.
-async fn established(client: &Client) -> anyhow::Result<()> {
+/// Gives the API server the snapshots' kinds, and waits until it serves them.
+///
+/// # Errors
+/// It refuses one, or does not serve it in time.
+pub(crate) async fn snapshot_kinds(ground: &Ground, client: &Client) -> anyhow::Result<()> {
+    for text in ground.sources("tests/go/bin/crd")? {
+        objects::apply(client, "default", &text).await?;
+    }
     let kinds = [
         ("snapshot.storage.k8s.io/v1", "VolumeSnapshot"),
         ("groupsnapshot.storage.k8s.io/v1", "VolumeGroupSnapshot"),

@@ -9,3 +9,4 @@ pub mod command;
 mod plane;
 mod scenarios;
 mod scene;
+mod strangers;

@@ -6,9 +6,12 @@ use k8s_openapi::api::core::v1::Namespace;
 use kube::{Api, Client};
 use serde_json::{Map, Value, json};
 
+use crate::stand::cloud::snapshot_controller;
 use crate::stand::control::Control;
 use crate::stand::ground::Ground;
 use crate::stand::objects::{self, within};
+use crate::stand::program::Program;
+use crate::stand::snapshot_kinds;
 
 /// The nodes, each with the driver.
 pub(super) const NODES: [&str; 3] = ["n1", "n2", "n3"];
@@ -20,6 +23,7 @@ pub(super) struct Plane {
     pub(super) ground: Ground,
     pub(super) control: Control,
     pub(super) client: Client,
+    snapshots: Program,
 }
 
 impl Plane {
@@ -32,6 +36,9 @@ impl Plane {
         let namespaces = Api::<Namespace>::all(client.clone());
         let default = || async { Ok(namespaces.get("default").await?) };
         within("the first namespace", READY, default).await?;
+        snapshot_kinds(&ground, &client).await?;
+        let launch = snapshot_controller(&ground, &control.kubeconfig);
+        let snapshots = Program::start("snapshot-controller", &ground.logs(), launch).await?;
         for node in NODES {
             let labels = drivers.iter().map(|driver| (topology_key(driver), json!(node)));
             let labels: Map<String, Value> = labels.collect();
@@ -49,7 +56,7 @@ impl Plane {
             });
             objects::apply(&client, "", &object.to_string()).await?;
         }
-        Ok(Self { ground, control, client })
+        Ok(Self { ground, control, client, snapshots })
     }
 
     /// Ends it.
@@ -57,7 +64,7 @@ impl Plane {
     /// # Errors
     /// A component had to be killed.
     pub(super) async fn stop(&self) -> anyhow::Result<()> {
-        for program in self.control.programs() {
+        for program in [&self.snapshots].into_iter().chain(self.control.programs()) {
             program.ended().await?;
         }
         Ok(())

@@ -8,6 +8,7 @@ use tokio::time::Instant;
 
 use super::plane::NODES;
 use super::scene::ClaimScene;
+use super::strangers;
 
 /// The claims of a scenario.
 const CLAIMS: [&str; 6] = ["claim-0", "claim-1", "claim-2", "claim-3", "claim-4", "claim-5"];
@@ -70,6 +71,24 @@ pub(super) const ALL: &[ClaimScenario] = &[
         unit: "lost",
         bound: Bound::AtMost(0.0),
         run: |scene| one_handle(scene).boxed_local(),
+    },
+    ClaimScenario {
+        name: "a claim of a static snapshot at n2",
+        unit: "s",
+        bound: Bound::More(5.0),
+        run: |scene| strangers::restored(scene).boxed_local(),
+    },
+    ClaimScenario {
+        name: "a volume that is gone is deleted again",
+        unit: "s",
+        bound: Bound::More(5.0),
+        run: |scene| strangers::deleted_again(scene).boxed_local(),
+    },
+    ClaimScenario {
+        name: "a detach of an unknown volume, n3 is away",
+        unit: "s",
+        bound: Bound::More(5.0),
+        run: |scene| strangers::unknown_detach(scene).boxed_local(),
     },
 ];
 

@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use tokio::process::Command;
 
 use super::plane::{NODES, Plane, topology_key};
-use crate::stand::cloud::provisioner;
+use crate::stand::cloud::{provisioner, sidecar};
 use crate::stand::objects::{self, list, within};
 use crate::stand::program::Program;
 
@@ -40,7 +40,7 @@ pub(super) struct ClaimScene {
     name: String,
     nodes: Vec<ClaimNode>,
     cloud: Option<Cloud>,
-    provisioners: Vec<Program>,
+    sidecars: Vec<Program>,
 }
 
 /// A node of a scene.
@@ -72,8 +72,8 @@ impl ClaimScene {
         scheme: Option<&str>,
     ) -> anyhow::Result<Self> {
         let stand = Stand::new().await?;
-        let (nodes, provisioners) = (Vec::new(), Vec::new());
-        let mut scene = Self { plane, stand, name, nodes, cloud: None, provisioners };
+        let (nodes, sidecars) = (Vec::new(), Vec::new());
+        let mut scene = Self { plane, stand, name, nodes, cloud: None, sidecars };
         for name in NODES {
             let driver = Some(scene.start_driver(name)?);
             scene.nodes.push(ClaimNode { name, driver, edge: None });
@@ -84,7 +84,7 @@ impl ClaimScene {
         scene.provision().await?;
         for class in [scene.class("now", "Immediate"), scene.class("late", "WaitForFirstConsumer")]
         {
-            objects::apply(&scene.plane.client, NAMESPACE, &class).await?;
+            scene.apply(&class).await?;
         }
         for node in NODES {
             scene.claim(node, Some(node)).await?;
@@ -98,7 +98,7 @@ impl ClaimScene {
         command.arg(format!("--endpoint=unix://{}", self.driver_socket(node)));
         let log = self.stand.at(&format!("{node}.log"));
         command.args([format!("--node-id={node}"), format!("--log={log}")]);
-        command.arg(format!("--name={}", self.driver())).arg("--topology");
+        command.arg(format!("--name={}", self.driver())).args(["--topology", "--snapshots"]);
         Process::start(&format!("driver-{node}"), command, self.stand.dir())
     }
 
@@ -140,8 +140,25 @@ impl ClaimScene {
             .await?;
             let launch = provisioner(ground, &control.kubeconfig, Path::new(&socket), node);
             let name = format!("provisioner-{}-{}", self.name, node.unwrap_or("cloud"));
-            self.provisioners.push(Program::start(&name, &ground.logs(), launch).await?);
+            self.sidecars.push(Program::start(&name, &ground.logs(), launch).await?);
         }
+        Ok(())
+    }
+
+    /// Starts one more sidecar, by its program: in the cloud, or without us next to the driver of a
+    /// node, which then is the only one with it.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub(super) async fn add_sidecar(&mut self, program: &str, node: &str) -> anyhow::Result<()> {
+        let socket = match self.cloud {
+            Some(_) => self.stand.cloud_front(&self.driver()),
+            None => self.driver_socket(node),
+        };
+        let Plane { ground, control, .. } = &*self.plane;
+        let launch = sidecar(ground, &control.kubeconfig, Path::new(&socket), program)?;
+        let name = format!("{program}-{}", self.name);
+        self.sidecars.push(Program::start(&name, &ground.logs(), launch).await?);
         Ok(())
     }
 
@@ -155,11 +172,32 @@ impl ClaimScene {
     /// # Errors
     /// The API server refuses it.
     pub(super) async fn claim(&self, name: &str, node: Option<&str>) -> anyhow::Result<()> {
+        self.apply(&self.claim_object(name, node)).await
+    }
+
+    /// Makes a claim whose volume shall have what a snapshot has.
+    ///
+    /// # Errors
+    /// The API server refuses it.
+    pub(super) async fn restore(
+        &self,
+        name: &str,
+        node: &str,
+        snapshot: &str,
+    ) -> anyhow::Result<()> {
+        let mut claim = self.claim_object(name, Some(node));
+        let group = "snapshot.storage.k8s.io";
+        let source = json!({"apiGroup": group, "kind": "VolumeSnapshot", "name": snapshot});
+        claim["spec"]["dataSource"] = source;
+        self.apply(&claim).await
+    }
+
+    fn claim_object(&self, name: &str, node: Option<&str>) -> Value {
         let (class, annotations) = match node {
             Some(node) => ("late", json!({SELECTED_NODE: node})),
             None => ("now", json!({})),
         };
-        let object = json!({
+        json!({
             "apiVersion": "v1",
             "kind": "PersistentVolumeClaim",
             "metadata": {"name": self.object(name), "annotations": annotations},
@@ -168,8 +206,43 @@ impl ClaimScene {
                 "storageClassName": self.object(class),
                 "resources": {"requests": {"storage": "1Mi"}},
             },
-        });
+        })
+    }
+
+    /// Writes an object as a user does.
+    ///
+    /// # Errors
+    /// The API server refuses it.
+    pub(super) async fn apply(&self, object: &Value) -> anyhow::Result<()> {
         objects::apply(&self.plane.client, NAMESPACE, &object.to_string()).await
+    }
+
+    /// Deletes an object as a user does.
+    ///
+    /// # Errors
+    /// The API server refuses it.
+    pub(super) async fn remove(&self, object: &Value) -> anyhow::Result<()> {
+        objects::delete(&self.plane.client, NAMESPACE, &object.to_string()).await
+    }
+
+    /// Waits until an object, as it is now, is as wanted; it may be gone.
+    ///
+    /// # Errors
+    /// It is not in time.
+    pub(super) async fn until(
+        &self,
+        object: &Value,
+        what: &str,
+        is_wanted: impl Fn(Option<&Value>) -> bool,
+    ) -> anyhow::Result<()> {
+        let api = objects::api(&self.plane.client, object, NAMESPACE).await?;
+        let name = objects::name(object)?;
+        within(what, LONG, || async {
+            let found = api.get_opt(name).await?.map(|found| found.data);
+            ensure!(is_wanted(found.as_ref()), "it is {found:?}");
+            Ok(())
+        })
+        .await
     }
 
     /// Waits until claims are bound, and returns their volumes.
@@ -247,7 +320,7 @@ impl ClaimScene {
             "metadata": {"name": name, "annotations": annotations},
             "spec": spec,
         });
-        objects::apply(&self.plane.client, NAMESPACE, &object.to_string()).await?;
+        self.apply(&object).await?;
         Ok(name)
     }
 
@@ -343,8 +416,8 @@ impl ClaimScene {
 
     /// The ends of the logs.
     pub(super) fn log_tails(&self) -> String {
-        let provisioners = self.provisioners.iter();
-        let logs = provisioners.map(|program| (program.name(), program.log_tail()));
+        let sidecars = self.sidecars.iter();
+        let logs = sidecars.map(|program| (program.name(), program.log_tail()));
         let logs = logs.chain(self.cloud.iter().map(|cloud| ("cloud", cloud.process.log_tail())));
         logs.map(|(name, log)| format!("--- {name}\n{log}")).collect::<Vec<_>>().join("\n")
     }
@@ -354,7 +427,7 @@ impl ClaimScene {
     /// # Errors
     /// A program does not end well.
     pub(super) async fn stop(self) -> anyhow::Result<()> {
-        for provisioner in &self.provisioners {
+        for provisioner in &self.sidecars {
             provisioner.ended().await?;
         }
         let (edges, drivers): (Vec<_>, Vec<_>) =
@@ -376,7 +449,8 @@ impl ClaimScene {
         Api::all(self.plane.client.clone())
     }
 
-    fn driver(&self) -> String {
+    /// The name of its driver.
+    pub(super) fn driver(&self) -> String {
         driver_of(&self.name)
     }
 
@@ -385,11 +459,11 @@ impl ClaimScene {
     }
 
     /// The name of an object of this scene.
-    fn object(&self, name: &str) -> String {
+    pub(super) fn object(&self, name: &str) -> String {
         format!("{}-{name}", self.name)
     }
 
-    fn class(&self, name: &str, binding: &str) -> String {
+    fn class(&self, name: &str, binding: &str) -> Value {
         json!({
             "apiVersion": "storage.k8s.io/v1",
             "kind": "StorageClass",
@@ -397,7 +471,6 @@ impl ClaimScene {
             "provisioner": self.driver(),
             "volumeBindingMode": binding,
         })
-        .to_string()
     }
 
     /// The node affinity of a volume at a node.
