@@ -22,7 +22,11 @@ pub(super) enum EndsAt {
     /// The node with the detach's node id, by its own word.
     Detached(NodeName),
     /// The node that deleted the id before.
-    Before(NodeName),
+    Before {
+        node: NodeName,
+        /// False if that node alone said that it had the id.
+        is_confirmed: bool,
+    },
     /// Every node.
     Everywhere,
     /// Kubernetes has to be asked first about this volume.
@@ -55,7 +59,8 @@ impl Ending<'_> {
         if let Some(home) = home.filter(|home| policy.is_confirmed(home)) {
             return EndsAt::Node(home.node.clone());
         }
-        let ended = driver.ended().at(id, self.now).map(|ended| &ended.node);
+        let last = driver.ended().at(id, self.now);
+        let ended = last.map(|last| &last.node);
         match self.in_kubernetes() {
             None => return EndsAt::Unasked(id.text().to_owned()),
             Some(VolumeAt::Refused(why)) => return self.unclear(&why),
@@ -72,8 +77,9 @@ impl Ending<'_> {
             Some(VolumeAt::Unsaid) => {}
         }
         // What a removed node had is gone, but it says nothing of what another one has.
-        if let Some(ended) = ended.filter(|ended| home.is_none() || !is_removed(ended)) {
-            return EndsAt::Before(ended.clone());
+        if let Some(last) = last.filter(|last| home.is_none() || !is_removed(&last.node)) {
+            let is_confirmed = last.confirmed || policy.allows_just(&last.node);
+            return EndsAt::Before { node: last.node.clone(), is_confirmed };
         }
         match home {
             Some(home) => EndsAt::Claimed(home.node.clone()),
@@ -179,7 +185,7 @@ mod tests {
     }
 
     fn ended(node: &str) -> Change {
-        let home = EndedHome { node: name(node), ended: 1 };
+        let home = EndedHome { node: name(node), ended: 1, confirmed: false };
         Change::EndedHome(driver_name(), volume(), Some(home))
     }
 
@@ -224,6 +230,10 @@ mod tests {
         EndsAt::Node(name(node))
     }
 
+    fn before(node: &str) -> EndsAt {
+        EndsAt::Before { node: name(node), is_confirmed: false }
+    }
+
     #[test]
     fn only_a_confirmed_home_needs_no_word_of_kubernetes() {
         let unasked = EndsAt::Unasked("v".into());
@@ -237,12 +247,12 @@ mod tests {
         let in_kubernetes = released("n1");
         let unknown = &VolumeAnswer::Unknown;
         assert_eq!(deleted([home("n2", false)], &in_kubernetes), node("n1"));
-        assert_eq!(deleted([home("n2", false), ended("n1")], unknown), EndsAt::Before(name("n1")));
+        assert_eq!(deleted([home("n2", false), ended("n1")], unknown), before("n1"));
         let claimed = EndsAt::Claimed(name("n2"));
         assert_eq!(deleted([home("n2", false)], unknown), claimed);
         let removed = [home("n2", false), ended("removed")];
         assert_eq!(deleted(removed, unknown), claimed, "it says nothing of another node");
-        assert_eq!(deleted([ended("removed")], unknown), EndsAt::Before(name("removed")));
+        assert_eq!(deleted([ended("removed")], unknown), before("removed"));
         assert_eq!(deleted([], unknown), EndsAt::Everywhere);
     }
 

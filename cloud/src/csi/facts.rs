@@ -20,8 +20,8 @@ pub enum Plan {
     /// This node's driver answers it, unless a node claims the id. The node's own word brings the
     /// call there, so it gets no secrets.
     WithoutSecrets(NodeName),
-    /// This node's driver answers the delete or detach of what the node alone says that it has. So
-    /// it gets no secrets.
+    /// This node's driver answers the delete or detach of what the node alone says that it has, or
+    /// had. So it gets no secrets.
     Claimed(NodeName),
     /// This node's driver answers with a stream.
     Stream(NodeName),

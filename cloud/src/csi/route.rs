@@ -159,11 +159,12 @@ impl RoutingFacts<'_> {
                 plan => plan,
             }),
             EndsAt::Detached(node) => Ok(Plan::WithoutSecrets(node)),
-            EndsAt::Before(node) => match self.nodes.status(&node) {
-                NodeStatus { linked: true, removed: false, .. } => self.at(&node),
+            EndsAt::Before { node, is_confirmed } => Ok(match self.nodes.status(&node) {
+                NodeStatus { linked: true, removed: false, .. } if is_confirmed => Plan::Node(node),
+                NodeStatus { linked: true, removed: false, .. } => Plan::Claimed(node),
                 // It has said before that it deleted the id; what a removed one had is gone.
-                _ => Ok(Plan::Done),
-            },
+                _ => Plan::Done,
+            }),
             EndsAt::Everywhere => Ok(Plan::Everywhere(id.clone())),
             EndsAt::Unasked(volume) => Ok(Plan::AskKubernetes(volume)),
             EndsAt::Unclear(why) => Err(Unclear::Yet(why)),

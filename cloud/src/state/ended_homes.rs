@@ -98,7 +98,7 @@ mod tests {
     }
 
     fn ended(ended: u64) -> EndedHome {
-        EndedHome { node: node(), ended }
+        EndedHome { node: node(), ended, confirmed: true }
     }
 
     /// Ends the homes of these volumes, each in its own millisecond.

@@ -274,8 +274,11 @@ pub async fn deleted(
         if txn.home(&driver, &id).is_some_and(|home| home.node != node) {
             return;
         }
-        for ended in remove(txn, &driver, &id) {
-            txn.end_home(&driver, &ended, EndedHome { node: node.clone(), ended: now() });
+        for (id, is_confirmed) in remove(txn, &driver, &id) {
+            // What ended there before may be claimed again since, by an older list.
+            let was = txn.ended_home(&driver, &id).filter(|was| was.node == node);
+            let confirmed = is_confirmed || was.is_some_and(|was| was.confirmed);
+            txn.end_home(&driver, &id, EndedHome { node: node.clone(), ended: now(), confirmed });
         }
     });
     write.await
@@ -291,14 +294,15 @@ pub async fn forget(store: &Store, driver: &DriverName, id: &Id) -> Result<(), S
     store.write(move |txn| drop(remove(txn, &driver, &id))).await
 }
 
-/// Removes a home, with a group also those of its snapshots. Returns the ids that had one.
-fn remove(txn: &mut Txn<'_>, driver: &DriverName, id: &Id) -> Vec<Id> {
+/// Removes a home, with a group also those of its snapshots. Returns the ids that had one, and
+/// whether it was confirmed.
+fn remove(txn: &mut Txn<'_>, driver: &DriverName, id: &Id) -> Vec<(Id, bool)> {
     let Some(home) = txn.home(driver, id).cloned() else {
         // FindOutcome all the same: an earlier list may still contain it.
         txn.set_home(driver, id, None);
         return Vec::new();
     };
-    let mut removed = vec![id.clone()];
+    let mut removed = vec![(id.clone(), home.is_confirmed())];
     if let (Some(name), Some(kind)) = (home.name, id.kind()) {
         txn.set_intent(driver, &Id::Name(Method::creating(kind), name.into()), None);
     }
@@ -309,12 +313,12 @@ fn remove(txn: &mut Txn<'_>, driver: &DriverName, id: &Id) -> Vec<Id> {
         for snapshot in group.into_iter().flat_map(|group| group.snapshots) {
             let snapshot = Id::Snapshot(snapshot.snapshot_id);
             // The entry is the word of the group's node, which counts for its own snapshots only.
-            let of = txn.home(driver, &snapshot).map(|of| of.node.clone());
-            if of.as_ref().is_none_or(|of| *of == home.node) {
+            let of = txn.home(driver, &snapshot).map(|of| (of.node.clone(), of.is_confirmed()));
+            if of.as_ref().is_none_or(|(of, _)| *of == home.node) {
                 txn.set_home(driver, &snapshot, None);
             }
-            if of.is_some_and(|of| of == home.node) {
-                removed.push(snapshot);
+            if let Some((_, is_confirmed)) = of.filter(|(of, _)| *of == home.node) {
+                removed.push((snapshot, is_confirmed));
             }
         }
     }

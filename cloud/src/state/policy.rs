@@ -108,8 +108,12 @@ impl Policy {
 
     /// True if more than its node's own word says where a home is.
     pub fn is_confirmed(&self, home: &Home) -> bool {
-        let is_only_one = self.nodes.as_ref().is_some_and(|nodes| nodes.is_just(&home.node));
-        home.is_confirmed() || is_only_one
+        home.is_confirmed() || self.allows_just(&home.node)
+    }
+
+    /// True if this node alone may have the driver, by the operator's word.
+    pub fn allows_just(&self, node: &NodeName) -> bool {
+        self.nodes.as_ref().is_some_and(|nodes| nodes.is_just(node))
     }
 
     /// True if a node may be elected, if the driver is shared. Without the operator's setting none

@@ -63,6 +63,10 @@ record! {
         pub node: NodeName = 1 (string),
         /// The time of the deletion, in ms since 1970.
         pub ended: u64 = 2 (uint64),
+        /// True if more than the node's own word said that it was there. False also of an older
+        /// csi-cloud, which did not note it.
+        #[serde(default, skip_serializing_if = "is_false")]
+        pub confirmed: bool = 3 (bool),
     }
 }
 

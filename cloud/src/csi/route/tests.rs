@@ -347,11 +347,26 @@ fn nothing_is_ended_on_a_guess() {
     assert_eq!(end(Method::DeleteVolume, "vo"), Err(Unclear::Removed(node("out"))));
 }
 
+/// What node n1 had.
+fn ended(id: &str, confirmed: bool) -> Change {
+    let ended = EndedHome { node: node("n1"), ended: 1, confirmed };
+    Change::EndedHome(driver(), volume(id), Some(ended))
+}
+
+#[test]
+fn a_repeated_delete_has_secrets_only_if_more_than_the_node_said_that_it_was_there() {
+    let world = World::with([ended("made", true), ended("claimed", false)]);
+    let end = |method, id| world.route(method, &Key::Delete(volume(id)));
+    assert_eq!(end(Method::DeleteVolume, "made"), to("n1"));
+    for method in [Method::DeleteVolume, Method::ControllerUnpublishVolume] {
+        assert_eq!(end(method, "claimed"), Ok(Plan::Claimed(node("n1"))));
+    }
+}
+
 /// What was deleted there may be another node's by now.
 #[test]
 fn an_ended_home_directs_a_delete_and_neither_a_create_nor_an_attach() {
-    let ended = EndedHome { node: node("n1"), ended: 1 };
-    let world = World::with([Change::EndedHome(driver(), volume("gone"), Some(ended))]);
+    let world = World::with([ended("gone", true)]);
     let gone = volume("gone");
     let sought = Ok(Plan::Discover(vec![gone.clone()]));
     assert_eq!(world.place(Some(gone.clone()), Vec::new()), sought);

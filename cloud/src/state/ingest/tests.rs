@@ -205,6 +205,25 @@ async fn a_node_that_is_full_cannot_claim_more_and_is_set_apart() {
     assert_eq!(store.read(|state| state.usage(&node).things), 2);
 }
 
+#[tokio::test]
+async fn an_end_is_confirmed_if_the_home_was_or_an_earlier_end_there() {
+    let store = Store::open(Box::new(Memory::default()), &Tasks::default()).unwrap();
+    let driver: DriverName = "a.example".parse().unwrap();
+    let [n1, n2]: [NodeName; 2] = ["n1", "n2"].map(|name| name.parse().unwrap());
+    let ends = async |id: &str, node: &NodeName, adopted| {
+        let id = Id::Volume(id.into());
+        let home = Home { adopted, ..Home::at(node.clone(), 1) };
+        let (of, volume) = (driver.clone(), id.clone());
+        store.write(move |txn| txn.set_home(&of, &volume, Some(home))).await.unwrap();
+        deleted(&store, &driver, &id, Deleted::At(node.clone())).await.unwrap();
+        store.read(|state| state.driver(&driver)?.ended().get(&id).map(|of| of.confirmed))
+    };
+    assert_eq!(ends("claimed", &n1, false).await, Some(false));
+    assert_eq!(ends("made", &n1, true).await, Some(true));
+    assert_eq!(ends("made", &n1, false).await, Some(true), "claimed again by an older list");
+    assert_eq!(ends("made", &n2, false).await, Some(false), "nobody else says it of n2");
+}
+
 /// The node was asked before the delete, and another one only answered after it.
 #[tokio::test]
 async fn a_claim_from_before_a_delete_makes_no_home() {

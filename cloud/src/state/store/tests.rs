@@ -274,13 +274,15 @@ fn trust_changes() -> [Change; 2] {
     [token, Change::Trust(TrustChange::Revocation(of, Some(revocation)))]
 }
 
-/// An ended home and an adopted one.
-fn home_changes() -> [Change; 2] {
+/// Two ended homes, the first as of an older csi-cloud, and an adopted one.
+fn home_changes() -> [Change; 3] {
     let driver: DriverName = "d".parse().unwrap();
-    let ended = EndedHome { node: "n1".parse().unwrap(), ended: 5 };
-    let ended = Change::EndedHome(driver.clone(), Id::Snapshot("s".into()), Some(ended));
+    let ended = |confirmed| {
+        let ended = EndedHome { node: "n1".parse().unwrap(), ended: 5, confirmed };
+        Change::EndedHome(driver.clone(), Id::Snapshot("s".into()), Some(ended))
+    };
     let adopted = Home { adopted: true, ..home("n1") };
-    [ended, Change::Home(driver, Id::Volume("v".into()), Some(adopted))]
+    [ended(false), ended(true), Change::Home(driver, Id::Volume("v".into()), Some(adopted))]
 }
 
 /// The bytes of older stores must be read by every later csi-cloud.
@@ -309,7 +311,7 @@ fn the_bytes_of_a_record_never_change() {
     };
     let profile = Change::Profile("d".parse().unwrap(), Some(profile));
     let [token, revocation] = trust_changes();
-    let [ended, adopted] = home_changes();
+    let [ended, confirmed, adopted] = home_changes();
     for (change, table, key, value) in [
         (
             token,
@@ -318,6 +320,7 @@ fn the_bytes_of_a_record_never_change() {
             [b"\x0a\x02n1\x12\x20".as_slice(), &[0; 32], b"\x18\x01\x20\x02"].concat().as_slice(),
         ),
         (ended, "ended", b"d\0\x02s".as_slice(), b"\x0a\x02n1\x10\x05".as_slice()),
+        (confirmed, "ended", b"d\0\x02s".as_slice(), b"\x0a\x02n1\x10\x05\x18\x01".as_slice()),
         (adopted, "homes", b"d\0\x01v", b"\x0a\x02n1\x38\x07\x58\x01"),
         (revocation, "revocations", b"front\0f1", b"\x08\x05\x12\x02ab"),
         (
