@@ -11,20 +11,31 @@ use harness::requests::capability;
 use prost::Message;
 use proto::csi;
 use proto::csi::Method;
+use tokio::time::{Instant, interval};
 use tonic::Code;
 
 use super::fleet::{Fleet, SECRET, secrets};
+use super::harm::Watch;
 use super::report::Row;
-use super::world::TRANSPORTS;
+use super::served::Served;
+use super::world::{TRANSPORTS, World};
 
 /// Ids of each kind.
 const ROUNDS: u64 = 100;
 const SHORT: u64 = 3;
 /// What the slower claimant waits before it answers.
 const SLOWER: Duration = Duration::from_millis(50);
+/// How long one node alone claims ids, and how often another one.
+const TIME: Duration = Duration::from_secs(60);
+const SHORT_TIME: Duration = Duration::from_secs(5);
+const EVERY: Duration = Duration::from_millis(100);
 const LIAR: &str = "a-liar";
 const OWNER: &str = "owner";
 const ASKED: &str = "an error that names both, no delete answered OK";
+const ALONE_ASKED: &str =
+    "no secret, UNAVAILABLE but for deletes, log <= 100 KiB, honest p99 <= 2 x, <= 128 MiB";
+const SHORT_ALONE_ASKED: &str = "no secret, UNAVAILABLE but for deletes, log <= 100 KiB, \
+    honest p99 <= 2 x or + 100 ms, <= 128 MiB";
 
 pub(super) async fn run(short: bool, rows: &mut Vec<Row>) -> anyhow::Result<()> {
     let rounds = if short { SHORT } else { ROUNDS };
@@ -32,44 +43,84 @@ pub(super) async fn run(short: bool, rows: &mut Vec<Row>) -> anyhow::Result<()> 
         let claims = TRANSPORTS.map(|transport| claimed(transport, faster, rounds));
         rows.extend(try_join_all(claims).await?);
     }
-    let lone = TRANSPORTS.map(|transport| claimed_alone(transport, rounds));
-    rows.extend(try_join_all(lone).await?);
+    // One after the other: times are measured.
+    for transport in TRANSPORTS {
+        rows.push(claimed_alone(transport, short).await?);
+    }
     Ok(())
 }
 
 /// One node has what was made past csi-cloud. Nobody else says that it is that node's.
-async fn claimed_alone(transport: &'static str, rounds: u64) -> anyhow::Result<Row> {
-    let mut fleet = Fleet::new(transport, "scope = \"node\"").await?;
+async fn claimed_alone(transport: &'static str, short: bool) -> anyhow::Result<Row> {
+    let time = if short { SHORT_TIME } else { TIME };
+    let mut stand = World::stand().await?;
+    stand.log("info");
+    let mut fleet = Fleet::on(stand, transport, "scope = \"node\"", &[]).await?;
+    let served = Served::new(&mut fleet.world).await?;
     fleet.join_all(&[LIAR, OWNER]).await?;
     fleet.listed(&[LIAR, OWNER]).await?;
-    let (mut calls, mut refused, mut other) = (0, 0, None);
-    for round in 1..=rounds {
+    let watch = Watch::begin(&fleet.world, &served, time).await?;
+    let (harm, claimed) = tokio::join!(watch.end(), Alone::repeated(&fleet, time));
+    let (harm, Alone { calls, refused, other }) = (harm?, claimed?);
+    let got = fleet.who_got(SECRET);
+    served.stop().await?;
+    fleet.stop().await?;
+    let other = other.unwrap_or_default();
+    Ok(Row {
+        case: "an id that one node alone claims".into(),
+        transport,
+        asked: if short { SHORT_ALONE_ASKED } else { ALONE_ASKED },
+        measured: format!(
+            "{refused} of {calls} UNAVAILABLE, {} with secrets{other}, {harm}",
+            got.len()
+        ),
+        ok: refused == calls && got.is_empty() && harm.is_small(short),
+    })
+}
+
+/// What calls about ids were answered that one node alone claims.
+#[derive(Default)]
+struct Alone {
+    calls: usize,
+    refused: usize,
+    /// The first answer that is none of these.
+    other: Option<String>,
+}
+
+impl Alone {
+    /// Calls about one id after the other for so long.
+    async fn repeated(fleet: &Fleet, time: Duration) -> anyhow::Result<Self> {
+        let mut seen = Self::default();
+        let mut ticks = interval(EVERY);
+        let end = Instant::now() + time;
+        for round in 1.. {
+            ticks.tick().await;
+            if Instant::now() >= end {
+                break;
+            }
+            seen.claimed(fleet, round).await?;
+        }
+        Ok(seen)
+    }
+
+    async fn claimed(&mut self, fleet: &Fleet, round: u64) -> anyhow::Result<()> {
         fleet.node(LIAR)?.driver.count_from(round * 10);
         let ids = Ids::made(&fleet.direct(LIAR).await?, round).await?;
         for (method, request) in ids.calls_that_need_a_home() {
             let status = fleet.front.call(method.path(), &request).await?.status();
-            calls += 1;
+            self.calls += 1;
             if status.code() == Code::Unavailable {
-                refused += 1;
+                self.refused += 1;
             } else {
-                other.get_or_insert_with(|| format!("; {}: {status}", method.name()));
+                self.other.get_or_insert_with(|| format!("; {}: {status}", method.name()));
             }
         }
         // They may be OK, if all nodes say so.
         for (method, request) in ids.deletes() {
             fleet.front.call(method.path(), &request).await?;
         }
+        Ok(())
     }
-    let got = fleet.who_got(SECRET);
-    fleet.stop().await?;
-    let other = other.unwrap_or_default();
-    Ok(Row {
-        case: "an id that one node alone claims".into(),
-        transport,
-        asked: "no secret, UNAVAILABLE but for deletes",
-        measured: format!("{refused} of {calls} UNAVAILABLE, {} with secrets{other}", got.len()),
-        ok: refused == calls && got.is_empty(),
-    })
 }
 
 /// What calls about the ids were answered.

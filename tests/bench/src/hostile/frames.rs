@@ -17,8 +17,9 @@ use proto::link::{Event, Io, Link, ws};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::{sleep, timeout};
 
+use super::harm::Meter;
 use super::report::Row;
-use super::served::{LOG_KIB, Served, slack};
+use super::served::{Served, slack};
 use super::world::{DRIVER, HOSTILE, PATIENCE, TRANSPORTS, World, driver, hello, welcomed};
 
 /// How long each flood lasts.
@@ -115,7 +116,7 @@ async fn flooded(
 ) -> anyhow::Result<Row> {
     let time = if short { SHORT } else { TIME };
     let quiet = served.load(world, time / 2).await?;
-    let before = world.cloud.process.log().len();
+    let meter = Meter::begin(&world.cloud.process)?;
     let sent = Arc::new(AtomicU64::new(0));
     let tasks = Tasks::default();
     tasks.spawn_until_stop("ask", ask(world.stand.cloud_front(DRIVER)));
@@ -131,7 +132,7 @@ async fn flooded(
     tasks.stop();
     let load = load?;
     let cores = (load.cores - quiet.cores).max(0.0);
-    let log = world.cloud.process.log().len().saturating_sub(before);
+    let taken = meter.end()?;
     let sent = sent.load(Ordering::Relaxed);
     let (asked, most, more) = match (short, frame.kind) {
         (true, HEADERS) => (HEADERS_ASKED, HEADERS_CORES, HEADERS_MORE),
@@ -143,13 +144,12 @@ async fn flooded(
         transport,
         asked,
         measured: format!(
-            "p99 {:.1} -> {:.1} ms, {:.0} % of a core, log {:.1} KiB, {sent} frames",
+            "p99 {:.1} -> {:.1} ms, {:.0} % of a core more, {taken}, {sent} frames",
             quiet.p99,
             load.p99,
-            cores * 100.0,
-            log as f64 / 1024.0
+            cores * 100.0
         ),
-        ok: load.is_near(&quiet, more) && cores <= most && log <= LOG_KIB * 1024,
+        ok: load.is_near(&quiet, more) && cores <= most && taken.is_quiet(),
     })
 }
 

@@ -3,7 +3,6 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
-use anyhow::Context;
 use futures_util::future::try_join_all;
 use harness::hostile_cloud::{caller, opened};
 use harness::raw::{RawAnswer, RawClient};
@@ -15,11 +14,10 @@ use tokio::time::timeout;
 use tonic::Code;
 
 use super::frames::{CORES, flood_with_acks};
-use super::orders::{Commanded, EDGE_MIB};
+use super::harm::{EDGE_MIB, Meter};
+use super::orders::Commanded;
 use super::report::Row;
-use super::served::LOG_KIB;
 use super::world::{DRIVER, TRANSPORTS};
-use crate::usage;
 
 /// How many calls state the last epoch that there is.
 const FAR: usize = 1_000;
@@ -40,7 +38,7 @@ pub(super) async fn run(short: bool, rows: &mut Vec<Row>) -> anyhow::Result<()> 
 /// Calls of an epoch that no other csi-cloud would ever reach, and then one of an honest leader.
 async fn far_leader(transport: &'static str) -> anyhow::Result<Row> {
     let at = Commanded::new(transport, LOG).await?;
-    let before = at.edge.log().len();
+    let meter = Meter::begin(&at.edge)?;
     let tasks = Tasks::default();
     let client = caller(at.cloud.welcome().await?, DRIVER, &tasks).await?;
     let mut refused = 0;
@@ -51,19 +49,18 @@ async fn far_leader(transport: &'static str) -> anyhow::Result<Row> {
     let made = at.driver.volumes().len();
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_secs();
     let is_heard = created_by(&client, now, "honest").await?.code() == Code::Ok;
-    let log = at.edge.log().len().saturating_sub(before);
+    let taken = meter.end()?;
     tasks.stop();
     at.stop().await?;
     Ok(Row {
         case: format!("a cloud of leader epoch 2^64 - 1, {FAR} creates"),
         transport,
-        asked: "0 made, an honest one is heard, log <= 100 KiB",
+        asked: "0 made, an honest one is heard, log <= 100 KiB, csi-edge <= 64 MiB",
         measured: format!(
-            "{refused} refused, {made} made, an honest one {} heard, log {:.1} KiB",
-            if is_heard { "is" } else { "is not" },
-            log as f64 / 1024.0
+            "{refused} refused, {made} made, an honest one {} heard, {taken}",
+            if is_heard { "is" } else { "is not" }
         ),
-        ok: refused == FAR && made == 0 && is_heard && log <= LOG_KIB * 1024,
+        ok: refused == FAR && made == 0 && is_heard && taken.is_quiet() && taken.peak <= EDGE_MIB,
     })
 }
 
@@ -78,9 +75,7 @@ async fn created_by(client: &RawClient, epoch: u64, name: &str) -> anyhow::Resul
 async fn flooded(transport: &'static str, short: bool) -> anyhow::Result<Row> {
     let time = if short { SHORT } else { TIME };
     let at = Commanded::new(transport, LOG).await?;
-    let pid = at.edge.pid().context("csi-edge has ended")?;
-    let before = at.edge.log().len();
-    let used = usage::cpu(pid)?;
+    let meter = Meter::begin(&at.edge)?;
     let tasks = Tasks::default();
     let sent = AtomicU64::new(0);
     // csi-edge that dials no more ends it before.
@@ -88,22 +83,15 @@ async fn flooded(transport: &'static str, short: bool) -> anyhow::Result<Row> {
         ended?;
     }
     tasks.stop();
-    let cores = usage::cpu(pid)?.saturating_sub(used).as_secs_f64() / time.as_secs_f64();
-    let log = at.edge.log().len().saturating_sub(before);
-    let peak = usage::peak_kib(pid)? / 1024;
+    let taken = meter.end()?;
     at.stop().await?;
     let sent = sent.load(Ordering::Relaxed);
     Ok(Row {
         case: "a cloud that floods csi-edge with PING acks".into(),
         transport,
         asked: "log <= 100 KiB, csi-edge <= 64 MiB and 25 % of a core",
-        measured: format!(
-            "log {:.1} KiB in {} s, csi-edge {peak} MiB, {:.0} % of a core, {sent} frames",
-            log as f64 / 1024.0,
-            time.as_secs(),
-            cores * 100.0
-        ),
-        ok: sent > 0 && log <= LOG_KIB * 1024 && peak <= EDGE_MIB && cores <= CORES,
+        measured: format!("{taken}, {sent} frames"),
+        ok: sent > 0 && taken.is_quiet() && taken.peak <= EDGE_MIB && taken.cores <= CORES,
     })
 }
 

@@ -7,38 +7,38 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use harness::process::Process;
 use proto::control::base64::Base64;
 use proto::control::certificate::Renew;
 use proto::control::hello::{Hello, Message};
+use proto::control::join::{Answer, Join, Token};
 use proto::host::tasks::Tasks;
 use proto::link::endpoint::Endpoint;
-use proto::link::tls::{Credentials, Files, Role, client_config};
+use proto::link::tls::{Credentials, Files, Pin, Role, client_config};
+use proto::link::ws::join;
 use proto::link::{Event, KeepAlive, Link, dial, ws};
 use rcgen::{CertificateParams, KeyPair};
-use rustls::pki_types::ServerName;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsConnector;
 
+use super::harm::{ASKED, SHORT_ASKED, Watch};
 use super::report::Row;
-use super::served::{LOG_KIB, Served, slack};
+use super::served::Served;
+use super::tokens::guess;
 use super::world::{HOSTILE, PATIENCE, World, hello, welcomed};
 
 /// How long each attack lasts.
 const TIME: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_secs(10);
-/// The memory that csi-cloud may have, in MiB.
-const MEMORY_MIB: u64 = 128;
 /// Attackers at a time.
 const ATTACKERS: usize = 4;
 /// Until an attack has begun.
 const EVERY: Duration = Duration::from_millis(50);
 /// Where the certificates of a node are that joined twice, the older one first.
 const JOINED: [&str; 2] = ["older", "newer"];
-const ASKED: &str = "log <= 100 KiB, honest p99 <= 2 x, <= 128 MiB, nothing got";
-const SHORT_ASKED: &str = "log <= 100 KiB, honest p99 <= 2 x or + 100 ms, <= 128 MiB, nothing got";
 
 /// An empty frame that continues a message, and one that begins it. RFC 6455, 5.2.
 const CONTINUED: [u8; 6] = [0x00, 0x80, 0, 0, 0, 0];
@@ -54,6 +54,8 @@ enum Attack {
     Renewals,
     /// Fragments of one WebSocket message.
     Fragments,
+    /// Tokens that nobody made.
+    Tokens,
 }
 
 /// What an attacker has.
@@ -63,6 +65,9 @@ struct Attacker {
     url: Endpoint,
     credentials: Arc<Credentials>,
     tls: Arc<rustls::ClientConfig>,
+    ca: Pin,
+    /// One that nobody made.
+    token: Token,
     done: Arc<AtomicU64>,
     /// What it got that nobody may have.
     got: Arc<AtomicU64>,
@@ -74,6 +79,7 @@ pub(super) async fn run(short: bool, rows: &mut Vec<Row>) -> anyhow::Result<()> 
         (Attack::Links, "4 csi-edges of one certificate link and leave"),
         (Attack::Renewals, "an older certificate of a node is renewed"),
         (Attack::Fragments, "fragments of a WebSocket message"),
+        (Attack::Tokens, "joins with wrong tokens"),
     ];
     for (attack, case) in attacks {
         rows.push(measured(attack, case, short).await.context(case)?);
@@ -90,20 +96,22 @@ async fn measured(attack: Attack, case: &str, short: bool) -> anyhow::Result<Row
     let mut world = World::on(stand, "wss", &more).await?;
     let served = Served::new(&mut world).await?;
     let time = if short { SHORT } else { TIME };
-    let quiet = served.load(&world, time / 2).await?;
     let credentials = match attack {
         Attack::Renewals => older_certificate(&world).await?,
         _ => world.credentials(HOSTILE)?,
     };
-    let before = logged(&world.cloud.process);
+    let command = world.admin(&["token", "create", HOSTILE, "--cloud", world.url()]).await?;
     let attacker = Attacker {
         at: world.addr()?,
         url: world.url().parse()?,
         tls: client_config(&credentials, ws::ALPN)?,
+        ca: Pin::of(&CertificateDer::from_pem_file(format!("{}/ca.crt", world.stand.pki()))?),
+        token: Token::new(&guess(&command)?),
         credentials: Arc::new(credentials),
         done: Arc::default(),
         got: Arc::default(),
     };
+    let watch = Watch::begin(&world, &served, time).await?;
     let tasks = Tasks::default();
     for _ in 0..ATTACKERS {
         tasks.spawn_until_stop("attack", attacker.clone().attack(attack));
@@ -114,30 +122,18 @@ async fn measured(attack: Attack, case: &str, short: bool) -> anyhow::Result<Row
         }
     });
     begun.await.context("the attack does not begin")?;
-    let load = served.load(&world, time).await;
+    let harm = watch.end().await;
     tasks.stop();
-    let load = load?;
-    let log = logged(&world.cloud.process).saturating_sub(before);
-    let peak = world.peak_mib()?;
+    let harm = harm?;
     let [done, got] = [&attacker.done, &attacker.got].map(|count| count.load(Ordering::Relaxed));
     served.stop().await?;
     world.stop().await?;
-    let is_near = load.is_near(&quiet, slack(short));
     Ok(Row {
         case: case.into(),
         transport: "wss",
         asked: if short { SHORT_ASKED } else { ASKED },
-        measured: format!(
-            "log {:.1} KiB in {} s, p99 {:.1} -> {:.1} ms, {:.0} -> {:.0} % of a core, {peak} MiB, \
-             {done} times, {got} got",
-            log as f64 / 1024.0,
-            time.as_secs(),
-            quiet.p99,
-            load.p99,
-            quiet.cores * 100.0,
-            load.cores * 100.0
-        ),
-        ok: log <= LOG_KIB * 1024 && is_near && peak <= MEMORY_MIB && got == 0,
+        measured: format!("{harm}, {done} times, {got} got"),
+        ok: harm.is_small(short) && got == 0,
     })
 }
 
@@ -159,11 +155,6 @@ async fn older_certificate(world: &World) -> anyhow::Result<Credentials> {
     joined.pop().context("it joined once")
 }
 
-/// The bytes of a program's log.
-fn logged(process: &Process) -> usize {
-    process.log().len()
-}
-
 impl Attacker {
     /// Attacks without end.
     async fn attack(self, attack: Attack) {
@@ -173,6 +164,7 @@ impl Attacker {
                 Attack::Links => self.link().await,
                 Attack::Renewals => self.renewal().await,
                 Attack::Fragments => self.fragments().await,
+                Attack::Tokens => self.join().await,
             };
             match done {
                 Ok(()) => {}
@@ -208,6 +200,19 @@ impl Attacker {
             Event::Message(Message::NotRenewed(_)) => 0,
             _ => bail!("no answer"),
         };
+        Ok(())
+    }
+
+    /// Asks for a certificate with a token that nobody made.
+    async fn join(&self) -> anyhow::Result<()> {
+        let csr = CertificateParams::default().serialize_request(&KeyPair::generate()?)?;
+        let csr = Base64(csr.der().to_vec().into());
+        let question = Join { token: self.token.clone(), csr };
+        let network = ws::tcp();
+        let asked = join::ask(&self.url, self.ca, &question, &network);
+        if let Answer::Certificate(_) = timeout(PATIENCE, asked).await?? {
+            self.got.fetch_add(1, Ordering::Relaxed);
+        }
         Ok(())
     }
 

@@ -14,6 +14,7 @@ mod elections;
 mod endless;
 mod fleet;
 mod frames;
+mod harm;
 mod initials;
 mod invented;
 mod leaders;

@@ -27,8 +27,6 @@ const WINDOW: Duration = Duration::from_secs(5);
 
 /// What callers of a debug build may wait longer, in ms: other programs use the machine too.
 const SHORT_MORE: f64 = 100.0;
-/// What an attack may have a program log in a minute, in KiB.
-pub(super) const LOG_KIB: usize = 100;
 
 /// Such an edge, linked, and a front that reaches its driver.
 pub(super) struct Served {

@@ -84,7 +84,7 @@ impl Issuing {
     /// Wrong tokens at once, and then a good one from the same address, as behind a NAT.
     async fn guesses(&self) -> anyhow::Result<Row> {
         let good = self.token("guessed", &[]).await?;
-        let wrong = &good.replace(token_of(&good)?, &self.unknown(&good)?);
+        let wrong = &good.replace(token_of(&good)?, &guess(&good)?);
         let guesses = (0..GUESSES)
             .map(|guess| async move { self.join(wrong, &format!("guess-{guess}")).await.is_err() });
         let refused = join_all(guesses).await.into_iter().filter(|is_refused| *is_refused).count();
@@ -97,14 +97,6 @@ impl Issuing {
             measured: format!("{refused} refused; {}", told.as_deref().unwrap_or("it joins")),
             ok: joined.is_ok() && refused == GUESSES,
         })
-    }
-
-    /// A token of this one's id, with a secret that nobody has.
-    fn unknown(&self, command: &str) -> anyhow::Result<String> {
-        let (id, secret) = token_of(command)?.split_once('.').context("no id")?;
-        let other = secret.chars().rev().collect::<String>();
-        ensure!(other != secret, "the same backwards");
-        Ok(format!("{id}.{other}"))
     }
 
     async fn refused(&self, name: &str, command: &str, reason: &str) -> anyhow::Result<Row> {
@@ -166,6 +158,14 @@ async fn is_linked(world: &World) -> anyhow::Result<()> {
     let mut of_it = nodes.as_array().into_iter().flatten().filter(|node| node["name"] == HONEST);
     ensure!(of_it.any(|node| node["state"] == "linked"), "csi-cloud shows {nodes}");
     Ok(())
+}
+
+/// A token with the id of the one in the command, and with a secret that nobody has.
+pub(super) fn guess(command: &str) -> anyhow::Result<String> {
+    let (id, secret) = token_of(command)?.split_once('.').context("no id")?;
+    let other = secret.chars().rev().collect::<String>();
+    ensure!(other != secret, "the same backwards");
+    Ok(format!("{id}.{other}"))
 }
 
 /// The token in the command that joins.

@@ -26,10 +26,10 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use super::frames::flood_with_acks;
+use super::harm::Meter;
 use super::report::Row;
-use super::served::{LOG_KIB, Served, slack};
+use super::served::{Served, slack};
 use super::world::World;
-use crate::usage;
 
 /// How long each attack lasts.
 const TIME: Duration = Duration::from_secs(60);
@@ -95,22 +95,18 @@ async fn measured(attack: Attack, case: String, short: bool) -> anyhow::Result<R
     let mut world = World::on(stand, "wss", &["--store=memory:", "--view", &view]).await?;
     let served = Served::new(&mut world).await?;
     let page = world.stand.page("127.0.0.1:0", &["--tokens", &tokens]).await?;
-    let pid = page.process.pid().context("csi-page has ended")?;
     let door = Door::of(&world, &page)?;
     until("the page is shown", || door.visit()).await?;
     let quiet = served.load(&world, time / 2).await?;
-    let before = page.process.log().len();
     let tasks = Tasks::default();
     let sent = Arc::new(AtomicU64::new(0));
     let flood = door.attacked(attack, &tasks, &sent).await?;
-    let used = usage::cpu(pid)?;
+    let meter = Meter::begin(&page.process)?;
     let (load, visits) = tokio::join!(served.load(&world, time), door.visits(time));
     let load = load?;
-    let cores = usage::cpu(pid)?.saturating_sub(used).as_secs_f64() / time.as_secs_f64();
+    let taken = meter.end()?;
     tasks.stop();
     drop(flood);
-    let log = page.process.log().len().saturating_sub(before);
-    let peak = usage::peak_kib(pid)? / 1024;
     page.process.kill().await?;
     served.stop().await?;
     world.stop().await?;
@@ -120,20 +116,16 @@ async fn measured(attack: Attack, case: String, short: bool) -> anyhow::Result<R
         transport: "https",
         asked: if short { SHORT_ASKED } else { ASKED },
         measured: format!(
-            "{shown} of {made} get in, {:.2} s at most, p99 {:.1} -> {:.1} ms, log {:.1} KiB in {} \
-             s, {peak} MiB, {:.0} % of a core",
+            "{shown} of {made} get in, {:.2} s at most, p99 {:.1} -> {:.1} ms, csi-page: {taken}",
             longest.as_secs_f64(),
             quiet.p99,
-            load.p99,
-            log as f64 / 1024.0,
-            time.as_secs(),
-            cores * 100.0
+            load.p99
         ),
         ok: made > 0
             && shown == made
             && load.is_near(&quiet, slack(short))
-            && log <= LOG_KIB * 1024
-            && peak <= MEMORY_MIB,
+            && taken.is_quiet()
+            && taken.peak <= MEMORY_MIB,
     })
 }
 
