@@ -129,8 +129,15 @@ async fn open(
     }
 }
 
-/// Makes a link, whose edge has sent one message.
+/// Makes a link, each side of which has sent one message.
 async fn linked(transport: Transport) -> (Listener, Link, Link) {
+    let (listener, mut cloud, edge) = accepted(transport).await;
+    cloud.send(&Message::Leaving).await.unwrap();
+    (listener, cloud, edge)
+}
+
+/// Makes a link, whose edge has sent one message.
+async fn accepted(transport: Transport) -> (Listener, Link, Link) {
     let [cloud, node] = credentials();
     let listener = Listener::bind(transport, &cloud).await;
     let endpoint = format!("{}://localhost:{}", transport.scheme(), listener.port());
@@ -146,14 +153,18 @@ async fn linked(transport: Transport) -> (Listener, Link, Link) {
     (listener, cloud.unwrap(), edge)
 }
 
+/// What comes to the cloud, while the edge is driven.
+async fn heard(cloud: &mut Link, edge: &mut Link) -> Event {
+    tokio::select! {
+        event = cloud.next() => event,
+        why = end_of(edge) => panic!("{why}"),
+    }
+}
+
 async fn exchange(transport: Transport) {
     let (listener, mut cloud, mut edge) = linked(transport).await;
     assert_eq!([edge.transport(), cloud.transport()], [transport.scheme(); 2]);
-    let heard = tokio::select! {
-        event = cloud.next() => event,
-        _ = edge.next() => panic!("the cloud sent nothing"),
-    };
-    assert!(matches!(heard, Event::Message(Message::Leaving)));
+    assert!(matches!(heard(&mut cloud, &mut edge).await, Event::Message(Message::Leaving)));
 
     let tasks = Tasks::default();
     for kind in [StreamKind::Calls, StreamKind::Bulk] {
@@ -226,21 +237,40 @@ async fn end_early(cloud: &mut Link, edge: &mut Link, mut ours: Io, mut theirs: 
     }
 }
 
+/// Whether an edge gets a message and then a stream.
+async fn is_in_order(edge: &mut Link) -> bool {
+    matches!(edge.next().await, Event::Message(_)) && matches!(edge.next().await, Event::Opened(..))
+}
+
+#[tokio::test]
+async fn the_first_message_leaves_a_websocket_before_the_first_bytes_of_calls() {
+    let (_listener, mut cloud, mut edge) = linked(Transport::Ws).await;
+    let mut calls = cloud.open(StreamKind::Calls).await.unwrap();
+    calls.write_all(b"x").await.unwrap();
+    calls.flush().await.unwrap();
+    assert!(is_in_order(&mut edge).await);
+}
+
+/// As if the packet of the message was lost and sent again.
+#[tokio::test]
+async fn over_quic_a_stream_waits_for_the_first_message() {
+    let (_listener, mut cloud, mut edge) = accepted(Transport::Quic).await;
+    let mut calls = cloud.open(StreamKind::Calls).await.unwrap();
+    calls.write_all(b"x").await.unwrap();
+    let early = timeout(Duration::from_millis(200), edge.next()).await;
+    assert!(early.is_err(), "it came first");
+    cloud.send(&Message::Leaving).await.unwrap();
+    assert!(is_in_order(&mut edge).await);
+}
+
 #[tokio::test]
 async fn calls_streams_follow_each_other_on_a_link() {
     for transport in Transport::ALL {
         let (listener, mut cloud, mut edge) = linked(transport).await;
-        tokio::select! {
-            event = cloud.next() => assert!(matches!(event, Event::Message(Message::Leaving))),
-            _ = edge.next() => panic!("the cloud sent nothing"),
-        }
+        assert!(matches!(heard(&mut cloud, &mut edge).await, Event::Message(Message::Leaving)));
         assert_eq!(cloud.reopens_calls(), transport == Transport::Quic, "an older edge");
         edge.send(&hello()).await.unwrap();
-        let heard = tokio::select! {
-            event = cloud.next() => event,
-            _ = edge.next() => panic!("the cloud sent nothing"),
-        };
-        assert!(matches!(heard, Event::Message(Message::Hello(_))));
+        assert!(matches!(heard(&mut cloud, &mut edge).await, Event::Message(Message::Hello(_))));
         assert!(cloud.reopens_calls());
         for _ in 0..10 {
             let calls = StreamKind::Calls;

@@ -60,6 +60,9 @@ pub struct QuicLink {
     control: Control,
     /// At the edge: the next stream that the cloud opens.
     opened: Option<BoxFuture<'static, Result<(StreamKind, Io), LinkError>>>,
+    /// True once a message has come. The cloud's first one comes before any stream that it opens,
+    /// also if the network brings them in another order.
+    has_heard: bool,
     /// The edge's socket, if the link has its own.
     socket: Option<Quinn>,
     /// The time at which the other side's certificate ends.
@@ -388,7 +391,7 @@ impl QuicLink {
         let control = Control { send, recv, codec, unread: BytesMut::new() };
         let expires = certificate(&connection).and_then(|peer| Validity::of(&peer).ok());
         let expires = expires.map(|validity| validity.not_after);
-        Self { connection, control, opened: None, socket: None, expires }
+        Self { connection, control, opened: None, has_heard: false, socket: None, expires }
     }
 
     async fn next_event(&mut self) -> Event {
@@ -401,17 +404,18 @@ impl QuicLink {
         tokio::select! {
             biased;
             frame = self.control.next() => match frame {
-                Ok(bytes) => match Message::decode(&bytes) {
-                    Ok(message) => Event::Message(message),
-                    Err(error) => Event::Closed(error.into()),
-                },
+                Ok(bytes) => {
+                    self.has_heard = true;
+                    Message::decode(&bytes)
+                        .map_or_else(|error| Event::Closed(error.into()), Event::Message)
+                }
                 Err(error) if error.kind() == std::io::ErrorKind::InvalidData => {
                     Event::Closed(MessageError::Larger.into())
                 }
                 // Boxed, so that an idle link, which waits here, takes no memory for its end.
                 Err(broken) => Event::Closed(Box::pin(why_ended(&self.connection, broken)).await),
             },
-            opened = opened => {
+            opened = opened, if self.has_heard => {
                 self.opened = Some(accept_stream(self.connection.clone()).boxed());
                 opened.map_or_else(Event::Closed, |(kind, io)| Event::Opened(kind, io))
             }

@@ -51,6 +51,8 @@ pub(super) struct Socket {
     to_send: mpsc::Receiver<Outgoing>,
     /// Since when the socket has had something to send.
     unsent: Option<Instant>,
+    /// True once bytes of the stream were sent.
+    has_written: bool,
     ping: Interval,
     keep_alive: KeepAlive,
     last_received: Instant,
@@ -87,6 +89,7 @@ impl Socket {
                 received,
                 to_send,
                 unsent: None,
+                has_written: false,
                 ping,
                 keep_alive,
                 last_received,
@@ -260,6 +263,14 @@ impl Socket {
         if length == 0 {
             // An empty message would end the stream.
             return Poll::Ready(Ok(0));
+        }
+        if !self.has_written {
+            // What the owner of the link sent before, such as the welcome, goes first.
+            self.drain(cx)?;
+            if self.unsent.is_some() {
+                return Poll::Pending;
+            }
+            self.has_written = true;
         }
         let Poll::Ready(ready) = Pin::new(&mut self.ws).poll_ready(cx) else {
             // HTTP/2 may read nothing while it cannot write.
