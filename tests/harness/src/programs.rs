@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, ensure};
 
 /// The programs that users get, and the variables that name other builds of them.
-const PRODUCTS: [(&str, &str); 2] =
-    [("csi-cloud", "EDGE_CSI_CLOUD"), ("csi-edge", "EDGE_CSI_EDGE")];
+const PRODUCTS: [(&str, &str); 3] =
+    [("csi-cloud", "EDGE_CSI_CLOUD"), ("csi-edge", "EDGE_CSI_EDGE"), ("csi-page", "EDGE_CSI_PAGE")];
 /// The directory of programs that are built to measure others.
 const MEASURE: &str = "measure";
 /// The directory of the products then.
@@ -88,6 +88,7 @@ mod tests {
         };
         assert_eq!(at("/t/measure/bench", "csi-cloud"), "/t/release/csi-cloud");
         assert_eq!(at("/t/measure/bench", "csi-edge"), "/t/release/csi-edge");
+        assert_eq!(at("/t/measure/bench", "csi-page"), "/t/release/csi-page");
         assert_eq!(at("/t/measure/bench", "testdriver"), "/t/measure/testdriver");
         assert_eq!(at("/t/debug/deps/all-0123", "csi-cloud"), "/t/debug/csi-cloud");
         assert_eq!(at("/t/release/cluster", "hostdir"), "/t/release/hostdir");
