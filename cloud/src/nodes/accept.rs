@@ -25,6 +25,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream, lookup_host};
 use tokio::time::timeout;
 use tracing::debug;
 
+use crate::nodes::brief::{BriefConnections, Stay};
 use crate::nodes::join;
 use crate::nodes::link_task;
 use crate::nodes::links::Links;
@@ -43,6 +44,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 pub struct Acceptor {
     links: Arc<Links>,
     admission: Admission,
+    brief: BriefConnections,
     keep_alive: KeepAlive,
     tasks: Tasks,
 }
@@ -50,7 +52,8 @@ pub struct Acceptor {
 impl Acceptor {
     /// An acceptor for these links, whose tasks are part of `tasks`.
     pub fn new(links: Arc<Links>, limits: Limits, keep_alive: KeepAlive, tasks: Tasks) -> Self {
-        Self { links, admission: Admission::new(limits), keep_alive, tasks }
+        let (admission, brief) = (Admission::new(limits), BriefConnections::default());
+        Self { links, admission, brief, keep_alive, tasks }
     }
 
     /// Listens on an endpoint, prints it, and accepts links until they are drained or stopped.
@@ -138,15 +141,25 @@ impl Acceptor {
             return;
         }
         let at_door = self.admission.at_door(from.ip());
+        let mut stay = self.brief.begin(from.ip());
         let acceptor = self.clone();
         self.tasks.spawn("handshake", async move {
-            let entering = timeout(HANDSHAKE, acceptor.admission.enter(from.ip()));
+            let entering = timeout(HANDSHAKE, async {
+                stay.admitted().await;
+                acceptor.admission.enter(from.ip()).await
+            });
             match at_door.wait(entering).await {
-                Some(Ok(Ok(pending))) => acceptor.link(from, pending, quic_link(incoming)).await,
+                Some(Ok(Ok(pending))) => {
+                    acceptor.link(from, stay, pending, quic_link(incoming)).await;
+                }
                 Some(Ok(Err(full))) => {
                     peer_warn!(LogPeer::Stranger, %from, error = %full, "refused a connection")
                 }
-                Some(Err(_)) | None => debug!(%from, "gave up a connection at the door"),
+                Some(Err(_)) | None => {
+                    // Others must not wait for what somebody sends with their address.
+                    stay.hand_over();
+                    debug!(%from, "gave up a connection at the door");
+                }
             }
         });
     }
@@ -154,12 +167,16 @@ impl Acceptor {
     /// Waits for the ClientHello of a connection and for admission, then makes a link of it.
     fn take_tcp(&self, tcp: TcpStream, from: SocketAddr, ws: ws::Acceptor) {
         let at_door = self.admission.at_door(from.ip());
+        let mut stay = self.brief.begin(from.ip());
         let acceptor = self.clone();
         self.tasks.spawn("handshake", async move {
-            let entering = timeout(HANDSHAKE, acceptor.greet(tcp, from, &ws));
+            let entering = timeout(HANDSHAKE, async {
+                stay.admitted().await;
+                acceptor.greet(tcp, from, &ws).await
+            });
             match at_door.wait(entering).await {
                 Some(Ok(Some((greeted, pending)))) => {
-                    acceptor.link(from, pending, ws_link(ws, greeted)).await;
+                    acceptor.link(from, stay, pending, ws_link(ws, greeted)).await;
                 }
                 Some(Ok(None)) => {}
                 Some(Err(_)) | None => debug!(%from, "gave up a connection at the door"),
@@ -201,7 +218,7 @@ impl Acceptor {
     }
 
     /// Authenticates a connection in its turn, and runs its link in a task of its own.
-    async fn link<F>(self, from: SocketAddr, pending: Pending, authenticate: F)
+    async fn link<F>(self, from: SocketAddr, stay: Stay, pending: Pending, authenticate: F)
     where
         F: Future<Output = Authenticated>,
     {
@@ -218,10 +235,10 @@ impl Acceptor {
                     slot.note_linked();
                 }
                 link_task::run(&self.links, peer, link, Some(from)).await;
-                drop(slot);
+                drop((slot, stay));
             }),
             Ok(Arrival::Asker(asker)) => join::answer(&self.links, from, *asker).await,
-            Ok(Arrival::Bulk) => {}
+            Ok(Arrival::Bulk) => stay.hand_over(),
             Err(ref error @ LinkError::Checked(ref node)) => {
                 peer_info!(LogPeer::Node(node), %from, "{error}");
             }

@@ -4,6 +4,7 @@
 //! May use: error, telemetry, state, pki, metadata.
 
 pub mod accept;
+mod brief;
 mod broadcast;
 mod budgets;
 pub mod connections;
