@@ -429,7 +429,7 @@ pub(crate) fn provisioner(
 /// One of the stand's sidecars for the driver behind a socket, by its program.
 ///
 /// # Errors
-/// There is no such sidecar.
+/// No sidecar of the stand is this program.
 pub(crate) fn sidecar(
     ground: &Ground,
     kubeconfig: &Path,

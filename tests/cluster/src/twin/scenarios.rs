@@ -4,6 +4,7 @@ use anyhow::ensure;
 use futures_util::future::{FutureExt, LocalBoxFuture};
 use harness::twin::Bound;
 use k8s_openapi::api::core::v1::PersistentVolume;
+use kube::ResourceExt;
 use tokio::time::Instant;
 
 use super::plane::NODES;
@@ -119,7 +120,7 @@ async fn chosen(scene: &ClaimScene) -> anyhow::Result<f64> {
     let misplaced = scene.misplaced(&volumes)?;
     ensure!(misplaced.is_empty(), "{misplaced:?}");
     for (volume, node) in volumes.iter().zip(NODES.iter().cycle()) {
-        let made = scene.who_did("CreateVolume", &name(volume))?;
+        let made = scene.who_did("CreateVolume", &volume.name_any())?;
         ensure!(made == [*node], "{node} was chosen, and it was made at {made:?}");
     }
     Ok(took)
@@ -152,10 +153,10 @@ async fn deleted(scene: &ClaimScene) -> anyhow::Result<f64> {
         scene.delete(claim).await?;
     }
     for volume in &volumes {
-        scene.gone(&name(volume)).await?;
+        scene.gone(&volume.name_any()).await?;
     }
     let took = begun.elapsed().as_secs_f64();
-    for volume in volumes.iter().map(name) {
+    for volume in volumes.iter().map(ResourceExt::name_any) {
         let made = scene.who_did("CreateVolume", &volume)?;
         let deleted = scene.who_did("DeleteVolume", &volume)?;
         ensure!(made == deleted, "made at {made:?}, deleted at {deleted:?}");
@@ -187,9 +188,4 @@ async fn one_handle(scene: &ClaimScene) -> anyhow::Result<f64> {
     let deleted = scene.who_did("DeleteVolume", "by-hand")?;
     ensure!(deleted.contains(&"n1"), "it was deleted at {deleted:?}");
     Ok((deleted.len() - 1) as f64)
-}
-
-/// The name of a volume, which is the name of its create and its id at the driver too.
-fn name(volume: &PersistentVolume) -> String {
-    volume.metadata.name.clone().unwrap_or_default()
 }

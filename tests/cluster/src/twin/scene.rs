@@ -175,7 +175,7 @@ impl ClaimScene {
         self.apply(&self.claim_object(name, node)).await
     }
 
-    /// Makes a claim whose volume shall have what a snapshot has.
+    /// Makes a claim that restores a snapshot, at the chosen node.
     ///
     /// # Errors
     /// The API server refuses it.
@@ -301,27 +301,33 @@ impl ClaimScene {
         policy: &str,
     ) -> anyhow::Result<String> {
         let name = self.object(&format!("by-hand-{node}"));
-        let driver = self.driver();
-        let mut spec = json!({
-            "accessModes": ["ReadWriteOnce"],
-            "capacity": {"storage": "1Mi"},
-            "persistentVolumeReclaimPolicy": policy,
-            "csi": {"driver": driver, "volumeHandle": handle},
-            "nodeAffinity": {"required": {"nodeSelectorTerms": self.terms(node)}},
-        });
+        let mut object = self.volume_object(&name, handle, policy);
+        let annotations = json!({"pv.kubernetes.io/provisioned-by": self.driver()});
+        object["metadata"]["annotations"] = annotations;
+        let affinity = json!({"required": {"nodeSelectorTerms": self.terms(node)}});
+        object["spec"]["nodeAffinity"] = affinity;
         if policy == "Delete" {
             let uid = "00000000-0000-0000-0000-000000000000";
-            spec["claimRef"] = json!({"namespace": NAMESPACE, "name": "gone", "uid": uid});
+            let claim = json!({"namespace": NAMESPACE, "name": "gone", "uid": uid});
+            object["spec"]["claimRef"] = claim;
         }
-        let annotations = json!({"pv.kubernetes.io/provisioned-by": driver});
-        let object = json!({
-            "apiVersion": "v1",
-            "kind": "PersistentVolume",
-            "metadata": {"name": name, "annotations": annotations},
-            "spec": spec,
-        });
         self.apply(&object).await?;
         Ok(name)
+    }
+
+    /// A PersistentVolume that names no node.
+    pub(super) fn volume_object(&self, name: &str, handle: &str, policy: &str) -> Value {
+        json!({
+            "apiVersion": "v1",
+            "kind": "PersistentVolume",
+            "metadata": {"name": name},
+            "spec": {
+                "accessModes": ["ReadWriteOnce"],
+                "capacity": {"storage": "1Mi"},
+                "persistentVolumeReclaimPolicy": policy,
+                "csi": {"driver": self.driver(), "volumeHandle": handle},
+            },
+        })
     }
 
     /// Waits until Kubernetes tells that a PersistentVolume could not be deleted.
@@ -427,8 +433,8 @@ impl ClaimScene {
     /// # Errors
     /// A program does not end well.
     pub(super) async fn stop(self) -> anyhow::Result<()> {
-        for provisioner in &self.sidecars {
-            provisioner.ended().await?;
+        for sidecar in &self.sidecars {
+            sidecar.ended().await?;
         }
         let (edges, drivers): (Vec<_>, Vec<_>) =
             self.nodes.into_iter().map(|node| (node.edge, node.driver)).unzip();

@@ -95,18 +95,7 @@ pub(super) async fn unknown_detach(scene: &mut ClaimScene) -> anyhow::Result<f64
     scene.add_sidecar("csi-attacher", "n2").await?;
     scene.take_away("n3").await?;
     let (name, handle) = (scene.object("lost"), "lost@nowhere");
-    let volume = json!({
-        "apiVersion": "v1",
-        "kind": "PersistentVolume",
-        "metadata": {"name": name},
-        "spec": {
-            "accessModes": ["ReadWriteOnce"],
-            "capacity": {"storage": "1Mi"},
-            "persistentVolumeReclaimPolicy": "Retain",
-            "csi": {"driver": scene.driver(), "volumeHandle": handle},
-        },
-    });
-    scene.apply(&volume).await?;
+    scene.apply(&scene.volume_object(&name, handle, "Retain")).await?;
     let attachment = json!({
         "apiVersion": "storage.k8s.io/v1",
         "kind": "VolumeAttachment",
