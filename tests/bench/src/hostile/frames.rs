@@ -17,7 +17,7 @@ use proto::link::{Event, Io, Link, ws};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::{sleep, timeout};
 
-use super::harm::Meter;
+use super::meter::Meter;
 use super::report::Row;
 use super::served::{Served, slack};
 use super::world::{DRIVER, HOSTILE, PATIENCE, TRANSPORTS, World, driver, hello, welcomed};
@@ -132,7 +132,7 @@ async fn flooded(
     tasks.stop();
     let load = load?;
     let cores = (load.cores - quiet.cores).max(0.0);
-    let taken = meter.end()?;
+    let used = meter.end()?;
     let sent = sent.load(Ordering::Relaxed);
     let (asked, most, more) = match (short, frame.kind) {
         (true, HEADERS) => (HEADERS_ASKED, HEADERS_CORES, HEADERS_MORE),
@@ -144,12 +144,12 @@ async fn flooded(
         transport,
         asked,
         measured: format!(
-            "p99 {:.1} -> {:.1} ms, {:.0} % of a core more, {taken}, {sent} frames",
+            "p99 {:.1} -> {:.1} ms, {:.0} % of a core more, {used}, {sent} frames",
             quiet.p99,
             load.p99,
             cores * 100.0
         ),
-        ok: load.is_near(&quiet, more) && cores <= most && taken.is_quiet(),
+        ok: load.is_near(&quiet, more) && cores <= most && used.is_quiet(),
     })
 }
 

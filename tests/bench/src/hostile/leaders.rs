@@ -14,8 +14,8 @@ use tokio::time::timeout;
 use tonic::Code;
 
 use super::frames::{CORES, flood_with_acks};
-use super::harm::{EDGE_MIB, Meter};
-use super::orders::Commanded;
+use super::meter::Meter;
+use super::orders::{Commanded, EDGE_MIB};
 use super::report::Row;
 use super::world::{DRIVER, TRANSPORTS};
 
@@ -49,7 +49,7 @@ async fn far_leader(transport: &'static str) -> anyhow::Result<Row> {
     let made = at.driver.volumes().len();
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_secs();
     let is_heard = created_by(&client, now, "honest").await?.code() == Code::Ok;
-    let taken = meter.end()?;
+    let used = meter.end()?;
     tasks.stop();
     at.stop().await?;
     Ok(Row {
@@ -57,10 +57,10 @@ async fn far_leader(transport: &'static str) -> anyhow::Result<Row> {
         transport,
         asked: "0 made, an honest one is heard, log <= 100 KiB, csi-edge <= 64 MiB",
         measured: format!(
-            "{refused} refused, {made} made, an honest one {} heard, {taken}",
+            "{refused} refused, {made} made, an honest one {} heard, {used}",
             if is_heard { "is" } else { "is not" }
         ),
-        ok: refused == FAR && made == 0 && is_heard && taken.is_quiet() && taken.peak <= EDGE_MIB,
+        ok: refused == FAR && made == 0 && is_heard && used.is_quiet() && used.peak <= EDGE_MIB,
     })
 }
 
@@ -83,15 +83,15 @@ async fn flooded(transport: &'static str, short: bool) -> anyhow::Result<Row> {
         ended?;
     }
     tasks.stop();
-    let taken = meter.end()?;
+    let used = meter.end()?;
     at.stop().await?;
     let sent = sent.load(Ordering::Relaxed);
     Ok(Row {
         case: "a cloud that floods csi-edge with PING acks".into(),
         transport,
         asked: "log <= 100 KiB, csi-edge <= 64 MiB and 25 % of a core",
-        measured: format!("{taken}, {sent} frames"),
-        ok: sent > 0 && taken.is_quiet() && taken.peak <= EDGE_MIB && taken.cores <= CORES,
+        measured: format!("{used}, {sent} frames"),
+        ok: sent > 0 && used.is_quiet() && used.peak <= EDGE_MIB && used.cores <= CORES,
     })
 }
 

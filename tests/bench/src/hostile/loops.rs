@@ -25,7 +25,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsConnector;
 
-use super::harm::{ASKED, SHORT_ASKED, Watch};
+use super::harm::Watch;
 use super::report::Row;
 use super::served::Served;
 use super::tokens::guess;
@@ -42,6 +42,9 @@ const LEAST: i32 = 19;
 const EVERY: Duration = Duration::from_millis(50);
 /// Where the certificates of a node are that joined twice, the older one first.
 const JOINED: [&str; 2] = ["older", "newer"];
+
+const ASKED: &str = "log <= 100 KiB, honest p99 <= 2 x, <= 128 MiB, nothing got";
+const SHORT_ASKED: &str = "log <= 100 KiB, honest p99 <= 2 x or + 100 ms, <= 128 MiB, nothing got";
 
 /// An empty frame that continues a message, and one that begins it. RFC 6455, 5.2.
 const CONTINUED: [u8; 6] = [0x00, 0x80, 0, 0, 0, 0];
@@ -82,9 +85,6 @@ struct Threads(Option<Runtime>);
 
 impl Threads {
     fn start() -> anyhow::Result<Self> {
-        let yield_to_all = || {
-            let _ = rustix::process::nice(LEAST);
-        };
         let mut threads = Builder::new_multi_thread();
         let threads = threads.worker_threads(2).enable_all().on_thread_start(yield_to_all);
         Ok(Self(Some(threads.build()?)))
@@ -94,6 +94,12 @@ impl Threads {
         let _on_these = self.0.as_ref().map(Runtime::enter);
         tasks.spawn_until_stop("attack", attack);
     }
+}
+
+/// Gives this thread the least priority.
+fn yield_to_all() {
+    // Without it the attackers are only faster.
+    let _ = rustix::process::nice(LEAST);
 }
 
 impl Drop for Threads {
@@ -169,6 +175,12 @@ async fn measured(attack: Attack, case: &str, short: bool) -> anyhow::Result<Row
     })
 }
 
+/// A request for a certificate of a new key.
+fn request() -> anyhow::Result<Base64> {
+    let csr = CertificateParams::default().serialize_request(&KeyPair::generate()?)?;
+    Ok(Base64(csr.der().to_vec().into()))
+}
+
 /// A certificate of a node that has linked with a newer one since.
 async fn older_certificate(world: &World) -> anyhow::Result<Credentials> {
     let mut joined = Vec::new();
@@ -224,9 +236,7 @@ impl Attacker {
     /// Asks for a new certificate with another key, before any hello.
     async fn renewal(&self) -> anyhow::Result<()> {
         let mut link = self.dial().await?;
-        let csr = CertificateParams::default().serialize_request(&KeyPair::generate()?)?;
-        let csr = Base64(csr.der().to_vec().into());
-        link.send(&Message::Renew(Renew { csr, machine: None })).await?;
+        link.send(&Message::Renew(Renew { csr: request()?, machine: None })).await?;
         match timeout(PATIENCE, link.next()).await? {
             Event::Message(Message::Renewed(_)) => self.got.fetch_add(1, Ordering::Relaxed),
             Event::Message(Message::NotRenewed(_)) => 0,
@@ -237,9 +247,7 @@ impl Attacker {
 
     /// Asks for a certificate with a token that nobody made.
     async fn join(&self) -> anyhow::Result<()> {
-        let csr = CertificateParams::default().serialize_request(&KeyPair::generate()?)?;
-        let csr = Base64(csr.der().to_vec().into());
-        let question = Join { token: self.token.clone(), csr };
+        let question = Join { token: self.token.clone(), csr: request()? };
         let network = ws::tcp();
         let asked = join::ask(&self.url, self.ca, &question, &network);
         if let Answer::Certificate(_) = timeout(PATIENCE, asked).await?? {

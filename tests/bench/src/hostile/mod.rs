@@ -20,6 +20,7 @@ mod invented;
 mod leaders;
 mod loops;
 mod memory;
+mod meter;
 mod orders;
 mod removal;
 mod replays;

@@ -23,7 +23,7 @@ use tokio::time::sleep;
 use tonic::Code;
 
 use super::fleet::has_got;
-use super::harm::{EDGE_MIB, Meter};
+use super::meter::Meter;
 use super::report::Row;
 use super::world::{DRIVER, HONEST, TRANSPORTS, World};
 use crate::usage;
@@ -36,6 +36,8 @@ const UNENDING: usize = 400;
 const WATCHED: Duration = Duration::from_secs(12);
 /// How many links are tried until a request has begun.
 const LINKS: usize = 10;
+/// The memory that csi-edge may have, in MiB.
+pub(super) const EDGE_MIB: u64 = 64;
 /// The text in each field of each request: a path out of each directory.
 const CLIMBING: &str = "/var/lib/kubelet/../../../etc/cron.d/climbs";
 /// Methods that CSI does not have, and paths that lead to one of Node.
@@ -110,7 +112,7 @@ async fn unending(transport: &'static str) -> anyhow::Result<Row> {
     }
     let begun = kept.len();
     sleep(WATCHED).await;
-    let taken = meter.end()?;
+    let used = meter.end()?;
     drop(kept);
     tasks.stop();
     at.stop().await?;
@@ -118,8 +120,8 @@ async fn unending(transport: &'static str) -> anyhow::Result<Row> {
         case: format!("a cloud that sends {UNENDING} requests of 4 MiB without an end"),
         transport,
         asked: "csi-edge <= 64 MiB, log <= 100 KiB",
-        measured: format!("{begun} begun, csi-edge from {before} MiB on: {taken}"),
-        ok: begun > 0 && taken.peak <= EDGE_MIB && taken.is_quiet(),
+        measured: format!("{begun} begun, csi-edge from {before} MiB on: {used}"),
+        ok: begun > 0 && used.peak <= EDGE_MIB && used.is_quiet(),
     })
 }
 

@@ -13,9 +13,9 @@ use proto::csi;
 use tokio::time::{Instant, interval};
 use tonic::Code;
 
+use super::meter::Meter;
 use super::world::{DRIVER, World};
 use crate::load::Seen;
-use crate::usage;
 
 /// Its node.
 const SERVED: &str = "served";
@@ -79,8 +79,7 @@ impl Served {
     /// # Errors
     /// A call fails.
     pub(super) async fn load(&self, world: &World, time: Duration) -> anyhow::Result<Load> {
-        let pid = world.pid()?;
-        let before = usage::cpu(pid)?;
+        let meter = Meter::begin(&world.cloud.process)?;
         let begun = Instant::now();
         let mut windows = Vec::new();
         while begun.elapsed() < time {
@@ -89,9 +88,7 @@ impl Served {
         }
         windows.sort_by(f64::total_cmp);
         let p99 = windows.get(windows.len() / 2).copied().context("it lasted no time")?;
-        let used = usage::cpu(pid)?.saturating_sub(before);
-        let cores = used.as_secs_f64() / begun.elapsed().as_secs_f64();
-        Ok(Load { p99, cores })
+        Ok(Load { p99, cores: meter.end()?.cores })
     }
 
     /// Calls for so long; their p99, in ms.

@@ -26,7 +26,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use super::frames::flood_with_acks;
-use super::harm::Meter;
+use super::meter::Meter;
 use super::report::Row;
 use super::served::{Served, slack};
 use super::world::World;
@@ -98,13 +98,13 @@ async fn measured(attack: Attack, case: String, short: bool) -> anyhow::Result<R
     let door = Door::of(&world, &page)?;
     until("the page is shown", || door.visit()).await?;
     let quiet = served.load(&world, time / 2).await?;
+    let meter = Meter::begin(&page.process)?;
     let tasks = Tasks::default();
     let sent = Arc::new(AtomicU64::new(0));
     let flood = door.attacked(attack, &tasks, &sent).await?;
-    let meter = Meter::begin(&page.process)?;
     let (load, visits) = tokio::join!(served.load(&world, time), door.visits(time));
     let load = load?;
-    let taken = meter.end()?;
+    let used = meter.end()?;
     tasks.stop();
     drop(flood);
     page.process.kill().await?;
@@ -116,7 +116,7 @@ async fn measured(attack: Attack, case: String, short: bool) -> anyhow::Result<R
         transport: "https",
         asked: if short { SHORT_ASKED } else { ASKED },
         measured: format!(
-            "{shown} of {made} get in, {:.2} s at most, p99 {:.1} -> {:.1} ms, csi-page: {taken}",
+            "{shown} of {made} get in, {:.2} s at most, p99 {:.1} -> {:.1} ms, csi-page: {used}",
             longest.as_secs_f64(),
             quiet.p99,
             load.p99
@@ -124,8 +124,8 @@ async fn measured(attack: Attack, case: String, short: bool) -> anyhow::Result<R
         ok: made > 0
             && shown == made
             && load.is_near(&quiet, slack(short))
-            && taken.is_quiet()
-            && taken.peak <= MEMORY_MIB,
+            && used.is_quiet()
+            && used.peak <= MEMORY_MIB,
     })
 }
 
