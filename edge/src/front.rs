@@ -5,43 +5,52 @@
 //! and `edge-direct`.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::convert::Infallible;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::Context;
+use edge_calls::Error;
 use edge_calls::drivers::Drivers;
 use edge_calls::executor::Origin;
 use edge_direct::Direct;
-use proto::host::socket::Socket;
+use hyper::body::Incoming;
+use proto::csi::Method;
+use proto::host::bind::until_bound;
+use proto::host::chain;
+use proto::host::socket::{Socket, SocketError};
 use proto::host::tasks::{TaskKind, Tasks};
-use proto::http2::serve;
+use proto::http2::body::Body;
+use proto::http2::{forward, serve};
 use proto::names::{DriverName, NodeName};
 use tracing::{info, warn};
+
+use crate::identity::source::IdentitySource;
 
 /// The fronts of this node, one `NAME.sock` for each driver in a directory.
 pub struct Fronts {
     directory: PathBuf,
     drivers: Arc<Drivers>,
     direct: Arc<Direct>,
+    identity: Arc<IdentitySource>,
     tasks: Tasks,
     served: BTreeSet<DriverName>,
 }
 
 impl Fronts {
-    /// Serves the drivers that are known now. The fronts end with `tasks`.
+    /// Serves the drivers that are known now. What the file system refuses is tried again. The
+    /// fronts end with `tasks`.
     ///
     /// # Errors
-    /// The directory or a socket cannot be made.
+    /// A socket's path is in use, or can never be one.
     pub fn open(
         directory: PathBuf,
         drivers: Arc<Drivers>,
         direct: Arc<Direct>,
+        identity: Arc<IdentitySource>,
         tasks: Tasks,
-    ) -> anyhow::Result<Self> {
-        let making =
-            || format!("the directory of the fronts, {}, cannot be made", directory.display());
-        std::fs::create_dir_all(&directory).with_context(making)?;
-        let mut fronts = Self { directory, drivers, direct, tasks, served: BTreeSet::new() };
+    ) -> Result<Self, SocketError> {
+        let mut fronts =
+            Self { directory, drivers, direct, identity, tasks, served: BTreeSet::new() };
         for driver in fronts.drivers.all() {
             fronts.serve(&driver.name)?;
         }
@@ -61,9 +70,7 @@ impl Fronts {
                         info!(driver = %driver.name, "a driver was found; its front is served")
                     }
                     Err(error) => {
-                        // Tried once: what is in the way is an operator's.
-                        self.served.insert(driver.name.clone());
-                        let error = format!("{error:#}");
+                        let error = chain(&error);
                         warn!(driver = %driver.name, error, "a driver was found and has no front");
                     }
                 }
@@ -74,27 +81,72 @@ impl Fronts {
         }
     }
 
-    fn serve(&mut self, driver: &DriverName) -> anyhow::Result<()> {
-        let socket = Socket::bind(&self.directory.join(format!("{driver}.sock")))?;
-        let node = self.drivers.node().clone();
-        let front = serve(driver.clone(), node, self.direct.clone(), socket, self.tasks.clone());
-        self.tasks.spawn(TaskKind::All("front"), front);
+    /// Serves a driver. That is tried once if what is in the way is an operator's.
+    fn serve(&mut self, driver: &DriverName) -> Result<(), SocketError> {
         self.served.insert(driver.clone());
+        let path = self.directory.join(format!("{driver}.sock"));
+        let bind = move || bind(&path);
+        let first = match bind() {
+            Err(error) if !error.may_pass() => return Err(error),
+            first => first,
+        };
+        let front = Front {
+            driver: driver.clone(),
+            node: self.drivers.node().clone(),
+            direct: self.direct.clone(),
+            identity: self.identity.clone(),
+        };
+        let tasks = self.tasks.clone();
+        self.tasks.spawn(TaskKind::All("front"), async move {
+            let served = format!("the front of driver {}", front.driver);
+            if let Some(socket) = until_bound(&served, first, bind, &tasks).await {
+                front.serve(socket, tasks).await;
+            }
+        });
         Ok(())
     }
 }
 
-/// Serves the socket until told to stop; calls in flight are answered first.
-async fn serve(
+/// Makes the socket of a front, and its directory.
+fn bind(path: &Path) -> Result<Socket, SocketError> {
+    let failed = |source| SocketError::Io { path: path.to_owned(), source };
+    path.parent().map_or(Ok(()), std::fs::create_dir_all).map_err(failed)?;
+    Socket::bind(path)
+}
+
+/// The front of one driver.
+struct Front {
     driver: DriverName,
     node: NodeName,
     direct: Arc<Direct>,
-    socket: Socket,
-    tasks: Tasks,
-) {
-    let service = move |request| {
-        let origin = Origin { front_of: Some(node.clone()), ..Origin::default() };
-        direct.clone().answer(driver.clone(), origin, request)
-    };
-    serve::serve_socket(socket, service, tasks).await;
+    identity: Arc<IdentitySource>,
+}
+
+impl Front {
+    /// Serves the socket until told to stop; calls in flight are answered first.
+    async fn serve(self, socket: Socket, tasks: Tasks) {
+        let front = Arc::new(self);
+        let service = move |request| front.clone().answer(request);
+        serve::serve_socket(socket, service, tasks).await;
+    }
+
+    async fn answer(
+        self: Arc<Self>,
+        request: http::Request<Incoming>,
+    ) -> Result<http::Response<Body>, Infallible> {
+        if let Err(error) = self.check_name(request.uri().path()) {
+            return Ok(forward::failure(&error));
+        }
+        let origin = Origin { front_of: Some(self.node.clone()), ..Origin::default() };
+        self.direct.clone().answer(self.driver.clone(), origin, request).await
+    }
+
+    /// A kubelet registers the node by what NodeGetInfo says, so nothing in it may be a guess.
+    fn check_name(&self, path: &str) -> Result<(), Error> {
+        let is_asked = Method::of_path(path) == Some(Method::NodeGetInfo);
+        if !is_asked || !self.identity.is_name_uncertain() {
+            return Ok(());
+        }
+        Err(Error::NameUncertain { node: self.node.clone(), why: self.identity.waits_for() })
+    }
 }

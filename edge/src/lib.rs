@@ -1,6 +1,8 @@
 //! csi-edge: executes calls from the cloud against the CSI drivers of one node, and serves the same
 //! drivers to the node itself. This file only wires.
 
+use std::io;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -23,8 +25,9 @@ use proto::admin::http1;
 use proto::config::Common;
 use proto::control::hello::Run;
 use proto::control::machine::MachineId;
+use proto::host::bind::until_bound;
 use proto::host::program;
-use proto::host::socket::Socket;
+use proto::host::socket::{Socket, SocketError};
 use proto::host::tasks;
 use proto::host::tasks::{TaskKind, Tasks};
 use proto::link::tls::{Credentials, Files, Role};
@@ -93,7 +96,8 @@ async fn serve_until_stop(config: Config, doors: &Tasks) -> anyhow::Result<()> {
     // Before any call: the entries that runtimes read must be true.
     direct.start().await;
     if let Some(directory) = config.fronts.clone() {
-        let fronts = Fronts::open(directory, drivers.clone(), direct.clone(), doors.clone())?;
+        let (drivers, direct) = (drivers.clone(), direct.clone());
+        let fronts = Fronts::open(directory, drivers, direct, source.clone(), doors.clone())?;
         doors.spawn_until_stop(TaskKind::All("fronts"), fronts.keep());
     }
     drivers.keep(&work);
@@ -116,7 +120,7 @@ async fn serve_until_stop(config: Config, doors: &Tasks) -> anyhow::Result<()> {
     let admin = Arc::new(admin_state(&config, &linking, registrations));
     let first_link = admin.first_link.clone().follow(admin.linked.clone());
     work.spawn_until_stop(TaskKind::All("first link"), first_link);
-    serve_admin(&config, &admin, &watching).await?;
+    serve_admin(&config, &admin, &watching)?;
     let (other, is_other) = oneshot::channel();
     let dialing = linking.dial(config, other, doors.clone(), work.clone());
     doors.spawn(TaskKind::All("dial"), dialing);
@@ -136,7 +140,9 @@ async fn serve_until_stop(config: Config, doors: &Tasks) -> anyhow::Result<()> {
 /// told to stop before.
 async fn named(config: &Config, doors: &Tasks) -> anyhow::Result<Option<Arc<IdentitySource>>> {
     let network = config.proxy.network();
-    let source = IdentitySource::new(config.tls.clone(), config.join.clone(), network);
+    let kept = config.state.as_deref().and_then(Introductions::kept_for);
+    let source = IdentitySource::new(config.tls.clone(), config.join.clone(), network)
+        .or_kept_for(kept, machine::own_id(Path::new(SYS)).as_deref());
     if source.node().is_none() && source.joins() {
         let obtained = tokio::select! {
             biased;
@@ -314,29 +320,41 @@ fn admin_state(
     }
 }
 
-/// Serves the admin socket, and monitoring over HTTP, where they are configured.
-async fn serve_admin(
-    config: &Config,
-    state: &Arc<AdminState>,
-    tasks: &Tasks,
-) -> anyhow::Result<()> {
-    if let Some(path) = &config.admin {
-        let socket = Socket::bind_for(path, http1::MODE)?;
-        tasks.spawn(
-            TaskKind::All("admin"),
-            admin::server::serve(state.clone(), socket, tasks.clone()),
-        );
+/// Serves the admin socket, and monitoring over HTTP, where they are configured. What cannot be
+/// bound yet is tried again.
+fn serve_admin(config: &Config, state: &Arc<AdminState>, tasks: &Tasks) -> Result<(), SocketError> {
+    if let Some(path) = config.admin.clone() {
+        let bind = move || Socket::bind_for(&path, http1::MODE);
+        let first = match bind() {
+            Err(error) if !error.may_pass() => return Err(error),
+            first => first,
+        };
+        let (state, stop) = (state.clone(), tasks.clone());
+        tasks.spawn(TaskKind::All("admin"), async move {
+            if let Some(socket) = until_bound("the admin socket", first, bind, &stop).await {
+                admin::server::serve(state, socket, stop).await;
+            }
+        });
     }
     if let Some(address) = config.http {
-        let cannot = || format!("cannot serve HTTP on {address} (http, --http)");
-        let listener = TcpListener::bind(address).await.with_context(cannot)?;
-        program::tell(format_args!("http {}", listener.local_addr().with_context(cannot)?));
-        tasks.spawn(
-            TaskKind::All("http"),
-            admin::server::serve_http(state.clone(), listener, tasks.clone()),
-        );
+        let (state, stop) = (state.clone(), tasks.clone());
+        tasks.spawn(TaskKind::All("http"), async move {
+            let bind = || http_listener(address);
+            let served = format!("HTTP on {address} (http, --http)");
+            let Some(listener) = until_bound(&served, bind(), bind, &stop).await else { return };
+            if let Ok(address) = listener.local_addr() {
+                program::tell(format_args!("http {address}"));
+            }
+            admin::server::serve_http(state, listener, stop).await;
+        });
     }
     Ok(())
+}
+
+fn http_listener(address: SocketAddr) -> io::Result<TcpListener> {
+    let listener = std::net::TcpListener::bind(address)?;
+    listener.set_nonblocking(true)?;
+    TcpListener::from_std(listener)
 }
 
 /// Stops the sources of calls, and then their execution, within one grace period.

@@ -149,6 +149,17 @@ pub enum Error {
         /// The name.
         driver: String,
     },
+    /// No certificate says which node this is.
+    #[error(
+        "node {node}: NodeGetInfo is not answered, because csi-edge knows this name from its state \
+         directory alone; its identity cannot be used: {why}"
+    )]
+    NameUncertain {
+        /// The name.
+        node: NodeName,
+        /// Why the identity cannot be used.
+        why: String,
+    },
     /// Whether the node's own callers are to see our topology is the operator's word, which only
     /// the cloud has.
     #[error(
@@ -265,6 +276,7 @@ proto::codes! { Error:
     DriverAway { .. } => Unavailable,
     DriverBroke { .. } => Unavailable,
     NoSuchDriver { .. } => Unavailable,
+    NameUncertain { .. } => Unavailable,
     ScopeUnknown { .. } => Unavailable,
     BadAnswer { .. } => Unavailable,
     NotGrownHere { .. } => Unavailable,
@@ -320,7 +332,10 @@ impl Error {
             // The driver has answered.
             Self::BadAnswer { .. } | Self::NotGrownHere { .. } => false,
             // No create is refused so.
-            Self::ScopeUnknown { .. } | Self::NotNoted { .. } | Self::Guarded(_) => false,
+            Self::NameUncertain { .. }
+            | Self::ScopeUnknown { .. }
+            | Self::NotNoted { .. }
+            | Self::Guarded(_) => false,
         }
     }
 }

@@ -86,6 +86,12 @@ impl Introductions {
         Self { known: Mutex::new(known), file }
     }
 
+    /// Whose introductions this state directory keeps; `None` if it keeps none that can be read.
+    pub fn kept_for(directory: &Path) -> Option<KeptFor> {
+        let text = files::read(&directory.join(FILE)).ok()?;
+        Some(serde_json::from_slice::<IntroductionsRecord>(&text).ok()?.of)
+    }
+
     /// A driver's last answer to this call; none if it never introduced itself, or does not
     /// implement the call.
     ///

@@ -51,7 +51,8 @@ pub async fn serve_http(state: Arc<AdminState>, listener: TcpListener, tasks: Ta
 
 /// The answer to monitoring; none for another path.
 pub(super) fn monitored(state: &AdminState, method: &Method, path: &str) -> Option<Answer> {
-    let ready = state.not_ready().map_or(Ok("ready"), Err);
+    let not_ready = state.not_ready();
+    let ready = not_ready.as_deref().map_or(Ok("ready"), Err);
     http1::monitored(method, path, ready, || Ok(state.metrics()))
 }
 

@@ -65,20 +65,27 @@ impl AdminState {
     }
 
     /// Why it is not ready, if it is not. Without a link it serves the node by what it has kept.
-    pub(super) fn not_ready(&self) -> Option<&'static str> {
+    pub(super) fn not_ready(&self) -> Option<String> {
         if self.stopping.load(Ordering::Relaxed) {
-            return Some("csi-edge is stopping");
+            return Some("csi-edge is stopping".into());
         }
         if self.linked.borrow().is_some() {
             return None;
         }
-        match (&self.state, self.first_link.was_made()) {
-            (None, _) => Some("there is no link to csi-cloud, and no state is kept"),
-            (Some(_), true) => None,
-            (Some(_), false) => Some(
+        let why = self.identity.as_ref().map(|identity| identity.waits_for()).unwrap_or_default();
+        let is_named = self.identity.as_ref().is_none_or(|identity| !identity.is_name_uncertain());
+        let lacks = match (&self.state, self.first_link.was_made()) {
+            (Some(_), true) if is_named => return None,
+            (Some(_), true) => "NodeGetInfo is not answered, since no certificate names the node",
+            (None, _) => "there is no link to csi-cloud, and no state is kept",
+            (Some(_), false) => {
                 "this version of csi-edge, with these endpoints, has had no link to csi-cloud yet \
-                 (csi-edge doctor looks why)",
-            ),
+                 (csi-edge doctor looks why)"
+            }
+        };
+        match why.is_empty() {
+            true => Some(lacks.into()),
+            false => Some(format!("{lacks}; the identity cannot be used: {why}")),
         }
     }
 }

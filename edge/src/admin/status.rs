@@ -126,7 +126,7 @@ impl AdminState {
             node: self.drivers.node().clone(),
             version: env!("CARGO_PKG_VERSION").into(),
             runs_s: self.began.elapsed().as_secs(),
-            not_ready: self.not_ready().unwrap_or_default().into(),
+            not_ready: self.not_ready().unwrap_or_default(),
             cloud: linked.as_ref().map(|linked| linked.cloud.clone()),
             linked_s: linked.map(|linked| linked.since.elapsed().as_secs()),
             identity: self.identity.as_ref().map(|source| source.waits_for()).unwrap_or_default(),

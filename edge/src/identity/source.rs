@@ -1,5 +1,6 @@
 //! Gets this node's identity while the node is served already: from its files, from the copies of
-//! the pair before, or by joining.
+//! the pair before, or by joining. Meanwhile the node has the name that its certificate states, or
+//! its state directory.
 //!
 //! Each round looks at the clock and at the files again. A clock that is set, a file that is put
 //! back and a token that appears are used within seconds.
@@ -8,6 +9,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
+use edge_calls::introductions::KeptFor;
 use parking_lot::Mutex;
 use proto::host::backoff::Backoff;
 use proto::host::chain;
@@ -33,6 +35,8 @@ pub struct IdentitySource {
     join: Option<Automatic>,
     network: NodeNetwork,
     waits: Mutex<String>,
+    /// The node's name by its state directory, for as long as no certificate can be read.
+    kept_name: Option<NodeName>,
     /// What was obtained.
     credentials: OnceLock<Credentials>,
 }
@@ -49,13 +53,32 @@ impl IdentitySource {
     /// The source with these files; `join` says how to get them if there are none.
     pub fn new(files: Files, join: Option<Automatic>, network: NodeNetwork) -> Self {
         let (waits, credentials) = (Mutex::default(), OnceLock::new());
-        Self { files, join, network, waits, credentials }
+        Self { files, join, network, waits, kept_name: None, credentials }
+    }
+
+    /// Names the node by what was kept in its state directory, if neither certificate can be read.
+    /// `machine` is the id of this machine: what was kept on another one names nothing, since that
+    /// is a copy of its disk.
+    #[must_use]
+    pub fn or_kept_for(self, kept: Option<KeptFor>, machine: Option<&str>) -> Self {
+        if self.node().is_some() {
+            return self;
+        }
+        let kept = kept.filter(|of| of.machine.is_some() && of.machine.as_deref() == machine);
+        Self { kept_name: kept.map(|of| of.node), ..self }
     }
 
     /// The node that the certificate names, whatever its dates and whether or not its key and CA
-    /// can be read; else the node of the copy. `None` if there is neither.
+    /// can be read; else the node of the copy, or of the state directory. `None` if there is none.
     pub fn node(&self) -> Option<NodeName> {
-        self.certificates().iter().find_map(|certificate| node_of(certificate).ok())
+        let certificates = self.certificates();
+        let named = certificates.iter().find_map(|certificate| node_of(certificate).ok());
+        named.or_else(|| self.kept_name.clone())
+    }
+
+    /// True as long as the state directory alone says which node this is.
+    pub fn is_name_uncertain(&self) -> bool {
+        self.kept_name.is_some() && self.credentials.get().is_none()
     }
 
     /// The begin of the certificate; 1970 without one.
@@ -204,6 +227,28 @@ mod tests {
             assert_eq!(source.load().is_ok(), (-90..20).contains(&days), "{days}");
         }
         assert!(source(&Directory::new(&dir.path().join("none"))).node().is_none());
+    }
+
+    #[tokio::test]
+    async fn the_state_directory_names_its_own_machine_until_there_is_an_identity() {
+        let dir = tempfile::tempdir().unwrap();
+        let directory = Directory::new(dir.path());
+        let kept = |machine: Option<&str>| {
+            let machine = machine.map(str::to_owned);
+            Some(KeptFor { node: "n1".parse().unwrap(), machine })
+        };
+        for (of, machine) in [(Some("a"), Some("b")), (Some("a"), None), (None, None)] {
+            let source = source(&directory).or_kept_for(kept(of), machine);
+            assert_eq!(source.node(), None, "{of:?} {machine:?}");
+            assert!(!source.is_name_uncertain());
+        }
+        let source = source(&directory).or_kept_for(kept(Some("a")), Some("a"));
+        assert_eq!(source.node().unwrap().as_str(), "n1");
+        assert!(source.is_name_uncertain());
+        Ca::new().identity(dir.path(), 10);
+        assert!(source.is_name_uncertain(), "it is not in use yet");
+        source.obtain().await;
+        assert!(!source.is_name_uncertain());
     }
 
     #[test]

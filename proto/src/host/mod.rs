@@ -5,6 +5,7 @@
 
 pub mod accept;
 pub mod backoff;
+pub mod bind;
 pub mod chain;
 pub mod clock;
 pub mod door;

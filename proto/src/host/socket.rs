@@ -66,6 +66,13 @@ pub enum SocketError {
     },
 }
 
+impl SocketError {
+    /// True if another attempt may succeed by itself, as on a file system that is read-only for now.
+    pub fn may_pass(&self) -> bool {
+        matches!(self, Self::Io { .. })
+    }
+}
+
 /// A socket that is being served; its file is removed on drop if it is still ours.
 #[derive(Debug)]
 pub struct Socket {
