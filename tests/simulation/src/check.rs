@@ -29,6 +29,8 @@ use drivers::testdriver::{Outcome, TOPOLOGY_KEY};
 const TRANSIT: Duration = Duration::from_millis(300);
 /// For so long a shared driver's call waits for its node's next link.
 const SHARED_HOLD: Duration = Duration::from_secs(30);
+/// How long a call may take to its edge: a link that is silent for longer has ended.
+const ON_ITS_WAY: Duration = Duration::from_secs(15);
 
 /// Further results of a run.
 #[derive(Default)]
@@ -268,18 +270,35 @@ pub(super) const ENDS: [&str; 3] = ["DeleteVolume", "ControllerUnpublishVolume",
 /// The time of a node for a call that goes to all nodes (`nodes/question.rs` of the cloud).
 const FAN_OUT: Duration = Duration::from_secs(60);
 
+/// Whether the next leader may send a call to another node. The relay gives it that call, and it
+/// may have elected another node of a shared driver; reads go to any. An intent keeps a create
+/// where it is, until what it made is known, or it may begin there no more: then any node can
+/// repeat it.
+fn may_move(called: &Called, first: &Run, second: &Run, world: &World) -> bool {
+    let is_shared = world.fleet.shape().scope == Scope::Shared;
+    match called.method {
+        "CreateVolume" | "CreateSnapshot" => {
+            let apart = second.received.at.saturating_duration_since(first.received.at);
+            let begins_no_more = apart + ON_ITS_WAY >= SHARED_HOLD;
+            is_shared && (begins_no_more || durable::is_made(world, &second.received))
+        }
+        method => is_shared || !METHODS.contains(&method),
+    }
+}
+
 /// A call runs at one node only, once, and not after its deadline.
 fn run_once(runs: &[Run], world: &World, stalls: bool, wrong: &mut Vec<String>) {
     let calls = world.record.all();
     let ends = world.fleet.edge_ends();
-    let is_shared = world.fleet.shape().scope == Scope::Shared;
     let mut by_number = BTreeMap::<usize, Vec<&Run>>::new();
     for run in runs {
         if let Some(number) = run.number {
             by_number.entry(number).or_default().push(run);
         }
     }
-    for (number, runs) in by_number {
+    for (number, mut runs) in by_number {
+        // They come by node.
+        runs.sort_by_key(|run| run.received.at);
         let Some(called) = calls.get(number) else { continue };
         let what = || format!("#{number} {} {}", called.method, called.key);
         for run in &runs {
@@ -293,15 +312,7 @@ fn run_once(runs: &[Run], world: &World, stalls: bool, wrong: &mut Vec<String>) 
         for pair in runs.windows(2) {
             let [first, second] = pair else { continue };
             if first.node != second.node {
-                // The relay gives a call to the next leader. That may have elected another node of
-                // a shared driver, and reads go to any. An intent keeps a create where it is, until
-                // what it made is known: then any node can repeat it.
-                let may_move = match called.method {
-                    "CreateVolume" | "CreateSnapshot" => {
-                        is_shared && durable::is_made(world, &second.received)
-                    }
-                    method => is_shared || !METHODS.contains(&method),
-                };
+                let may_move = may_move(called, first, second, world);
                 let is_moved = may_move && first.cloud() != second.cloud();
                 if ENDS.contains(&called.method) || is_moved {
                     continue;
