@@ -264,7 +264,7 @@ impl Attacker {
         Ok(())
     }
 
-    /// Sends fragments until the connection ends.
+    /// Sends fragments until either side of the connection ends.
     async fn fragments(&self) -> anyhow::Result<()> {
         let tcp = TcpStream::connect(self.at).await?;
         let name = ServerName::try_from("127.0.0.1")?;
@@ -274,9 +274,14 @@ impl Attacker {
             Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
         tls.write_all(upgrade.as_bytes()).await?;
         tls.write_all(&BEGUN).await?;
+        let (mut answers, mut sending) = tokio::io::split(tls);
         let fragments = CONTINUED.repeat(2_000);
-        loop {
-            tls.write_all(&fragments).await?;
+        let flooding = async { while sending.write_all(&fragments).await.is_ok() {} };
+        let mut answer = Vec::new();
+        tokio::select! {
+            _ = answers.read_to_end(&mut answer) => {}
+            () = flooding => {}
         }
+        Ok(())
     }
 }
