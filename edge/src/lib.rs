@@ -116,6 +116,7 @@ async fn serve_until_stop(config: Config, doors: &Tasks) -> anyhow::Result<()> {
         cloud,
         direct,
         linked: watch::Sender::default(),
+        run: Run::begin(),
     };
     let admin = Arc::new(admin_state(&config, &linking, registrations));
     let first_link = admin.first_link.clone().follow(admin.linked.clone());
@@ -173,6 +174,7 @@ struct Linking {
     cloud: Cloud,
     direct: Arc<Direct>,
     linked: watch::Sender<Option<Linked>>,
+    run: Run,
 }
 
 impl Linking {
@@ -190,7 +192,7 @@ impl Linking {
             () = doors.stopped() => return,
             obtained = self.source.obtain() => obtained,
         };
-        let Self { node, drivers, executor, cloud, direct, linked, .. } = self;
+        let Self { node, drivers, executor, cloud, direct, linked, run, .. } = self;
         let Obtained { credentials, identity } = obtained;
         if credentials.node().ok().as_ref() != Some(&node) {
             let named = credentials.node().map(|named| named.to_string()).unwrap_or_default();
@@ -218,7 +220,8 @@ impl Linking {
             linked,
             keep_alive: config.common.keep_alive,
             network: config.proxy.network(),
-            run: Run::begin(),
+            answers_challenge: direct.has_state(),
+            run,
             machine: machine::own_id(Path::new(SYS)).map(|own| MachineId::new(&own)),
         };
         dial.keep(rand::make_rng(), doors).await;
@@ -315,6 +318,7 @@ fn admin_state(
         kubelets: config.targets.clone(),
         metadata: linking.cloud.metadata.clone(),
         not_taken: linking.direct.not_taken(),
+        run: linking.run,
         began: Instant::now(),
         stopping: AtomicBool::default(),
     }

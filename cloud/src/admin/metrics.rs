@@ -10,6 +10,7 @@ use proto::names::{DriverName, NodeName};
 
 use crate::admin::admin_state::{AdminState, InFlight, count_linked, nodes_with};
 use crate::csi::dispatch::MAX_FRONT_CALLS;
+use crate::nodes::cordon;
 use crate::nodes::driver_health;
 use crate::nodes::driver_health::STATES;
 use crate::state::driver_state::DriverState;
@@ -50,7 +51,7 @@ impl AdminState {
                 self.store.quotas().store_bytes,
             ),
             certificates: self.certificates(),
-            certificates_shared: self.links.history.shared().len(),
+            certificates_shared: cordon::shared_certificates(&self.links).len(),
             links_ending: self.links.ending(SystemTime::now() + WEEK),
             store_older: self.store.read(|state| state.starts().shown_older_by().is_some()),
             queue: self.store.queued(),

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
 use clap::Args;
+use proto::control::hello::Run;
 use proto::control::machine::MachineId;
 use proto::names::certificate::Subject;
 use proto::names::{DriverName, NodeName};
@@ -17,6 +18,7 @@ use std::time::Duration;
 use crate::admin::admin_state::AdminState;
 use crate::admin::cells::{age, joined, optional, since, until};
 use crate::admin::page::PAGE;
+use crate::nodes::cordon;
 use crate::nodes::handle::Handle;
 use crate::nodes::link_history::CertificateFault;
 use crate::state::condition::NodeCondition;
@@ -88,7 +90,10 @@ pub struct NodeView {
     /// Another machine with its certificate, which was refused within the last minute.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused_machine: Option<MachineId>,
-    /// The fault of its certificate: `shared`, `other-machine`, `older` or `ended`.
+    /// The runs of csi-edge that are alive with its certificate at the same time; none may link.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cordoned_runs: Vec<Run>,
+    /// The fault of its certificate: `cordoned`, `shared`, `other-machine`, `older` or `ended`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub certificate_fault: Option<String>,
     /// The time at which its certificates were revoked, in ms since 1970, also if it has joined
@@ -206,10 +211,14 @@ impl AdminState {
     /// Adds the state of the node's link, or the time without one.
     fn with_link(&self, mut node: NodeView, link: Option<Arc<Handle>>) -> NodeView {
         node.not_taken = self.store.not_taken().total(&node.name);
-        let fault = self.links.history.fault(&node.name);
+        let fault = cordon::certificate_fault(&self.links, &node.name);
         node.certificate_fault = fault.as_ref().map(|fault| fault.name().into());
-        if let Some(CertificateFault::OtherMachine(refused)) = fault {
-            node.refused_machine = Some(refused.machine);
+        match fault {
+            Some(CertificateFault::OtherMachine(refused)) => {
+                node.refused_machine = Some(refused.machine);
+            }
+            Some(CertificateFault::Cordoned(runs)) => node.cordoned_runs = runs,
+            _ => {}
         }
         let Some(link) = link else {
             node.away_s = self.links.away(&node.name).map(|away| away.as_secs());
@@ -253,6 +262,7 @@ fn stored(state: &State, name: &NodeName, node: &Node, is_linked: bool) -> NodeV
         not_after_ms: None,
         machine: node.machine,
         refused_machine: None,
+        cordoned_runs: Vec::new(),
         certificate_fault: None,
         revoked_ms: revocation.map(|revocation| revocation.since),
         set_apart: apart.map(|(driver, apart)| set_apart_details(driver, apart)).collect(),

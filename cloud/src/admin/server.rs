@@ -27,7 +27,7 @@ use crate::admin::explain::Explain;
 use crate::admin::forget_volume::ForgetVolume;
 use crate::admin::intents::IntentsQuery;
 use crate::admin::leases::LeasesQuery;
-use crate::admin::node_machine::AcceptMachine;
+use crate::admin::node_machine::AcceptNode;
 use crate::admin::node_purge::PurgeNode;
 use crate::admin::node_removal::{AdmitNode, RemoveNode};
 use crate::admin::nodes::NodesQuery;
@@ -67,7 +67,7 @@ pub(crate) static COMMANDS: [Served<AdminState>; 34] = [
     Served::of::<PurgeNode>(),
     Served::of::<Revoke>(),
     Served::of::<AdmitNode>(),
-    Served::of::<AcceptMachine>(),
+    Served::of::<AcceptNode>(),
     Served::of::<CreateToken>(),
     Served::of::<ListTokens>(),
     Served::of::<RevokeToken>(),

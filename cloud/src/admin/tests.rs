@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use proto::admin::command::Command;
+use proto::control::hello::Run;
 use proto::control::machine::MachineId;
 use proto::csi::{Id, Key, Method};
 use proto::host::tasks::Tasks;
@@ -15,7 +16,7 @@ use crate::admin::adopt_volume::AdoptVolume;
 use crate::admin::forget_volume::ForgetVolume;
 use crate::admin::intents::IntentsQuery;
 use crate::admin::leases::{LeaseHolder, LeasesQuery};
-use crate::admin::node_machine::AcceptMachine;
+use crate::admin::node_machine::AcceptNode;
 use crate::admin::node_removal::{AdmitNode, RemoveNode};
 use crate::admin::nodes::NodesQuery;
 use crate::admin::page::Cursor;
@@ -29,7 +30,7 @@ use crate::lease::decide::Step;
 use crate::lease::step;
 use crate::nodes::links::Links;
 use crate::state::policy::Policy;
-use crate::state::record::{Home, Intent, Node, NodeDriver};
+use crate::state::record::{Cordon, Home, Intent, Node, NodeDriver};
 use crate::state::store::backend::Backend;
 use crate::state::store::memory::Memory;
 use crate::state::store::writer::Store;
@@ -229,7 +230,8 @@ async fn a_node_moves_to_a_machine_by_an_operators_word_and_stays_removed() {
     let tasks = Tasks::default();
     let admin = filled(&tasks, 1).await;
     let [board, spare] = ["board", "spare"].map(MachineId::new);
-    let accept = |machine| AcceptMachine { node: node("n1"), machine }.carry_out(&admin);
+    let to = |at: &str, machine| AcceptNode { node: node(at), machine: Some(machine), run: None };
+    let accept = |machine| to("n1", machine).carry_out(&admin);
     let shown = || admin.nodes(&NodesQuery::default()).items[0].machine;
     assert_eq!(shown(), None);
     let first = accept(board).await.unwrap();
@@ -242,8 +244,39 @@ async fn a_node_moves_to_a_machine_by_an_operators_word_and_stays_removed() {
     assert_eq!(shown(), Some(spare));
     assert!(admin.store.read(|state| state.is_removed(&node("n1"))));
     assert!(accept(spare).await.unwrap().text.contains("already"));
-    let unknown = AcceptMachine { node: node("n9"), machine: board }.carry_out(&admin).await;
+    let unknown = to("n9", board).carry_out(&admin).await;
     assert_eq!(unknown.unwrap_err().status, 404);
+}
+
+#[tokio::test]
+async fn of_two_csi_edges_that_are_alive_an_operator_accepts_one() {
+    let tasks = Tasks::default();
+    let admin = filled(&tasks, 1).await;
+    let [run, other] = [Run::begin(), Run::begin()];
+    let accept = |machine, run| AcceptNode { node: node("n1"), machine, run }.carry_out(&admin);
+    assert_eq!(accept(None, Some(run)).await.unwrap_err().status, 409, "it is not cordoned");
+    assert_eq!(accept(None, None).await.unwrap_err().status, 400);
+    let cordon = admin.store.write(move |txn| {
+        let known = txn.node(&node("n1")).cloned().unwrap();
+        let cordon = Cordon { alive: vec![run, other], refused: Vec::new() };
+        txn.set_node(&node("n1"), Some(Node { cordon: Some(Box::new(cordon)), ..known }));
+    });
+    cordon.await.unwrap();
+    let shown = || admin.nodes(&NodesQuery::default()).items.remove(0);
+    assert_eq!(shown().certificate_fault.as_deref(), Some("cordoned"));
+    assert_eq!(shown().cordoned_runs, [run, other]);
+    let done = accept(None, Some(run)).await.unwrap();
+    assert!(done.text.contains("1 creates there are open"), "{}", done.text);
+    assert_eq!(shown().certificate_fault, None);
+    let known = admin.store.read(|state| state.node(&node("n1")).cloned()).unwrap();
+    let accepted = Cordon { alive: Vec::new(), refused: vec![other] };
+    assert_eq!(known.cordon.as_deref(), Some(&accepted));
+    let open = admin.store.read(|state| {
+        let intents = state.driver(&driver())?.intents();
+        intents.values().find(|intent| intent.made.is_none()).cloned()
+    });
+    let elsewhere = MachineId::new(&other.to_string());
+    assert_eq!(open.unwrap().machine.as_deref(), Some(&elsewhere), "it is not sent to this one");
 }
 
 fn resolve(name: &str, made: Option<&str>) -> ResolveIntent {

@@ -254,8 +254,8 @@ impl PendingCreate<'_> {
                 decided_otherwise(&self.journal.driver, self.name, &node)
             }
             NotSent::Moved(node, machine) => self.stays(format!(
-                "it was sent to node {node} when that was machine {machine}, and the node is \
-                 another machine now; look whether that one has made it, and say so with \
+                "it may have been sent to a machine that was node {node} before an operator accepted \
+                 another csi-edge ({machine}); look whether that one has made it, and say so with \
                  `csi-cloud intent resolve`"
             )),
         }
@@ -452,8 +452,8 @@ fn check_before(
     }
     let sent_to = before.machine.as_deref().filter(|_| before.made.is_none() && !is_shared);
     let now = txn.node(&before.node).and_then(|node| node.machine);
-    match sent_to.copied().zip(now) {
-        Some((sent_to, now)) if sent_to != now => Err(NotSent::Moved(before.node.clone(), sent_to)),
+    match sent_to.copied() {
+        Some(sent_to) if now != Some(sent_to) => Err(NotSent::Moved(before.node.clone(), sent_to)),
         _ => Ok(()),
     }
 }

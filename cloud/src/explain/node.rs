@@ -4,12 +4,14 @@ use std::net::SocketAddr;
 use std::time::{Duration, SystemTime};
 
 use proto::admin::cells::age;
+use proto::control::hello::Run;
 use proto::host::plain;
 use proto::names::{DriverName, NodeName};
 
 use super::answer::{Cause, Chain, Explanation, Verdict};
 use super::explainer::Explainer;
 use crate::kubernetes::objects::Seen;
+use crate::nodes::cordon;
 use crate::nodes::driver_health::DriverHealth;
 use crate::nodes::link_history::{CertificateFault, RefusedMachine};
 use crate::state::condition::NodeCondition;
@@ -49,9 +51,8 @@ impl Explainer<'_> {
     pub(super) fn node_facts(&self, node: &NodeName, driver: Option<&DriverName>) -> NodeFacts {
         let away = self.links.away(node);
         let health = driver.and_then(|driver| self.links.driver_health(node, driver));
-        let past = &self.links.history;
-        let awaited = away.is_some() && past.lost_for(node).is_none();
-        let certificate = past.fault(node);
+        let awaited = away.is_some() && self.links.history.lost_for(node).is_none();
+        let certificate = cordon::certificate_fault(self.links, node);
         self.store.read(|state| {
             let stored = stored(state, node, driver, away);
             NodeFacts { awaited, certificate, health, ..stored }
@@ -229,6 +230,7 @@ pub(crate) fn has_certificate(fault: &CertificateFault, node: &NodeName) -> Opti
         CertificateFault::Ended(_) => return None,
         CertificateFault::OtherMachine(refused) => return Some(other_machine(refused, node)),
         CertificateFault::Older(from) => return Some(older(*from, node)),
+        CertificateFault::Cordoned(runs) => return Some(cordoned(runs, node)),
         CertificateFault::Shared(addresses) => addresses,
     };
     let at = addresses.iter().flatten().map(ToString::to_string).collect::<Vec<_>>();
@@ -255,6 +257,21 @@ fn other_machine(refused: &RefusedMachine, node: &NodeName) -> Verdict {
         format!(
             "if the node has moved there, `csi-cloud node accept {node} --machine {machine}`; if \
              it is a copy of the node's disk, delete its identity and state there"
+        ),
+    )
+}
+
+fn cordoned(runs: &[Run], node: &NodeName) -> Verdict {
+    let runs = runs.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ");
+    Verdict::of(
+        Cause::CertificateShared,
+        format!(
+            "two csi-edges are alive with the certificate of node {node}, each with a disk of its \
+             own, and none may link: runs {runs}"
+        ),
+        format!(
+            "`csi-edge status` on the node shows its run; `csi-cloud node accept {node} --run RUN` \
+             links that one, and the other one must join under a name of its own"
         ),
     )
 }

@@ -234,6 +234,14 @@ pub(super) fn certificate(node: &str, uid: &str, fault: &CertificateFault) -> No
             );
             ("CertificateShared", note)
         }
+        CertificateFault::Cordoned(runs) => {
+            let runs = runs.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ");
+            let note = format!(
+                "two csi-edges are alive with the certificate of node {node}, and none may link: \
+                 runs {runs}; csi-cloud node accept {node} --run RUN links the one that is the node"
+            );
+            ("CertificateShared", note)
+        }
         CertificateFault::Older(from) => {
             let from = from.map(|from| format!(" ({from})")).unwrap_or_default();
             let note = format!(

@@ -20,6 +20,7 @@ use crate::kubernetes::events::{About, Notice};
 use crate::kubernetes::keeper::{Away, Keeper, Scan};
 use crate::kubernetes::mirror::KnownNode;
 use crate::kubernetes::notice_limiter;
+use crate::nodes::cordon;
 use crate::nodes::driver_health::DriverHealth;
 use crate::nodes::link_history::CertificateFault;
 use crate::state::known::State;
@@ -149,7 +150,7 @@ impl Keeper {
     fn certificate_faults(&self) -> Vec<Notice> {
         let objects = self.mirror.objects();
         let notice = |(name, node): (&String, &KnownNode)| {
-            let fault = self.facts.links.history.fault(&name.parse().ok()?)?;
+            let fault = cordon::certificate_fault(&self.facts.links, &name.parse().ok()?)?;
             Some(events::certificate(name, &node.uid, &fault))
         };
         objects.nodes.items().iter().filter_map(notice).collect()
@@ -178,7 +179,7 @@ impl Keeper {
             .store
             .read(|state| claims::reason(claim, state, away, health, policy.grace))?;
         let reason = match reason {
-            Reason::Away(node, away) => match self.facts.links.history.fault(&node) {
+            Reason::Away(node, away) => match cordon::certificate_fault(&self.facts.links, &node) {
                 Some(CertificateFault::Ended(_)) => Reason::Ended(node),
                 _ => Reason::Away(node, away),
             },

@@ -83,6 +83,8 @@ pub struct Peer {
     pub takes_watermark: bool,
     /// The CAs that it trusts, and the one of its certificate; none if it does not say.
     pub ca: Option<CaTag>,
+    /// True if it answers a challenge, and has its state directory to itself.
+    pub answers_challenge: bool,
     /// The run of csi-edge; `None` in tests only.
     pub run: Option<Run>,
     /// Its machine; `None` if it does not tell.

@@ -23,6 +23,9 @@ const SHARED: Duration = Duration::from_secs(60);
 /// hours: 1 h, and as much for jitter.
 const OLDER: Duration = Duration::from_secs(2 * 3600);
 
+/// The runs of a node that are remembered.
+const RUNS: usize = 16;
+
 /// A fault of a node's certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum CertificateFault {
@@ -30,6 +33,8 @@ pub(crate) enum CertificateFault {
     Ended(SystemTime),
     /// Two running edges share it, at these addresses.
     Shared([Option<SocketAddr>; 2]),
+    /// These runs of csi-edge were alive with it at the same time, and none may link.
+    Cordoned(Vec<Run>),
     /// Another machine than the node has it, and is refused.
     OtherMachine(RefusedMachine),
     /// An older certificate of the node was not renewed. It was shown from this address.
@@ -42,6 +47,7 @@ impl CertificateFault {
         match self {
             Self::Ended(_) => "ended",
             Self::Shared(_) => "shared",
+            Self::Cordoned(_) => "cordoned",
             Self::OtherMachine(_) => "other-machine",
             Self::Older(_) => "older",
         }
@@ -79,6 +85,8 @@ struct NodeHistory {
     last: Option<Edge>,
     /// The edge before that one.
     before: Option<Edge>,
+    /// The runs that linked before the last one, the oldest first.
+    earlier: Vec<Run>,
     /// The last time at which an edge replaced the one that had replaced it.
     returned: Option<Instant>,
     /// The other machine that was refused last, and when.
@@ -121,8 +129,27 @@ impl LinkHistory {
         }
         if !is_last {
             history.before = history.last;
+            history.earlier.retain(|earlier| *earlier != run);
+            history.earlier.extend(history.last.map(|last| last.run));
+            let over = history.earlier.len().saturating_sub(RUNS);
+            history.earlier.drain(..over);
         }
         history.last = Some(edge);
+    }
+
+    /// The run that linked last, if this one linked before it.
+    pub(super) fn successor(&self, node: &NodeName, run: Run) -> Option<Run> {
+        let all = self.lock();
+        let history = all.get(node)?;
+        history.last.map(|last| last.run).filter(|_| history.earlier.contains(&run))
+    }
+
+    /// Forgets the runs of a node, since an operator chose among them.
+    pub(crate) fn forget_runs(&self, node: &NodeName) {
+        if let Some(history) = self.lock().get_mut(node) {
+            (history.last, history.before, history.returned) = (None, None, None);
+            history.earlier.clear();
+        }
     }
 
     /// Notes that a node has no link any more.
@@ -216,6 +243,13 @@ mod tests {
         history.linked(&node, &peer(one, 2));
         history.linked(&node, &peer(other, 3));
         assert_eq!(history.fault(&node), None, "csi-edge was started again, say");
+        assert_eq!(history.successor(&node, one), Some(other));
+        assert_eq!(history.successor(&node, other), None, "nobody linked after it");
+        assert_eq!(history.successor(&node, Run::begin()), None, "a start");
+        let chosen = LinkHistory::default();
+        [one, other].map(|run| chosen.linked(&node, &peer(run, 1)));
+        chosen.forget_runs(&node);
+        assert_eq!(chosen.successor(&node, one), None, "an operator chose it");
         history.linked(&node, &Peer::default());
         history.linked(&node, &peer(one, 4));
         let [port_3, port_4] = [3, 4].map(|port| peer(one, port).address);

@@ -24,6 +24,8 @@ use tokio::time::timeout;
 use crate::metadata::sending::Sending;
 use crate::metadata::view::Wanted;
 use crate::nodes::broadcast::Broadcast;
+use crate::nodes::cordon;
+use crate::nodes::cordon::CORDONED;
 use crate::nodes::driver_health::ReportedHealth;
 use crate::nodes::greetings::Greeting;
 use crate::nodes::handle::{Handle, Peer, Want};
@@ -145,6 +147,9 @@ async fn greet(
     if machine::check(links, node, &handle.peer).is_err() {
         handle.end(OTHER_MACHINE);
     }
+    if cordon::check_record(links, node, &handle.peer).is_err() {
+        handle.end(CORDONED);
+    }
     Some((handle, established))
 }
 
@@ -168,7 +173,7 @@ async fn establish(
         }
     };
     let peer = peer(identity, &link, from, &hello);
-    if let Err(reason) = take_place(links, node, &peer, greeting) {
+    if let Err(reason) = take_place(links, node, &peer, &mut link, greeting).await {
         refuse(node, link, &reason).await;
         return None;
     }
@@ -215,18 +220,20 @@ async fn establish(
     Some((handle, Established { link, wanted, broadcasts, labelled, metadata }))
 }
 
-/// Takes the place of the node's other links that are not welcomed yet. Another machine is refused
-/// before that, so that a copy of the node's disk costs the node nothing.
+/// Takes the place of the node's other links that are not welcomed yet. Another machine, or an
+/// earlier run, is refused before that, so that a copy of the node's disk costs the node nothing.
 ///
 /// # Errors
 /// The reason, for the edge.
-fn take_place(
+async fn take_place(
     links: &Links,
     node: &NodeName,
     peer: &Peer,
+    link: &mut Link,
     greeting: &Greeting,
 ) -> Result<(), String> {
     machine::check(links, node, peer)?;
+    Box::pin(cordon::check(links, node, peer, link)).await?;
     greeting.hello_received();
     links.take_link(node, peer)
 }
@@ -269,6 +276,7 @@ fn peer(
         expands: hello.expands,
         begins_within: hello.begins_within,
         takes_watermark: hello.takes_watermark,
+        answers_challenge: hello.answers_challenge,
         run: Some(hello.run),
         machine: hello.machine,
     }

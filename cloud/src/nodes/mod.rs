@@ -8,6 +8,7 @@ mod brief;
 mod broadcast;
 mod budgets;
 pub mod connections;
+pub(crate) mod cordon;
 pub mod discover;
 pub mod driver_health;
 mod greetings;

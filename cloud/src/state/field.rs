@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use prost::Message;
+use proto::control::hello::{NotARun, Run};
 use proto::control::machine::{MachineId, NotAMachineId};
 use proto::csi::Id;
 use proto::names::certificate::Serial;
@@ -89,6 +90,8 @@ pub(super) enum RecordError {
     Value(#[from] prost::DecodeError),
     #[error("it holds an invalid id of a machine")]
     Machine(#[from] NotAMachineId),
+    #[error("it holds an invalid run of csi-edge")]
+    Run(#[from] NotARun),
     #[error("it holds an invalid serial number: {0:?}")]
     Serial(String),
     #[error("its {what} has {length} bytes and should have {expected}")]
@@ -297,6 +300,19 @@ pub(super) struct StoredId {
     method: String,
     #[prost(string, tag = "3")]
     text: String,
+}
+
+/// A run of csi-edge.
+impl Field for Run {
+    type Stored = String;
+
+    fn store(&self) -> String {
+        self.to_string()
+    }
+
+    fn load(stored: String, _: &mut Names) -> Result<Self, RecordError> {
+        Ok(stored.parse()?)
+    }
 }
 
 /// The id of a machine, in hexadecimal.

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use proto::control::hello::Run;
 use proto::control::leader::LeaderEpoch;
 use proto::control::machine::MachineId;
 use proto::csi::topology::NODE_SEGMENT;
@@ -186,6 +187,30 @@ record! {
         /// they were on its disk. A lower one is not renewed. `None` if there was none.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub issue: Option<u64> = 4 (uint64, optional),
+        /// What is known of its certificate's use by several csi-edges. `None` if there never were
+        /// any.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub cordon: Option<Box<Cordon>> = 5 (message, optional),
+    }
+}
+
+record! {
+    /// Several runs of csi-edge that were alive with one node's certificate.
+    #[derive(Default)]
+    #[serde(deny_unknown_fields)]
+    pub struct Cordon {
+        /// Those among which an operator has to choose. While there are any, no csi-edge may link as
+        /// the node.
+        pub alive: Vec<Run> = 1 (string, repeated),
+        /// Those that may not link any more, since an operator chose another one.
+        pub refused: Vec<Run> = 2 (string, repeated),
+    }
+}
+
+impl Node {
+    /// The runs of csi-edge because of which none may link; empty if one may.
+    pub fn cordoned(&self) -> &[Run] {
+        self.cordon.as_deref().map_or(&[], |cordon| &cordon.alive)
     }
 }
 

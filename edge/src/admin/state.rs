@@ -10,6 +10,7 @@ use edge_calls::metadata::Metadata;
 use edge_direct::runtimes::Roots;
 use proto::admin::command::Program;
 use proto::config::places::{Places, SocketPlace};
+use proto::control::hello::Run;
 use proto::control::not_taken::NotTaken;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -43,6 +44,8 @@ pub struct AdminState {
     pub metadata: Arc<Metadata>,
     /// The direct volumes that no runtime took; none until they were looked at.
     pub not_taken: watch::Receiver<Option<NotTaken>>,
+    /// This run of csi-edge.
+    pub run: Run,
     /// When csi-edge began.
     pub began: Instant,
     /// The stop signal came.

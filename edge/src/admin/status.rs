@@ -4,6 +4,7 @@ use clap::Args;
 use proto::admin::command::{Answer, Command, Refusal};
 use proto::admin::command_line::Printer;
 use proto::admin::output::Output;
+use proto::control::hello::Run;
 use proto::control::metadata::NodeObject;
 use proto::host::plain;
 use proto::names::NodeName;
@@ -35,6 +36,9 @@ pub struct StatusView {
     pub node: NodeName,
     /// The version of csi-edge.
     pub version: String,
+    /// Its run, which is another one after a restart.
+    #[serde(default)]
+    pub run: Option<Run>,
     /// For how long it has run.
     pub runs_s: u64,
     /// Why it is not ready; empty if it is.
@@ -66,6 +70,9 @@ impl Answer for StatusView {
         }
         let Self { node, version, runs_s, not_ready, drivers, drivers_up, calls, .. } = self;
         writeln!(to.out, "node {node}, csi-edge {version}, running for {}", seconds_text(*runs_s))?;
+        if let Some(run) = &self.run {
+            writeln!(to.out, "run {run}")?;
+        }
         match (&self.cloud, self.linked_s) {
             (Some(cloud), since) => {
                 let since = seconds_text(since.unwrap_or_default());
@@ -125,6 +132,7 @@ impl AdminState {
         StatusView {
             node: self.drivers.node().clone(),
             version: env!("CARGO_PKG_VERSION").into(),
+            run: Some(self.run),
             runs_s: self.began.elapsed().as_secs(),
             not_ready: self.not_ready().unwrap_or_default(),
             cloud: linked.as_ref().map(|linked| linked.cloud.clone()),

@@ -11,6 +11,7 @@ use http::{Method, StatusCode};
 use proto::admin::client::{Client, ClientError};
 use proto::admin::http1;
 use proto::control::health::HealthState;
+use proto::control::hello::Run;
 use proto::control::metadata::{Key, Kind, NodeObject, Object, Part, Pod, Position, Volume};
 use proto::host::publish::{Existing, publish};
 use proto::host::socket::Socket;
@@ -46,6 +47,7 @@ fn node(dir: Option<PathBuf>) -> (AdminState, watch::Sender<Option<Linked>>) {
         kubelets: Vec::new(),
         metadata: Arc::default(),
         not_taken: watch::channel(None).1,
+        run: Run::begin(),
         began: Instant::now(),
         stopping: false.into(),
     };

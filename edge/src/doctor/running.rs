@@ -79,6 +79,7 @@ mod tests {
         let mut status = StatusView {
             node: "n1".parse().unwrap(),
             version: "1".into(),
+            run: None,
             runs_s: 1,
             not_ready: String::new(),
             cloud: Some("wss://h:1".into()),

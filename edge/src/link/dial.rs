@@ -61,6 +61,8 @@ pub struct Dial {
     pub keep_alive: KeepAlive,
     /// The real network, or a simulated one.
     pub network: NodeNetwork,
+    /// True if no other csi-edge can have this one's state directory.
+    pub answers_challenge: bool,
     /// This run of csi-edge.
     pub run: Run,
     /// This machine. `None` if it has no id.

@@ -67,14 +67,15 @@ pub(super) async fn greet(
         certificate_on_disk: dial.identity.as_ref().is_none_or(NodeIdentity::is_on_disk),
         trust: Some(dial.credentials.trust().into()),
         awaits_leader,
+        answers_challenge: dial.answers_challenge,
         run: dial.run,
         machine: dial.machine,
         takes_watermark: true,
         watermark: dial.executor.watermark().get().map(Box::new),
     };
     link.send(&Message::Hello(hello)).await?;
-    let answer = tokio::time::timeout(HANDSHAKE, link.next()).await;
-    match answer.map_err(|_| LinkError::TimedOut)? {
+    let answer = tokio::time::timeout(HANDSHAKE, answer(&mut link)).await;
+    match answer.map_err(|_| LinkError::TimedOut)?? {
         Event::Message(Message::Welcome(welcome)) if welcome.protocol == PROTOCOL => {
             let epoch = welcome.leader_epoch;
             if let Err(old) = dial.executor.fence().observe(epoch) {
@@ -101,6 +102,17 @@ pub(super) async fn greet(
             Err(LinkError::Transport("it did not answer the hello".into()).into())
         }
         Event::Closed(error) => Err(error.into()),
+    }
+}
+
+/// The cloud's answer to the hello. A challenge before it is answered.
+async fn answer(link: &mut Link) -> Result<Event, LinkError> {
+    match link.next().await {
+        Event::Message(Message::Challenge(nonce)) => {
+            link.send(&Message::ChallengeAnswer(nonce)).await?;
+            Ok(link.next().await)
+        }
+        other => Ok(other),
     }
 }
 

@@ -90,6 +90,7 @@ fn dial(cloud: &[&str], network: NodeNetwork) -> Dial {
         linked: watch::Sender::default(),
         keep_alive: KeepAlive::default(),
         network,
+        answers_challenge: true,
         run: Run::begin(),
         machine: None,
     }

@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::str::FromStr;
 
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
@@ -40,6 +41,11 @@ pub enum Message {
     Hello(Hello),
     /// Cloud to edge: the link is up. Sent again when its content changes.
     Welcome(Welcome),
+    /// Cloud to edge, in the place of the welcome and before it, if the hello says
+    /// `answers_challenge`: the edge is to say this nonce.
+    Challenge(Uuid),
+    /// Edge to cloud: the nonce of the challenge. The program that said hello runs still.
+    ChallengeAnswer(Uuid),
     /// Cloud to edge: the link will be closed, and why.
     Refused(Refused),
     /// Edge to cloud: a driver has changed; the list has all drivers, like the hello.
@@ -119,6 +125,10 @@ pub struct Hello {
     /// leader that it was told of.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub awaits_leader: bool,
+    /// True if it answers a challenge, and no other csi-edge can have its state directory: two runs
+    /// that answer one are two copies of the node.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub answers_challenge: bool,
     /// The run of csi-edge.
     pub run: Run,
     /// Its machine. `None` if that has no id, and of an edge that does not tell.
@@ -162,6 +172,19 @@ impl fmt::Display for Run {
         self.0.fmt(f)
     }
 }
+
+impl FromStr for Run {
+    type Err = NotARun;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        text.parse().map(Self).map_err(|_| NotARun)
+    }
+}
+
+/// The text is not a [`Run`].
+#[derive(Debug, thiserror::Error)]
+#[error("not a run of csi-edge: a UUID, as csi-cloud's log and `explain` name it")]
+pub struct NotARun;
 
 impl Run {
     /// A run that is no other.
@@ -395,6 +418,7 @@ mod tests {
             run: Run(Uuid::nil()),
             machine: None,
             takes_watermark: false,
+            answers_challenge: false,
             watermark: None,
         })
     }

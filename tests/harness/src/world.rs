@@ -210,6 +210,7 @@ pub fn hello(node: &str) -> anyhow::Result<Hello> {
         run: Run::begin(),
         machine: None,
         takes_watermark: false,
+        answers_challenge: false,
         watermark: None,
     })
 }

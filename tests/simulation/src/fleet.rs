@@ -439,6 +439,7 @@ impl Fleet {
             linked: tokio::sync::watch::Sender::default(),
             keep_alive: KeepAlive::default(),
             network: self.net.way(*number, process.end.clone()).into(),
+            answers_challenge: true,
             run: Run::begin(),
             machine: Some(MachineId::new(own)),
         };

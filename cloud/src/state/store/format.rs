@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use crate::state::record::Change;
+use crate::state::record::{Change, Node};
 use crate::state::store::codec::Row;
 use crate::state::store::table::Table;
 use crate::state::trust::TrustChange;
@@ -19,8 +19,10 @@ const CLAIMS_AND_REVOCATIONS: u64 = 2;
 /// Once several csi-clouds had the store. An older one sends no epoch with a call, and edges that
 /// know one refuse such calls.
 const LEADER_EPOCH: u64 = 3;
+/// While a node is cordoned, or runs of its csi-edge are refused. An older csi-cloud would link them.
+const CORDONS: u64 = 4;
 /// The newest format that this csi-cloud reads.
-pub(super) const NEWEST: u64 = LEADER_EPOCH;
+pub(super) const NEWEST: u64 = CORDONS;
 
 /// The formats that records need, by table and key.
 pub(super) type Newer = HashMap<(Table, Vec<u8>), u64>;
@@ -73,6 +75,7 @@ pub(super) fn needed(change: &Change) -> u64 {
         Change::Lease(_, _, Some(lease)) if !lease.claims.is_empty() => CLAIMS_AND_REVOCATIONS,
         Change::Trust(TrustChange::Revocation(_, Some(_))) => CLAIMS_AND_REVOCATIONS,
         Change::LeaderEpoch(_) => LEADER_EPOCH,
+        Change::Node(_, Some(Node { cordon: Some(_), .. })) => CORDONS,
         // An older one ignores what it does not know of these, and loses no volume by that.
         Change::Lease(..)
         | Change::Home(..)

@@ -140,6 +140,11 @@ impl Direct {
         service.tasks.spawn_until_stop(TaskKind::All("leases"), rounds::keep(service.clone()));
     }
 
+    /// True if this csi-edge has its state directory to itself.
+    pub fn has_state(&self) -> bool {
+        self.service.node.has_lock()
+    }
+
     /// The direct volumes that no runtime took, for the cloud; none until they were looked at.
     pub fn not_taken(&self) -> watch::Receiver<Option<NotTaken>> {
         self.service.not_taken.subscribe()

@@ -91,6 +91,11 @@ impl Node {
         self.state.as_deref().ok_or_else(missing)
     }
 
+    /// True if no other csi-edge works on the state directory.
+    pub(crate) fn has_lock(&self) -> bool {
+        self.lock.lock().is_some()
+    }
+
     /// Makes sure that no other csi-edge works on the state directory, before this volume is handed
     /// over.
     ///

@@ -167,6 +167,7 @@ pub(super) fn hello(node: &str, drivers: Vec<Driver>) -> anyhow::Result<Hello> {
         run: Run::begin(),
         machine: None,
         takes_watermark: false,
+        answers_challenge: false,
         watermark: None,
     })
 }

@@ -353,6 +353,7 @@ impl Edge {
             run: Run::begin(),
             machine: None,
             takes_watermark: false,
+            answers_challenge: false,
             watermark: None,
         };
         link.send(&Message::Hello(hello)).await?;

@@ -193,6 +193,7 @@ impl Liar {
             run: Run::begin(),
             machine: None,
             takes_watermark: true,
+            answers_challenge: true,
             watermark: "00000000-0000-0000-0000-000000000001.9.bGll".parse().ok().map(Box::new),
         })
     }

@@ -57,7 +57,7 @@ fn a_newer_format_is_refused() {
     writing.commit().unwrap();
     drop(database);
     let refused = refusal(&path);
-    for word in ["made by a newer csi-cloud, in format 4", "up to 3", "start the newer one"] {
+    for word in ["made by a newer csi-cloud, in format 5", "up to 4", "start the newer one"] {
         assert!(refused.contains(word), "{refused}");
     }
 }

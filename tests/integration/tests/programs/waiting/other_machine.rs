@@ -30,14 +30,15 @@ struct Machine {
     /// Gives csi-edge the machine's firmware, and its own directory of fronts.
     script: String,
     state: String,
+    admin: String,
 }
 
 impl Machine {
-    fn new(stand: &Stand, name: &str, first_id: u64) -> anyhow::Result<Self> {
+    /// `id` is what its firmware says.
+    fn new(stand: &Stand, name: &str, id: &str, first_id: u64) -> anyhow::Result<Self> {
         let sys = stand.at(&format!("{name}-sys"));
         let firmware = Path::new(&sys).join("class/dmi/id");
         std::fs::create_dir_all(&firmware)?;
-        let id = format!("uuid of {name}\n");
         publish(&firmware.join("product_uuid"), id.as_bytes(), 0o600, Existing::Replace)?;
         let fronts = stand.at(NODE);
         std::fs::create_dir_all(&fronts)?;
@@ -48,11 +49,12 @@ impl Machine {
             socket: stand.at(&format!("{name}.sock")),
             script: format!("mount --bind {sys} /sys && mount -t tmpfs none {fronts}"),
             state: stand.at(&format!("{name}-state")),
+            admin: stand.at(&format!("{name}-admin.sock")),
         })
     }
 
     async fn edge(&self, stand: &mut Stand, url: &str) -> anyhow::Result<Process> {
-        let more = ["--cloud", url, "--state", &self.state];
+        let more = ["--cloud", url, "--state", &self.state, "--admin", &self.admin];
         stand.edge_in(&self.script, NODE, &[(DRIVER, &self.socket)], &more).await
     }
 
@@ -71,11 +73,11 @@ struct TwoMachines {
 }
 
 impl TwoMachines {
-    async fn new(stand: &Stand) -> anyhow::Result<Self> {
+    async fn new(stand: &Stand, ids: [&str; 2]) -> anyhow::Result<Self> {
         let cloud = stand.cloud(&[TRANSPORTS[0]], &[DRIVER], &[]).await?;
         let front = RawClient::connect(&stand.cloud_front(DRIVER)).await?;
-        let board = Machine::new(stand, "board", 1000)?;
-        let copy = Machine::new(stand, "copy", 2000)?;
+        let board = Machine::new(stand, "board", ids[0], 1000)?;
+        let copy = Machine::new(stand, "copy", ids[1], 2000)?;
         let serve = |machine: &Machine| machine.driver.serve(Path::new(&machine.socket));
         let serving = vec![serve(&board)?, serve(&copy)?];
         Ok(Self { cloud, front, board, copy, serving })
@@ -115,7 +117,7 @@ async fn of_two_machines_of_one_image_one_is_the_node() -> anyhow::Result<()> {
         return Ok(());
     }
     let mut stand = Stand::new().await?;
-    let two = TwoMachines::new(&stand).await?;
+    let two = TwoMachines::new(&stand, ["uuid of board", "uuid of copy"]).await?;
     let edge = two.board.edge(&mut stand, two.url()).await?;
     two.cloud.process.logged("linked node=").await?;
     let edges = slow_creates_are_made_once(&mut stand, &two, edge).await?;
@@ -201,4 +203,60 @@ async fn a_call_in_doubt_does_not_move(
     say(stand, &["intent", "resolve", DRIVER, "moving", "--not-made"]).await?;
     created(&two.create("moving").await?)?;
     Ok(())
+}
+
+/// A vendor gave all its boards one id, so csi-cloud cannot tell the copy from a restart, until the
+/// node's own csi-edge comes back.
+#[tokio::test]
+async fn of_two_copies_that_have_one_id_neither_links_until_one_is_accepted() -> anyhow::Result<()>
+{
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: a mount namespace needs root");
+        return Ok(());
+    }
+    let mut stand = Stand::new().await?;
+    let two = TwoMachines::new(&stand, ["one id"; 2]).await?;
+    let board = two.board.edge(&mut stand, two.url()).await?;
+    two.cloud.process.logged("linked node=").await?;
+    created(&two.create("before").await?)?;
+    let copy = two.copy.edge(&mut stand, two.url()).await?;
+    two.cloud.process.logged("two csi-edges are alive").await?;
+    let node = shown(&stand).await?;
+    assert_eq!(node["certificate_fault"], "cordoned", "{node}");
+    assert_eq!(two.create("between").await?.code(), Code::Unavailable);
+
+    let run = run_of(&stand, &two.board).await?;
+    let explained = say(&stand, &["explain", "node", NODE]).await?;
+    assert!(explained.contains(&run) && explained.contains("node accept"), "{explained}");
+    board.logged(&format!("csi-cloud node accept {NODE} --run {run}")).await?;
+    say(&stand, &["node", "accept", NODE, "--run", &run]).await?;
+    is_linked(&stand).await?;
+    created(&two.create("after").await?)?;
+    two.cloud.process.logged("an operator accepted another csi-edge").await?;
+
+    board.stop(STOP).await?;
+    let board = two.board.edge(&mut stand, two.url()).await?;
+    is_linked(&stand).await?;
+    created(&two.create("later").await?)?;
+    assert_eq!((two.board.creates(), two.copy.creates()), (3, 0));
+    for edge in [board, copy] {
+        edge.stop(STOP).await?;
+    }
+    two.stop().await
+}
+
+/// The run of the csi-edge on a machine.
+async fn run_of(stand: &Stand, machine: &Machine) -> anyhow::Result<String> {
+    let args = ["status", "-o", "json", "--admin", &machine.admin];
+    let status: Value = serde_json::from_str(&stand.run("csi-edge", &args).await?)?;
+    Ok(status["run"].as_str().context("it shows no run")?.to_owned())
+}
+
+async fn is_linked(stand: &Stand) -> anyhow::Result<()> {
+    until("the node is linked", || async {
+        let node = shown(stand).await?;
+        anyhow::ensure!(node["state"] == "linked", "{node}");
+        Ok(())
+    })
+    .await
 }
