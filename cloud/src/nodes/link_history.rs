@@ -247,7 +247,8 @@ mod tests {
         assert_eq!(history.successor(&node, other), None, "nobody linked after it");
         assert_eq!(history.successor(&node, Run::begin()), None, "a start");
         let chosen = LinkHistory::default();
-        [one, other].map(|run| chosen.linked(&node, &peer(run, 1)));
+        chosen.linked(&node, &peer(one, 1));
+        chosen.linked(&node, &peer(other, 1));
         chosen.forget_runs(&node);
         assert_eq!(chosen.successor(&node, one), None, "an operator chose it");
         history.linked(&node, &Peer::default());

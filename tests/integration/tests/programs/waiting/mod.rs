@@ -33,6 +33,7 @@ mod replicas;
 mod restart;
 mod rotation;
 mod routing;
+mod runs;
 mod secrets;
 mod shared_creates;
 mod silent_node;
