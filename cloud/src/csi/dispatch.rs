@@ -520,7 +520,7 @@ fn settled<'a>(
     node: &NodeName,
 ) -> Result<Option<Settled<'a>>, Error> {
     let Some(in_doubt) = sender.in_doubt else { return Ok(None) };
-    let begun = in_doubt.begin(call.method.about(&call.key), node);
+    let begun = in_doubt.begin(call.method.about(&call.key), &sender.place(node));
     begun.map(Some).map_err(|elsewhere| {
         let why = match elsewhere {
             Elsewhere::Runs(at) => format!("another one about the same runs at {at}"),

@@ -7,9 +7,11 @@
 //! lately. Creates have durable intents instead.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
+use proto::control::machine::MachineId;
 use proto::csi::Id;
 use proto::names::NodeName;
 use tokio::time::Instant;
@@ -28,29 +30,57 @@ pub(crate) fn for_edge(begins_by: Instant) -> Instant {
     begins_by.checked_sub(TRANSIT).unwrap_or(begins_by)
 }
 
+/// Where a call runs or may begin: the machine that a node was then.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct CallPlace {
+    /// The node.
+    pub(crate) node: NodeName,
+    /// Its machine; `None` if it told none, or none is known any more.
+    pub(crate) machine: Option<MachineId>,
+}
+
+impl CallPlace {
+    /// A node on a machine that is not known any more.
+    fn on_some_machine(node: &NodeName) -> Self {
+        Self { node: node.clone(), machine: None }
+    }
+
+    /// True unless they are known to be two: different nodes, or different machines.
+    fn is(&self, other: &Self) -> bool {
+        let are_two = self.machine.zip(other.machine).is_some_and(|(this, other)| this != other);
+        self.node == other.node && !are_two
+    }
+}
+
+impl fmt::Display for CallPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.node.fmt(f)
+    }
+}
+
 /// Which ids calls are about, and at which node they run or may still begin.
 #[derive(Default)]
 pub(crate) struct InDoubt {
     calls: Mutex<Table>,
     /// The nodes that a previous csi-cloud used, and until when its calls may begin there.
-    before: Mutex<Vec<(NodeName, Instant)>>,
+    before: Mutex<Vec<(CallPlace, Instant)>>,
 }
 
 #[derive(Default)]
 struct Table {
     /// The node of the calls about an id that run now, and their number.
-    running: HashMap<Id, (NodeName, usize)>,
+    running: HashMap<Id, (CallPlace, usize)>,
     /// The node where calls about an id may begin, and until when.
-    sent: HashMap<Id, (NodeName, Instant)>,
+    sent: HashMap<Id, (CallPlace, Instant)>,
 }
 
 /// Where another call about the same is.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Elsewhere {
     /// It runs at this node.
-    Runs(NodeName),
+    Runs(CallPlace),
     /// It may begin at this node, for so long.
-    InDoubt(NodeName, Duration),
+    InDoubt(CallPlace, Duration),
 }
 
 /// A call that has its node. Until this is dropped, no call about the same goes to another node.
@@ -63,7 +93,7 @@ pub(crate) struct Settled<'a> {
 pub(crate) struct InDoubtCall<'a> {
     in_doubt: &'a InDoubt,
     about: Vec<Id>,
-    node: NodeName,
+    at: CallPlace,
     until: Instant,
 }
 
@@ -74,16 +104,16 @@ impl InDoubt {
         let begun = Instant::now();
         let mut before = Vec::new();
         if let Some(Elected { node, before: earlier }) = elected {
-            before.push((node.clone(), begun + HOLD));
+            before.push((CallPlace::on_some_machine(node), begun + HOLD));
             for earlier in earlier {
                 let left = Duration::from_millis(earlier.until.saturating_sub(now));
-                before.push((earlier.node.clone(), begun + left.min(HOLD)));
+                before.push((CallPlace::on_some_machine(&earlier.node), begun + left.min(HOLD)));
             }
         }
         *self.before() = before;
     }
 
-    fn before(&self) -> MutexGuard<'_, Vec<(NodeName, Instant)>> {
+    fn before(&self) -> MutexGuard<'_, Vec<(CallPlace, Instant)>> {
         self.before.lock()
     }
 
@@ -93,24 +123,28 @@ impl InDoubt {
 
     /// Drops the doubt about nodes that an operator removed.
     pub(crate) fn forget(&self, is_removed: impl Fn(&NodeName) -> bool) {
-        self.before().retain(|(at, _)| !is_removed(at));
+        self.before().retain(|(at, _)| !is_removed(&at.node));
     }
 
     /// Gives a call about these ids to a node.
     ///
     /// # Errors
     /// Another call about one of them is at another node.
-    pub(crate) fn begin(&self, about: Vec<Id>, node: &NodeName) -> Result<Settled<'_>, Elsewhere> {
+    pub(crate) fn begin(
+        &self,
+        about: Vec<Id>,
+        place: &CallPlace,
+    ) -> Result<Settled<'_>, Elsewhere> {
         let now = Instant::now();
         let mut calls = self.calls();
-        if let Some(elsewhere) = calls.elsewhere(&about, node, now) {
+        if let Some(elsewhere) = calls.elsewhere(&about, place, now) {
             return Err(elsewhere);
         }
-        if let Some((at, until)) = self.sent_before(&about, node, now) {
+        if let Some((at, until)) = self.sent_before(&about, place, now) {
             return Err(Elsewhere::InDoubt(at, until.duration_since(now)));
         }
         for id in &about {
-            calls.running.entry(id.clone()).or_insert_with(|| (node.clone(), 0)).1 += 1;
+            calls.running.entry(id.clone()).or_insert_with(|| (place.clone(), 0)).1 += 1;
         }
         Ok(Settled { in_doubt: self, about })
     }
@@ -118,16 +152,16 @@ impl InDoubt {
     fn sent_before(
         &self,
         about: &[Id],
-        node: &NodeName,
+        place: &CallPlace,
         now: Instant,
-    ) -> Option<(NodeName, Instant)> {
+    ) -> Option<(CallPlace, Instant)> {
         // A create without an intent was sent nowhere.
         if about.iter().all(|id| matches!(id, Id::Name(..))) {
             return None;
         }
         let mut before = self.before();
         before.retain(|(_, until)| *until > now);
-        before.iter().find(|(at, _)| at != node).cloned()
+        before.iter().find(|(at, _)| !at.is(place)).cloned()
     }
 
     /// Notes that a call about these ids is sent to a node, where it may begin by this time, and
@@ -135,23 +169,24 @@ impl InDoubt {
     pub(crate) fn send(
         &self,
         about: Vec<Id>,
-        node: NodeName,
+        at: CallPlace,
         deadline: Option<Instant>,
         begins_by: Option<Instant>,
     ) -> InDoubtCall<'_> {
         let until = deadline.into_iter().chain(begins_by).min();
         let until = until.unwrap_or_else(|| Instant::now() + HOLD);
-        InDoubtCall { in_doubt: self, about, node, until }
+        InDoubtCall { in_doubt: self, about, at, until }
     }
 }
 
 impl Table {
-    fn elsewhere(&self, about: &[Id], node: &NodeName, now: Instant) -> Option<Elsewhere> {
+    fn elsewhere(&self, about: &[Id], place: &CallPlace, now: Instant) -> Option<Elsewhere> {
         about.iter().find_map(|id| {
-            if let Some((at, _)) = self.running.get(id).filter(|(at, _)| at != node) {
+            if let Some((at, _)) = self.running.get(id).filter(|(at, _)| !at.is(place)) {
                 return Some(Elsewhere::Runs(at.clone()));
             }
-            let (at, until) = self.sent.get(id).filter(|(at, until)| at != node && *until > now)?;
+            let (at, until) =
+                self.sent.get(id).filter(|(at, until)| !at.is(place) && *until > now)?;
             Some(Elsewhere::InDoubt(at.clone(), until.duration_since(now)))
         })
     }
@@ -186,11 +221,10 @@ impl Drop for InDoubtCall<'_> {
         let mut calls = self.in_doubt.calls();
         calls.sent.retain(|_, (_, until)| *until > now);
         for id in self.about.drain(..) {
-            let (at, until) =
-                calls.sent.entry(id).or_insert_with(|| (self.node.clone(), self.until));
+            let (at, until) = calls.sent.entry(id).or_insert_with(|| (self.at.clone(), self.until));
             // An earlier call about the same may begin for longer.
-            *until = if *at == self.node { self.until.max(*until) } else { self.until };
-            at.clone_from(&self.node);
+            *until = if at.is(&self.at) { self.until.max(*until) } else { self.until };
+            at.clone_from(&self.at);
         }
     }
 }
@@ -208,17 +242,21 @@ mod tests {
         name.parse().unwrap()
     }
 
+    fn at(name: &str) -> CallPlace {
+        CallPlace::on_some_machine(&node(name))
+    }
+
     fn volume(id: &str) -> Vec<Id> {
         vec![Id::Volume(id.into())]
     }
 
     /// Where else a call is that keeps this one from its node.
     fn elsewhere(in_doubt: &InDoubt, about: &[Id], at: &str) -> Option<Elsewhere> {
-        in_doubt.begin(about.to_vec(), &node(at)).err()
+        in_doubt.begin(about.to_vec(), &self::at(at)).err()
     }
 
     fn doubt(at: &str, left: Duration) -> Option<Elsewhere> {
-        Some(Elsewhere::InDoubt(node(at), left))
+        Some(Elsewhere::InDoubt(self::at(at), left))
     }
 
     #[tokio::test(start_paused = true)]
@@ -226,7 +264,7 @@ mod tests {
         let in_doubt = InDoubt::default();
         let about = volume("v");
         let send = |seconds: u32| {
-            in_doubt.send(about.clone(), node("n1"), Some(Instant::now() + SECOND * seconds), None)
+            in_doubt.send(about.clone(), at("n1"), Some(Instant::now() + SECOND * seconds), None)
         };
         send(60).answered();
         assert_eq!(elsewhere(&in_doubt, &about, "n2"), None);
@@ -246,24 +284,41 @@ mod tests {
         let about = volume("v");
         let begins_by = Some(Instant::now() + BEGIN);
         for deadline in [Some(Instant::now() + SECOND * 1200), None] {
-            drop(in_doubt.send(about.clone(), node("n1"), deadline, begins_by));
+            drop(in_doubt.send(about.clone(), at("n1"), deadline, begins_by));
             assert_eq!(elsewhere(&in_doubt, &about, "n2"), doubt("n1", BEGIN));
         }
         tokio::time::advance(BEGIN).await;
         assert_eq!(elsewhere(&in_doubt, &about, "n2"), None);
         let begins_by = Some(Instant::now() + BEGIN);
-        drop(in_doubt.send(about.clone(), node("n1"), Some(Instant::now() + SECOND), begins_by));
+        drop(in_doubt.send(about.clone(), at("n1"), Some(Instant::now() + SECOND), begins_by));
         assert_eq!(elsewhere(&in_doubt, &about, "n2"), doubt("n1", SECOND), "its deadline ends it");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_node_that_has_moved_is_another_place() {
+        let in_doubt = InDoubt::default();
+        let [board, spare] = ["board", "spare"].map(|own| {
+            let machine = Some(MachineId::new(own));
+            CallPlace { node: node("n1"), machine }
+        });
+        let about = volume("v");
+        drop(in_doubt.send(about.clone(), board.clone(), Some(Instant::now() + SECOND), None));
+        let elsewhere = |place: &CallPlace| in_doubt.begin(about.clone(), place).err();
+        assert_eq!(elsewhere(&spare), Some(Elsewhere::InDoubt(board.clone(), SECOND)));
+        assert_eq!(elsewhere(&board), None);
+        assert_eq!(elsewhere(&at("n1")), None, "it does not tell its machine");
+        tokio::time::advance(SECOND).await;
+        assert_eq!(elsewhere(&spare), None);
     }
 
     #[tokio::test(start_paused = true)]
     async fn while_a_call_runs_no_other_about_the_same_goes_to_another_node() {
         let in_doubt = InDoubt::default();
         let about = volume("v");
-        let first = in_doubt.begin(about.clone(), &node("n1")).ok().unwrap();
-        let second = in_doubt.begin(about.clone(), &node("n1")).ok().unwrap();
+        let first = in_doubt.begin(about.clone(), &at("n1")).ok().unwrap();
+        let second = in_doubt.begin(about.clone(), &at("n1")).ok().unwrap();
         let both = [volume("w"), about.clone()].concat();
-        let runs = || Some(Elsewhere::Runs(node("n1")));
+        let runs = || Some(Elsewhere::Runs(at("n1")));
         assert_eq!(elsewhere(&in_doubt, &both, "n2"), runs());
         drop(first);
         tokio::time::advance(HOLD * 2).await;

@@ -22,7 +22,7 @@ use tokio::time::Instant;
 use crate::error::Error;
 use crate::nodes::connections::Lane;
 use crate::nodes::handle::Handle;
-use crate::nodes::in_doubt::{BEGIN, InDoubt, for_edge};
+use crate::nodes::in_doubt::{BEGIN, CallPlace, InDoubt, for_edge};
 use crate::nodes::links::Links;
 use crate::state::election::HOLD;
 use crate::state::older_store;
@@ -65,6 +65,12 @@ pub struct NodeCall<'a> {
 }
 
 impl Sender<'_> {
+    /// The place of a call that goes to a node now.
+    pub(crate) fn place(&self, node: &NodeName) -> CallPlace {
+        let machine = self.links.store().read(|state| state.node(node)?.machine);
+        CallPlace { node: node.clone(), machine }
+    }
+
     /// The time by which a shared driver's call that is sent now must have begun at one of these
     /// nodes. `None` if it may begin until its deadline, because the csi-edge of some node does not
     /// keep to such a time.
@@ -113,8 +119,9 @@ impl NodeCall<'_> {
     pub(crate) async fn tracked(mut self, call: &mut Call) -> Ended {
         let about = std::mem::take(&mut self.about);
         let table = self.sender.in_doubt;
-        let in_doubt =
-            table.map(|table| table.send(about, self.node.clone(), self.deadline, self.begins_by));
+        let in_doubt = table.map(|table| {
+            table.send(about, self.sender.place(self.node), self.deadline, self.begins_by)
+        });
         let mut sends = 0_usize;
         let mut answer = self.answer(call, &mut sends).await;
         let is_refused = answer.as_mut().is_ok_and(Answer::take_not_dispatched);
