@@ -15,7 +15,7 @@ use proto::host::tasks::Tasks;
 use proto::http2::forward;
 use proto::http2::forward::Upstream;
 use proto::http2::limits::MAX_PASSING;
-use proto::http2::paced::Paced;
+use proto::http2::paced::{Budget, Paced};
 use proto::link::endpoint::Transport;
 use proto::link::{Io, LinkError, StreamKind};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, SemaphorePermit, oneshot};
@@ -41,6 +41,8 @@ pub struct Handle {
     bulk: OnceLock<Arc<Lender>>,
     /// The open connections of all links, which are swept together.
     connections: Arc<Connections>,
+    /// What the edge may send on all of its byte streams; an idle link has none.
+    budget: OnceLock<Budget>,
     want: mpsc::Sender<Want>,
     room: Semaphore,
     passing: Arc<Semaphore>,
@@ -114,6 +116,7 @@ impl Handle {
             calls: Arc::new(Lender::new(IdleEnd::Never, connections.clone())),
             bulk: OnceLock::new(),
             connections,
+            budget: OnceLock::new(),
             want,
             room: Semaphore::new(MAX_LINK_CALLS),
             passing: Arc::new(Semaphore::new(MAX_PASSING)),
@@ -243,9 +246,10 @@ impl Handle {
         let (answer, opened) = oneshot::channel();
         self.want.clone().try_send((kind, answer)).map_err(|_| gone())?;
         let io = opened.await.map_err(|_| gone())??;
-        let begun = forward::connect(Paced::new(io))
-            .await
-            .map_err(|error| LinkError::Closed(chain(&error)));
+        let begun =
+            forward::connect(Paced::calling(io, self.budget.get_or_init(Budget::default).clone()))
+                .await
+                .map_err(|error| LinkError::Closed(chain(&error)));
         let (upstream, connection) = begun?;
         self.tasks.spawn_until_stop("link http2", async move {
             if let Err(error) = connection.await {

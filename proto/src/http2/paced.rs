@@ -3,13 +3,16 @@
 //! Frames such as WINDOW_UPDATE, RST_STREAM, PING and SETTINGS cost time here and nothing there. So
 //! each counts, and so do bytes: data of streams that have ended is read and thrown away. Headers
 //! count by their length, since each of their bytes can name a header. A link beyond its budget is
-//! read later. Calls pay for their answers.
+//! read later. Calls pay for their answers. All byte streams of a link have one budget: otherwise
+//! whoever breaks a connection off would get another budget with the next one.
 
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep};
 
@@ -39,10 +42,46 @@ pub struct Paced<I> {
     io: I,
     received: Frames,
     sent: Frames,
+    budget: Budget,
+    pause: Option<Pin<Box<Sleep>>>,
+}
+
+/// What one peer may send. Clones share it.
+#[derive(Clone)]
+pub struct Budget(Arc<Mutex<Accounts>>);
+
+/// The accounts of a budget.
+struct Accounts {
     frames: Account,
     bytes: Account,
     since: Instant,
-    pause: Option<Pin<Box<Sleep>>>,
+}
+
+impl Default for Budget {
+    fn default() -> Self {
+        let (frames, bytes) = (Account::new(&FRAMES), Account::new(&BYTES));
+        Self(Arc::new(Mutex::new(Accounts { frames, bytes, since: Instant::now() })))
+    }
+}
+
+impl Budget {
+    /// Charges for what was received; returns the seconds to wait.
+    fn charge(&self, frames: u32, bytes: u32) -> f64 {
+        let now = Instant::now();
+        let mut accounts = self.0.lock();
+        let seconds = now.saturating_duration_since(accounts.since).as_secs_f64();
+        accounts.since = now;
+        let for_frames = accounts.frames.charge(frames.into(), seconds);
+        let for_bytes = accounts.bytes.charge(bytes.into(), seconds);
+        for_frames.max(for_bytes)
+    }
+
+    /// Notes calls.
+    fn pay(&self, calls: u32) {
+        let mut accounts = self.0.lock();
+        accounts.frames.pay(calls.into());
+        accounts.bytes.pay(calls.into());
+    }
 }
 
 /// A rate limit for received frames of one kind.
@@ -92,35 +131,25 @@ impl Account {
 }
 
 impl<I> Paced<I> {
-    /// Paces the other side of `io`, on which nothing was sent yet.
-    pub fn new(io: I) -> Self {
-        Self::between(io, Frames::after(0), Frames::after(PREFACE))
+    /// Paces the other side of `io`, on which nothing was sent yet, within its budget.
+    pub fn calling(io: I, budget: Budget) -> Self {
+        Self { io, received: Frames::after(0), sent: Frames::after(PREFACE), budget, pause: None }
     }
 
     /// Paces the client of `io`, which we serve, and from which nothing was read yet.
     pub fn serving(io: I) -> Self {
-        Self::between(io, Frames::after(PREFACE), Frames::after(0))
-    }
-
-    fn between(io: I, received: Frames, sent: Frames) -> Self {
-        let frames = Account::new(&FRAMES);
-        let bytes = Account::new(&BYTES);
-        Self { io, received, sent, frames, bytes, since: Instant::now(), pause: None }
+        let (received, budget) = (Frames::after(PREFACE), Budget::default());
+        Self { io, received, sent: Frames::after(0), budget, pause: None }
     }
 
     /// Charges for received bytes.
     fn charge(&mut self, bytes: &[u8]) {
-        let now = Instant::now();
-        let seconds = (now - self.since).as_secs_f64();
-        self.since = now;
         let mut frames: u32 = u32::from(bytes.len() < LARGE);
         self.received.scan(bytes, |kind, length| {
             frames = frames.saturating_add(weight(kind, length));
         });
         let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
-        let for_frames = self.frames.charge(frames.into(), seconds);
-        let for_bytes = self.bytes.charge(length.into(), seconds);
-        let wait = for_frames.max(for_bytes);
+        let wait = self.budget.charge(frames, length);
         if wait > 0.0 {
             self.pause = Some(Box::pin(sleep(Duration::from_secs_f64(wait))));
         }
@@ -130,8 +159,9 @@ impl<I> Paced<I> {
     fn pay(&mut self, bytes: &[u8]) {
         let mut calls: u32 = 0;
         self.sent.scan(bytes, |kind, _| calls += u32::from(kind == HEADERS));
-        self.frames.pay(calls.into());
-        self.bytes.pay(calls.into());
+        if calls > 0 {
+            self.budget.pay(calls);
+        }
     }
 }
 
@@ -227,8 +257,13 @@ mod tests {
 
     /// The time that reading all of it takes, after so many calls.
     async fn time_of(received: &[u8], calls: usize) -> Duration {
+        time_within(&Budget::default(), received, calls).await
+    }
+
+    /// The same within a budget that is used already.
+    async fn time_within(budget: &Budget, received: &[u8], calls: usize) -> Duration {
         let (near, mut far) = tokio::io::duplex(1 << 20);
-        let mut paced = Paced::new(near);
+        let mut paced = Paced::calling(near, budget.clone());
         let sent = [vec![0; PREFACE], frame(HEADERS, 100).repeat(calls)].concat();
         let calling = paced.write_all(&sent);
         let mut taken = vec![0; sent.len()];
@@ -265,6 +300,15 @@ mod tests {
             let time = time_of(&flood, 0).await;
             assert!((158.0..160.0).contains(&time.as_secs_f64()), "{kind}: {time:?}");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn another_stream_of_a_link_has_no_budget_of_its_own() {
+        let (budget, flood) = (Budget::default(), frame(3, 4).repeat(10_000));
+        let first = time_within(&budget, &flood, 0).await;
+        assert!(first < Duration::from_millis(10), "{first:?}");
+        let second = time_within(&budget, &flood, 0).await;
+        assert!((0.8..1.0).contains(&second.as_secs_f64()), "{second:?}");
     }
 
     #[tokio::test(start_paused = true)]
