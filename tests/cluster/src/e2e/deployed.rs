@@ -59,6 +59,7 @@ const LEFT_OUT: &[(&str, &str)] = &[
     ("exam-nodes", HANDED_OVER),
     ("create-forgotten", STARTED_AGAIN),
     ("api-away", "commands reach csi-cloud by the API server"),
+    ("boot-1970", "the stand would have to start the pods' node as it was"),
     ("power-cut", "the stand would have to start the pods' node as it was"),
     ("join-token", IDENTITIES),
     ("join-account", IDENTITIES),

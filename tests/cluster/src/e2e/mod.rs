@@ -3,6 +3,7 @@
 
 mod accounts;
 mod arriving;
+mod clocks;
 pub mod command;
 mod dead_drivers;
 mod deployed;
@@ -178,6 +179,7 @@ pub const ROWS: &[Row] = &[
     Row::long("sidecars-elected", "2 min", |scene| standby::sidecars_elected(scene).boxed()),
     Row::alone("ha-upgraded", |scene| ha::upgraded(scene).boxed()),
     Row::alone(POWER_CUT, |scene| power::cuts(scene).boxed()),
+    Row::alone("boot-1970", |scene| clocks::boots_in_1970(scene).boxed()),
     // Last, as the nodes keep the identities that they get here.
     Row::alone("join-token", |scene| joins::by_token(scene).boxed()),
     Row::alone("join-account", |scene| joins::by_account(scene).boxed()),

@@ -25,9 +25,9 @@ use crate::stand::objects::{list, within};
 use crate::stand::{Cluster, DRIVER, SHARED};
 
 /// The node.
-const NODE: &str = "n1";
+pub(super) const NODE: &str = "n1";
 /// How long a volume may take after the kubelet asks for it.
-const BACK: Duration = Duration::from_secs(10);
+pub(super) const BACK: Duration = Duration::from_secs(10);
 /// How long a node's start may take, with all its programs and containers.
 const SOON: Duration = Duration::from_secs(180);
 /// How many pods keep their volumes, each with one of files and a raw one.
@@ -46,8 +46,9 @@ struct ReturningVolume {
 }
 
 /// A pod that comes back after a power cut, and its volumes.
-struct Back {
-    pod: String,
+pub(super) struct Back {
+    /// The pod's name.
+    pub(super) pod: String,
     volumes: Vec<ReturningVolume>,
     /// At the driver's: a line for each start of the pod.
     starts: PathBuf,
@@ -89,7 +90,7 @@ pub(super) async fn cuts(scene: &Scene<'_>) -> anyhow::Result<()> {
 }
 
 /// Pods that keep their volumes over power cuts.
-async fn begin(scene: &Scene<'_>, node: &Node) -> anyhow::Result<Vec<Back>> {
+pub(super) async fn begin(scene: &Scene<'_>, node: &Node) -> anyhow::Result<Vec<Back>> {
     let mut pods: Vec<_> = (0..KEPT).map(|number| (format!("kept-{number}"), "late")).collect();
     if Files::missing().is_empty() {
         pods.push(("kept-shared".to_owned(), "shared"));
@@ -193,7 +194,7 @@ fn starts(back: &Back) -> anyhow::Result<usize> {
 
 /// Waits until a pod's volumes are mounted, and says how long the slowest took after the kubelet
 /// asked for it.
-async fn is_back(node: &Node, back: &Back, from: usize) -> anyhow::Result<Duration> {
+pub(super) async fn is_back(node: &Node, back: &Back, from: usize) -> anyhow::Result<Duration> {
     let times = back.volumes.iter().map(|volume| async move {
         let name = &volume.traces.name;
         // The second is the first about a volume that is not attached.
@@ -219,7 +220,7 @@ async fn is_back(node: &Node, back: &Back, from: usize) -> anyhow::Result<Durati
 }
 
 /// Each kept volume is mounted as before, and not twice.
-fn each_once(node: &Node, kept: &[Back]) -> anyhow::Result<()> {
+pub(super) fn each_once(node: &Node, kept: &[Back]) -> anyhow::Result<()> {
     for volume in kept.iter().flat_map(|back| &back.volumes) {
         let mounts = volume.traces.mounts(node)?;
         ensure!(mounts.len() == volume.mounts, "{} is mounted: {mounts:?}", volume.traces.name);
@@ -289,7 +290,7 @@ async fn settle(scene: &Scene<'_>, mut volumes: Vec<Traces>) -> anyhow::Result<(
 }
 
 /// All pods go, and nothing is left over.
-async fn end(scene: &Scene<'_>, node: &Node, kept: &[Back]) -> anyhow::Result<()> {
+pub(super) async fn end(scene: &Scene<'_>, node: &Node, kept: &[Back]) -> anyhow::Result<()> {
     let cluster: &Cluster = scene.cluster;
     for back in kept {
         scene.delete::<Pod>(&back.pod).await?;

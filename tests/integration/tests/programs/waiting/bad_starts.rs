@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use anyhow::Context;
 use drivers::testdriver::TestDriver;
+use harness::clock;
+use harness::clock::Clock;
 use harness::raw::RawClient;
 use harness::stand::Stand;
 use harness::wait::{START, STOP, until};
@@ -14,8 +16,6 @@ use proto::csi::frame;
 use proto::host::publish::{Existing, publish};
 use tonic::Code;
 
-/// Of Debian's package `libfaketime`.
-const FAKETIME: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1";
 /// The time to serve the node after any start.
 const SOON: Duration = Duration::from_secs(5);
 const CAPABILITIES: &str = "/csi.v1.Node/NodeGetCapabilities";
@@ -63,11 +63,6 @@ async fn answers(front: &str, method: &str, code: Code) -> anyhow::Result<String
     tokio::time::timeout(SOON, served).await.context("not within 5 s")?
 }
 
-/// Sets the clock of libfaketime.
-fn set(clock: &str, time: &str) -> std::io::Result<()> {
-    publish(Path::new(clock), time.as_bytes(), 0o600, Existing::Replace)
-}
-
 /// Without a battery the clock is in 1970 until NTP has an answer, for which the node may need the
 /// pods that wait for their volumes.
 #[tokio::test]
@@ -76,9 +71,9 @@ async fn a_node_that_boots_in_1970_serves_its_front_and_links_when_its_clock_is_
     if skipped() {
         return Ok(());
     }
-    if !Path::new(FAKETIME).exists() {
-        anyhow::ensure!(std::env::var_os("CI").is_none(), "{FAKETIME} is not installed");
-        eprintln!("skipped: {FAKETIME} is needed");
+    if !Path::new(clock::LIBRARY).exists() {
+        anyhow::ensure!(std::env::var_os("CI").is_none(), "{} is not installed", clock::LIBRARY);
+        eprintln!("skipped: {} is needed", clock::LIBRARY);
         return Ok(());
     }
     let mut stand = Stand::new().await?;
@@ -86,19 +81,14 @@ async fn a_node_that_boots_in_1970_serves_its_front_and_links_when_its_clock_is_
     let url = cloud.urls[0].clone();
     let socket = stand.at("driver.sock");
     let driver = TestDriver::new(DRIVER, NODE).serve(Path::new(&socket))?;
-    let clock = stand.at("clock");
-    set(&clock, "@1970-01-02 00:00:00")?;
-    let script = format!(
-        "export LD_PRELOAD={FAKETIME} FAKETIME_TIMESTAMP_FILE={clock} FAKETIME_NO_CACHE=1 \
-         FAKETIME_DONT_FAKE_MONOTONIC=1 DONT_FAKE_MONOTONIC=1"
-    );
+    let wrong = Clock::new(Path::new(&stand.at("clock")), clock::IN_1970)?;
     let state = stand.at("state");
     let more = ["--cloud", &url, "--state", &state];
-    let edge = stand.edge_in(&script, NODE, &[(DRIVER, &socket)], &more).await?;
+    let edge = stand.edge_in(&wrong.exported(), NODE, &[(DRIVER, &socket)], &more).await?;
     let front = stand.edge_front(NODE, DRIVER);
     answers(&front, INFO, Code::Ok).await?;
     edge.logged("is not valid yet").await?;
-    set(&clock, "+0")?;
+    wrong.set(clock::RIGHT)?;
     cloud.process.logged("linked node=").await?;
     edge.stop(STOP).await?;
     driver.stop().await;
