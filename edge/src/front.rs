@@ -14,7 +14,7 @@ use edge_calls::drivers::Drivers;
 use edge_calls::executor::Origin;
 use edge_direct::Direct;
 use hyper::body::Incoming;
-use proto::csi::Method;
+use proto::csi::{Local, Method};
 use proto::host::bind::until_bound;
 use proto::host::chain;
 use proto::host::socket::{Socket, SocketError};
@@ -90,7 +90,7 @@ impl Fronts {
             Err(error) if !error.may_pass() => return Err(error),
             first => first,
         };
-        let front = Front {
+        let front = DriverFront {
             driver: driver.clone(),
             node: self.drivers.node().clone(),
             direct: self.direct.clone(),
@@ -109,20 +109,21 @@ impl Fronts {
 
 /// Makes the socket of a front, and its directory.
 fn bind(path: &Path) -> Result<Socket, SocketError> {
-    let failed = |source| SocketError::Io { path: path.to_owned(), source };
-    path.parent().map_or(Ok(()), std::fs::create_dir_all).map_err(failed)?;
-    Socket::bind(path)
+    match path.parent().map_or(Ok(()), std::fs::create_dir_all) {
+        Ok(()) => Socket::bind(path),
+        Err(source) => Err(SocketError::Io { path: path.to_owned(), source }),
+    }
 }
 
 /// The front of one driver.
-struct Front {
+struct DriverFront {
     driver: DriverName,
     node: NodeName,
     direct: Arc<Direct>,
     identity: Arc<IdentitySource>,
 }
 
-impl Front {
+impl DriverFront {
     /// Serves the socket until told to stop; calls in flight are answered first.
     async fn serve(self, socket: Socket, tasks: Tasks) {
         let front = Arc::new(self);
@@ -143,8 +144,8 @@ impl Front {
 
     /// A kubelet registers the node by what NodeGetInfo says, so nothing in it may be a guess.
     fn check_name(&self, path: &str) -> Result<(), Error> {
-        let is_asked = Method::of_path(path) == Some(Method::NodeGetInfo);
-        if !is_asked || !self.identity.is_name_uncertain() {
+        let asked = Method::of_path(path).and_then(Method::local);
+        if asked != Some(Local::NodeInfo) || !self.identity.is_name_uncertain() {
             return Ok(());
         }
         Err(Error::NameUncertain { node: self.node.clone(), why: self.identity.waits_for() })

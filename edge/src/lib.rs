@@ -343,9 +343,10 @@ fn serve_admin(config: &Config, state: &Arc<AdminState>, tasks: &Tasks) -> Resul
     if let Some(address) = config.http {
         let (state, stop) = (state.clone(), tasks.clone());
         tasks.spawn(TaskKind::All("http"), async move {
-            let bind = || http_listener(address);
             let served = format!("HTTP on {address} (http, --http)");
-            let Some(listener) = until_bound(&served, bind(), bind, &stop).await else { return };
+            let first = http_listener(address);
+            let bound = until_bound(&served, first, || http_listener(address), &stop).await;
+            let Some(listener) = bound else { return };
             if let Ok(address) = listener.local_addr() {
                 program::tell(format_args!("http {address}"));
             }

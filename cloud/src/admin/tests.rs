@@ -18,7 +18,7 @@ use crate::admin::intents::IntentsQuery;
 use crate::admin::leases::{LeaseHolder, LeasesQuery};
 use crate::admin::node_machine::AcceptNode;
 use crate::admin::node_removal::{AdmitNode, RemoveNode};
-use crate::admin::nodes::NodesQuery;
+use crate::admin::nodes::{NodeView, NodesQuery};
 use crate::admin::page::Cursor;
 use crate::admin::rebuild_homes::{GivenHome, RebuildHomes};
 use crate::admin::release_volume::ReleaseVolume;
@@ -230,8 +230,7 @@ async fn a_node_moves_to_a_machine_by_an_operators_word_and_stays_removed() {
     let tasks = Tasks::default();
     let admin = filled(&tasks, 1).await;
     let [board, spare] = ["board", "spare"].map(MachineId::new);
-    let to = |at: &str, machine| AcceptNode { node: node(at), machine: Some(machine), run: None };
-    let accept = |machine| to("n1", machine).carry_out(&admin);
+    let accept = |machine| accept_machine("n1", machine).carry_out(&admin);
     let shown = || admin.nodes(&NodesQuery::default()).items[0].machine;
     assert_eq!(shown(), None);
     let first = accept(board).await.unwrap();
@@ -244,8 +243,16 @@ async fn a_node_moves_to_a_machine_by_an_operators_word_and_stays_removed() {
     assert_eq!(shown(), Some(spare));
     assert!(admin.store.read(|state| state.is_removed(&node("n1"))));
     assert!(accept(spare).await.unwrap().text.contains("already"));
-    let unknown = to("n9", board).carry_out(&admin).await;
+    let unknown = accept_machine("n9", board).carry_out(&admin).await;
     assert_eq!(unknown.unwrap_err().status, 404);
+}
+
+fn first_node(admin: &AdminState) -> NodeView {
+    admin.nodes(&NodesQuery::default()).items.remove(0)
+}
+
+fn accept_machine(at: &str, machine: MachineId) -> AcceptNode {
+    AcceptNode { node: node(at), machine: Some(machine), run: None }
 }
 
 #[tokio::test]
@@ -262,12 +269,11 @@ async fn of_two_csi_edges_that_are_alive_an_operator_accepts_one() {
         txn.set_node(&node("n1"), Some(Node { cordon: Some(Box::new(cordon)), ..known }));
     });
     cordon.await.unwrap();
-    let shown = || admin.nodes(&NodesQuery::default()).items.remove(0);
-    assert_eq!(shown().certificate_fault.as_deref(), Some("cordoned"));
-    assert_eq!(shown().cordoned_runs, [run, other]);
+    assert_eq!(first_node(&admin).certificate_fault.as_deref(), Some("cordoned"));
+    assert_eq!(first_node(&admin).cordoned_runs, [run, other]);
     let done = accept(None, Some(run)).await.unwrap();
     assert!(done.text.contains("1 creates there are open"), "{}", done.text);
-    assert_eq!(shown().certificate_fault, None);
+    assert_eq!(first_node(&admin).certificate_fault, None);
     let known = admin.store.read(|state| state.node(&node("n1")).cloned()).unwrap();
     let accepted = Cordon { alive: Vec::new(), refused: vec![other] };
     assert_eq!(known.cordon.as_deref(), Some(&accepted));

@@ -254,9 +254,9 @@ impl PendingCreate<'_> {
                 decided_otherwise(&self.journal.driver, self.name, &node)
             }
             NotSent::Moved(node, machine) => self.stays(format!(
-                "it may have been sent to a machine that was node {node} before an operator accepted \
-                 another csi-edge ({machine}); look whether that one has made it, and say so with \
-                 `csi-cloud intent resolve`"
+                "it may have been sent to a machine that was node {node} before an operator \
+                 accepted another csi-edge ({machine}); look whether that one has made it, and say \
+                 so with `csi-cloud intent resolve`"
             )),
         }
     }

@@ -199,8 +199,8 @@ record! {
     #[derive(Default)]
     #[serde(deny_unknown_fields)]
     pub struct Cordon {
-        /// Those among which an operator has to choose. While there are any, no csi-edge may link as
-        /// the node.
+        /// Those among which an operator has to choose. While there are any, no csi-edge may link
+        /// as the node.
         pub alive: Vec<Run> = 1 (string, repeated),
         /// Those that may not link any more, since an operator chose another one.
         pub refused: Vec<Run> = 2 (string, repeated),

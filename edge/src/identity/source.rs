@@ -229,14 +229,15 @@ mod tests {
         assert!(source(&Directory::new(&dir.path().join("none"))).node().is_none());
     }
 
+    fn kept(machine: Option<&str>) -> Option<KeptFor> {
+        let machine = machine.map(str::to_owned);
+        Some(KeptFor { node: "n1".parse().unwrap(), machine })
+    }
+
     #[tokio::test]
     async fn the_state_directory_names_its_own_machine_until_there_is_an_identity() {
         let dir = tempfile::tempdir().unwrap();
         let directory = Directory::new(dir.path());
-        let kept = |machine: Option<&str>| {
-            let machine = machine.map(str::to_owned);
-            Some(KeptFor { node: "n1".parse().unwrap(), machine })
-        };
         for (of, machine) in [(Some("a"), Some("b")), (Some("a"), None), (None, None)] {
             let source = source(&directory).or_kept_for(kept(of), machine);
             assert_eq!(source.node(), None, "{of:?} {machine:?}");

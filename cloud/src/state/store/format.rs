@@ -19,7 +19,8 @@ const CLAIMS_AND_REVOCATIONS: u64 = 2;
 /// Once several csi-clouds had the store. An older one sends no epoch with a call, and edges that
 /// know one refuse such calls.
 const LEADER_EPOCH: u64 = 3;
-/// While a node is cordoned, or runs of its csi-edge are refused. An older csi-cloud would link them.
+/// While a node is cordoned, or runs of its csi-edge are refused. An older csi-cloud would link
+/// them.
 const CORDONS: u64 = 4;
 /// The newest format that this csi-cloud reads.
 pub(super) const NEWEST: u64 = CORDONS;

@@ -5,6 +5,7 @@ use prost::encoding::{DecodeContext, WireType, decode_key, encode_key, encode_va
 use super::old_codec;
 use super::*;
 use crate::state::record::Cordon;
+use proto::control::hello::Run;
 
 /// The id of a machine.
 const MACHINE: &str = "000102030405060708090a0b0c0d0e0f";
@@ -223,8 +224,8 @@ fn a_nodes_issue_number_is_read_as_it_was_written() {
 
 #[test]
 fn a_nodes_cordon_is_read_as_it_was_written() {
-    let run = |number| format!("00000000-0000-0000-0000-00000000000{number}").parse().unwrap();
-    let cordon = Cordon { alive: vec![run(1), run(2)], refused: vec![run(3)] };
+    let [first, second, third] = [(); 3].map(|()| Run::begin());
+    let cordon = Cordon { alive: vec![first, second], refused: vec![third] };
     let cordoned = Node { since: 1, cordon: Some(Box::new(cordon)), ..Node::default() };
     let change = Change::Node("n1".parse().unwrap(), Some(cordoned));
     let row = codec::encode(&change);

@@ -16,6 +16,8 @@ use proto::csi::frame;
 use proto::host::publish::{Existing, publish};
 use tonic::Code;
 
+use super::other_machine::firmware;
+
 /// The time to serve the node after any start.
 const SOON: Duration = Duration::from_secs(5);
 const CAPABILITIES: &str = "/csi.v1.Node/NodeGetCapabilities";
@@ -107,15 +109,8 @@ async fn a_node_without_a_certificate_is_served_by_the_name_in_its_state() -> an
     let url = cloud.urls[0].clone();
     let socket = stand.at("driver.sock");
     let driver = TestDriver::new(DRIVER, NODE).serve(Path::new(&socket))?;
-    let on = |machine: &str| -> anyhow::Result<String> {
-        let sys = stand.at(machine);
-        let firmware = Path::new(&sys).join("class/dmi/id");
-        std::fs::create_dir_all(&firmware)?;
-        let id = format!("uuid of {machine}\n");
-        publish(&firmware.join("product_uuid"), id.as_bytes(), 0o600, Existing::Replace)?;
-        Ok(format!("mount --bind {sys} /sys"))
-    };
-    let (board, other) = (on("board")?, on("other")?);
+    let [board, other] = ["board", "other"].map(|id| firmware(&stand, id, id));
+    let (board, other) = (board?, other?);
     let (state, cert) = (stand.at("state"), stand.files(NODE).cert);
     let more = ["--cloud", &url, "--state", &state];
     let drivers = [(DRIVER, socket.as_str())];

@@ -23,6 +23,15 @@ const ATTEMPTS: Duration = Duration::from_secs(5);
 /// Creates that are in flight meanwhile.
 const SLOW: usize = 10;
 
+/// The shell's command that gives csi-edge this firmware, which is in a directory of its own.
+pub(super) fn firmware(stand: &Stand, directory: &str, id: &str) -> anyhow::Result<String> {
+    let sys = stand.at(directory);
+    let firmware = Path::new(&sys).join("class/dmi/id");
+    std::fs::create_dir_all(&firmware)?;
+    publish(&firmware.join("product_uuid"), id.as_bytes(), 0o600, Existing::Replace)?;
+    Ok(format!("mount --bind {sys} /sys"))
+}
+
 /// A machine with a driver of its own.
 struct Machine {
     driver: TestDriver,
@@ -36,10 +45,7 @@ struct Machine {
 impl Machine {
     /// `id` is what its firmware says.
     fn new(stand: &Stand, name: &str, id: &str, first_id: u64) -> anyhow::Result<Self> {
-        let sys = stand.at(&format!("{name}-sys"));
-        let firmware = Path::new(&sys).join("class/dmi/id");
-        std::fs::create_dir_all(&firmware)?;
-        publish(&firmware.join("product_uuid"), id.as_bytes(), 0o600, Existing::Replace)?;
+        let sys = firmware(stand, &format!("{name}-sys"), id)?;
         let fronts = stand.at(NODE);
         std::fs::create_dir_all(&fronts)?;
         let driver = TestDriver::new(DRIVER, NODE);
@@ -47,7 +53,7 @@ impl Machine {
         Ok(Self {
             driver,
             socket: stand.at(&format!("{name}.sock")),
-            script: format!("mount --bind {sys} /sys && mount -t tmpfs none {fronts}"),
+            script: format!("{sys} && mount -t tmpfs none {fronts}"),
             state: stand.at(&format!("{name}-state")),
             admin: stand.at(&format!("{name}-admin.sock")),
         })

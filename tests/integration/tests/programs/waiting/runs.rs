@@ -1,5 +1,5 @@
-//! Runs of csi-edge: one that comes back after its successor is alive beside it, or its hello lay in
-//! a buffer.
+//! Runs of csi-edge: one that comes back after its successor is alive beside it, or its hello lay
+//! in a buffer.
 
 use anyhow::bail;
 use harness::stand::Stand;
