@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use edge_calls::Error;
@@ -51,10 +51,21 @@ impl Fronts {
     ) -> Result<Self, SocketError> {
         let mut fronts =
             Self { directory, drivers, direct, identity, tasks, served: BTreeSet::new() };
+        fronts.make_directory();
         for driver in fronts.drivers.all() {
             fronts.serve(&driver.name)?;
         }
         Ok(fronts)
+    }
+
+    /// Makes the directory, now or when it can be: the admin socket may be in it, too.
+    fn make_directory(&self) {
+        let (path, tasks) = (self.directory.clone(), self.tasks.clone());
+        let first = std::fs::create_dir_all(&path);
+        self.tasks.spawn(TaskKind::All("directory of fronts"), async move {
+            let served = "the directory of the fronts";
+            until_bound(served, first, || std::fs::create_dir_all(&path), &tasks).await;
+        });
     }
 
     /// Serves the drivers that are found later too.
@@ -85,7 +96,7 @@ impl Fronts {
     fn serve(&mut self, driver: &DriverName) -> Result<(), SocketError> {
         self.served.insert(driver.clone());
         let path = self.directory.join(format!("{driver}.sock"));
-        let bind = move || bind(&path);
+        let bind = move || Socket::bind(&path);
         let first = match bind() {
             Err(error) if !error.may_pass() => return Err(error),
             first => first,
@@ -104,14 +115,6 @@ impl Fronts {
             }
         });
         Ok(())
-    }
-}
-
-/// Makes the socket of a front, and its directory.
-fn bind(path: &Path) -> Result<Socket, SocketError> {
-    match path.parent().map_or(Ok(()), std::fs::create_dir_all) {
-        Ok(()) => Socket::bind(path),
-        Err(source) => Err(SocketError::Io { path: path.to_owned(), source }),
     }
 }
 
