@@ -5,8 +5,6 @@
 //! not as garbage.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
-use std::str::FromStr;
 
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
@@ -21,6 +19,7 @@ use super::lease::{Reply, Request};
 use super::machine::MachineId;
 use super::metadata::{Part, Position};
 use super::not_taken::NotTaken;
+pub use super::run::{NotARun, Run};
 use super::watermark::Watermark;
 use crate::csi::topology::Scope;
 use crate::host::plain::{plain, plain_text};
@@ -159,37 +158,6 @@ impl TryFrom<bool> for True {
 impl From<True> for bool {
     fn from(True: True) -> Self {
         true
-    }
-}
-
-/// One run of csi-edge, from its start to its end. The cloud compares it with others of the node,
-/// and sees by it that two programs have one certificate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Run(Uuid);
-
-impl fmt::Display for Run {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-impl FromStr for Run {
-    type Err = NotARun;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        text.parse().map(Self).map_err(|_| NotARun)
-    }
-}
-
-/// The text is not a [`Run`].
-#[derive(Debug, thiserror::Error)]
-#[error("not a run of csi-edge: a UUID, as csi-cloud's log and `explain` name it")]
-pub struct NotARun;
-
-impl Run {
-    /// A run that is no other.
-    pub fn begin() -> Self {
-        Self(Uuid::new_v4())
     }
 }
 
@@ -415,7 +383,7 @@ mod tests {
             certificate_on_disk: false,
             trust: None,
             awaits_leader: false,
-            run: Run(Uuid::nil()),
+            run: Run::nil(),
             machine: None,
             takes_watermark: false,
             answers_challenge: false,

@@ -14,4 +14,5 @@ pub mod lease;
 pub mod machine;
 pub mod metadata;
 pub mod not_taken;
+pub mod run;
 pub mod watermark;
