@@ -141,9 +141,11 @@ async fn serve_until_stop(config: Config, doors: &Tasks) -> anyhow::Result<()> {
 /// told to stop before.
 async fn named(config: &Config, doors: &Tasks) -> anyhow::Result<Option<Arc<IdentitySource>>> {
     let network = config.proxy.network();
-    let kept = config.state.as_deref().and_then(Introductions::kept_for);
-    let source = IdentitySource::new(config.tls.clone(), config.join.clone(), network)
-        .or_kept_for(kept, machine::own_id(Path::new(SYS)).as_deref());
+    let state = config.state.as_deref();
+    let source = IdentitySource::new(config.tls.clone(), config.join.clone(), network).or_kept_for(
+        || state.and_then(Introductions::kept_for),
+        machine::own_id(Path::new(SYS)).as_deref(),
+    );
     if source.node().is_none() && source.joins() {
         let obtained = tokio::select! {
             biased;

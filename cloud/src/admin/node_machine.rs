@@ -8,7 +8,6 @@ use proto::names::NodeName;
 use serde::{Deserialize, Serialize};
 
 use crate::admin::admin_state::AdminState;
-use crate::admin::node_removal::open_intents_at;
 use crate::nodes::cordon;
 use crate::nodes::machine::OTHER_MACHINE;
 use crate::state::record::Node;
@@ -62,7 +61,7 @@ async fn accept_machine(
     });
     written.await?;
     admin.links.end(&node, OTHER_MACHINE);
-    let open = admin.store.read(|state| open_intents_at(state, &node));
+    let open = admin.store.read(|state| state.open_intents_at(&node).count());
     let before = known.machine.map_or_else(
         || "any other one is refused".into(),
         |before| format!("machine {before} is refused"),
@@ -88,7 +87,7 @@ async fn accept_run(
     let at = node.clone();
     admin.store.write(move |txn| cordon::accept(txn, &at, run)).await?;
     admin.links.history.forget_runs(&node);
-    let open = admin.store.read(|state| open_intents_at(state, &node));
+    let open = admin.store.read(|state| state.open_intents_at(&node).count());
     Ok(Done::logged(format!(
         "run {run} is {node} from now on, and the other one is refused; {open} creates there are \
          open and not sent again (`csi-cloud intents`): either of them may have made those"

@@ -10,7 +10,7 @@ use crate::admin::admin_state::AdminState;
 use crate::admin::leases::{Hold, hold};
 use crate::state::clock::now;
 use crate::state::known::State;
-use crate::state::record::{Home, Intent, Node};
+use crate::state::record::{Home, Node};
 use crate::state::txn::Txn;
 
 /// Remove a node for good: its link is refused, its volumes are lost, unpublishing them is OK.
@@ -37,7 +37,7 @@ impl Command<AdminState> for RemoveNode {
             return Ok(Done { done: true, text: format!("{node} was removed before") });
         }
         let homes = admin.store.read(|state| homes_at(state, &node).len());
-        let open = admin.store.read(|state| open_intents_at(state, &node));
+        let open = admin.store.read(|state| state.open_intents_at(&node).count());
         let held = admin.store.read(|state| still_held(state, &node));
         if !yes {
             let text = format!(
@@ -124,12 +124,6 @@ fn homes_at(state: &State, node: &NodeName) -> Vec<(DriverName, Id)> {
         homes.extend(of.homes_of(node).map(|(id, _)| (driver.clone(), id.clone())));
     }
     homes
-}
-
-/// The number of creates at a node whose outcome is unknown.
-pub(super) fn open_intents_at(state: &State, node: &NodeName) -> usize {
-    let is_open = |intent: &&Intent| intent.made.is_none() && intent.node == *node;
-    state.drivers().values().map(|of| of.intents().values().filter(is_open).count()).sum()
 }
 
 /// Marks the homes at a node as lost or not lost; returns how many changed.

@@ -262,7 +262,7 @@ fn other_machine(refused: &RefusedMachine, node: &NodeName) -> Verdict {
 }
 
 fn cordoned(runs: &[Run], node: &NodeName) -> Verdict {
-    let runs = runs.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ");
+    let runs = cordon::in_words(runs);
     Verdict::of(
         Cause::CertificateShared,
         format!(

@@ -16,6 +16,7 @@ use proto::names::{DriverName, NodeName};
 
 use crate::kubernetes::claims::Reason;
 use crate::kubernetes::node::Collision;
+use crate::nodes::cordon;
 use crate::nodes::driver_health::DriverHealth;
 use crate::nodes::link_history::CertificateFault;
 use crate::state::colocated::Colocated;
@@ -235,7 +236,7 @@ pub(super) fn certificate(node: &str, uid: &str, fault: &CertificateFault) -> No
             ("CertificateShared", note)
         }
         CertificateFault::Cordoned(runs) => {
-            let runs = runs.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ");
+            let runs = cordon::in_words(runs);
             let note = format!(
                 "two csi-edges are alive with the certificate of node {node}, and none may link: \
                  runs {runs}; csi-cloud node accept {node} --run RUN links the one that is the node"

@@ -10,18 +10,16 @@ use std::collections::BTreeMap;
 
 use proto::control::hello::{Message, Run};
 use proto::control::machine::MachineId;
-use proto::csi::Id;
 use proto::host::chain;
 use proto::host::peer_log::{LogPeer, peer_warn};
 use proto::link::{Event, HANDSHAKE, Link};
-use proto::names::{DriverName, NodeName};
+use proto::names::NodeName;
 use tokio::time::timeout;
 use uuid::Uuid;
 
 use crate::nodes::handle::Peer;
 use crate::nodes::link_history::CertificateFault;
 use crate::nodes::links::Links;
-use crate::state::known::State;
 use crate::state::record::{Cordon, Intent, Node};
 use crate::state::txn::Txn;
 
@@ -66,15 +64,16 @@ pub(super) async fn check(
 /// It may not link: the reason, for the edge, which does not learn of the other one.
 pub(super) fn check_record(links: &Links, node: &NodeName, peer: &Peer) -> Result<(), String> {
     let Some(run) = peer.run else { return Ok(()) };
-    let known = links.store().read(|state| state.node(node).cloned()).unwrap_or_default();
-    if !known.cordoned().is_empty() {
+    let cordon = links.store().read(|state| state.node(node)?.cordon.clone());
+    let Some(Cordon { alive, refused }) = cordon.map(|cordon| *cordon) else { return Ok(()) };
+    if !alive.is_empty() {
         return Err(format!(
             "{CORDONED}, and this is run {run}. Look which of them is node {node}: `csi-cloud node \
              accept {node} --run {run}` if it is this one. Let the other one join under a name of \
              its own"
         ));
     }
-    if known.cordon.is_some_and(|cordon| cordon.refused.contains(&run)) {
+    if refused.contains(&run) {
         return Err(format!(
             "an operator accepted another csi-edge as node {node}, and this is run {run}. Delete \
              its identity and state, and let it join under a name of its own"
@@ -118,20 +117,20 @@ pub(crate) fn accept(txn: &mut Txn<'_>, node: &NodeName, run: Run) -> bool {
     let other = refused.first().map(|other| Box::new(MachineId::new(&other.to_string())));
     let cordon = Some(Box::new(Cordon { alive: Vec::new(), refused }));
     txn.set_node(node, Some(Node { cordon, ..known }));
-    for (driver, name, intent) in open_intents(txn.state(), node) {
+    let open: Vec<_> = txn
+        .state()
+        .open_intents_at(node)
+        .map(|(driver, name, intent)| (driver.clone(), name.clone(), intent.clone()))
+        .collect();
+    for (driver, name, intent) in open {
         txn.set_intent(&driver, &name, Some(Intent { machine: other.clone(), ..intent }));
     }
     true
 }
 
-/// The creates that were sent to a node and have no known outcome.
-fn open_intents(state: &State, node: &NodeName) -> Vec<(DriverName, Id, Intent)> {
-    let mut open = Vec::new();
-    for (driver, of) in state.drivers() {
-        let at = of.intents().iter().filter(|(_, it)| it.node == *node && it.made.is_none());
-        open.extend(at.map(|(name, intent)| (driver.clone(), name.clone(), intent.clone())));
-    }
-    open
+/// Runs of csi-edge, for a sentence.
+pub(crate) fn in_words(runs: &[Run]) -> String {
+    runs.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ")
 }
 
 /// What is wrong with a node's certificate: the store has who is cordoned, the history the rest.

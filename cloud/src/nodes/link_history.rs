@@ -83,10 +83,8 @@ struct NodeHistory {
     ended: Option<SystemTime>,
     /// The edge that linked last.
     last: Option<Edge>,
-    /// The edge before that one.
-    before: Option<Edge>,
-    /// The runs that linked before the last one, the oldest first.
-    earlier: Vec<Run>,
+    /// The edges that linked before it, the oldest first, and each once.
+    earlier: Vec<Edge>,
     /// The last time at which an edge replaced the one that had replaced it.
     returned: Option<Instant>,
     /// The other machine that was refused last, and when.
@@ -119,7 +117,7 @@ impl LinkHistory {
         let edge = Edge { run, address: peer.address };
         let is_last = history.last.is_some_and(|last| last.run == run);
         // A program that was started again is another run, and the run before never comes back.
-        if !is_last && history.before.is_some_and(|before| before.run == run) {
+        if !is_last && history.earlier.last().is_some_and(|before| before.run == run) {
             history.returned = Some(Instant::now());
             let other = history.last.and_then(|last| last.address);
             peer_warn!(
@@ -128,9 +126,8 @@ impl LinkHistory {
             );
         }
         if !is_last {
-            history.before = history.last;
-            history.earlier.retain(|earlier| *earlier != run);
-            history.earlier.extend(history.last.map(|last| last.run));
+            history.earlier.retain(|earlier| earlier.run != run);
+            history.earlier.extend(history.last);
             let over = history.earlier.len().saturating_sub(RUNS);
             history.earlier.drain(..over);
         }
@@ -141,13 +138,14 @@ impl LinkHistory {
     pub(super) fn successor(&self, node: &NodeName, run: Run) -> Option<Run> {
         let all = self.lock();
         let history = all.get(node)?;
-        history.last.map(|last| last.run).filter(|_| history.earlier.contains(&run))
+        let was_before = history.earlier.iter().any(|earlier| earlier.run == run);
+        history.last.map(|last| last.run).filter(|_| was_before)
     }
 
     /// Forgets the runs of a node, since an operator chose among them.
     pub(crate) fn forget_runs(&self, node: &NodeName) {
         if let Some(history) = self.lock().get_mut(node) {
-            (history.last, history.before, history.returned) = (None, None, None);
+            (history.last, history.returned) = (None, None);
             history.earlier.clear();
         }
     }
@@ -213,8 +211,8 @@ impl NodeHistory {
             return Some(CertificateFault::OtherMachine(refused));
         }
         if self.returned.is_some_and(|at| at.elapsed() < SHARED) {
-            let address = |edge: Option<Edge>| edge.and_then(|edge| edge.address);
-            return Some(CertificateFault::Shared([address(self.before), address(self.last)]));
+            let both = [self.earlier.last(), self.last.as_ref()];
+            return Some(CertificateFault::Shared(both.map(|edge| edge.and_then(|at| at.address))));
         }
         if let Some((from, at)) = self.older
             && at.elapsed() < OLDER

@@ -10,7 +10,7 @@ use proto::csi::Id;
 use proto::names::{DriverName, NodeName};
 
 use crate::state::driver_state::DriverState;
-use crate::state::record::{Change, Node, NodeDriver};
+use crate::state::record::{Change, Intent, Node, NodeDriver};
 use crate::state::set_apart::{ApartNodes, Reason, ReasonKind};
 use crate::state::starts::Starts;
 use crate::state::trust::Trust;
@@ -94,6 +94,17 @@ impl State {
     /// True if an operator removed the node for good.
     pub fn is_removed(&self, node: &NodeName) -> bool {
         self.removed.contains(node)
+    }
+
+    /// The creates that were sent to a node and have no known outcome.
+    pub(crate) fn open_intents_at(
+        &self,
+        node: &NodeName,
+    ) -> impl Iterator<Item = (&DriverName, &Id, &Intent)> {
+        let all = self.drivers.iter().flat_map(|(driver, of)| {
+            of.intents().iter().map(move |(name, intent)| (driver, name, intent))
+        });
+        all.filter(move |(_, _, intent)| intent.made.is_none() && intent.node == *node)
     }
 
     /// The nodes that count for a driver, with its records there. See [`DriverState::members`].

@@ -60,11 +60,15 @@ impl IdentitySource {
     /// `machine` is the id of this machine: what was kept on another one names nothing, since that
     /// is a copy of its disk.
     #[must_use]
-    pub fn or_kept_for(self, kept: Option<KeptFor>, machine: Option<&str>) -> Self {
+    pub fn or_kept_for(
+        self,
+        kept: impl FnOnce() -> Option<KeptFor>,
+        machine: Option<&str>,
+    ) -> Self {
         if self.node().is_some() {
             return self;
         }
-        let kept = kept.filter(|of| of.machine.is_some() && of.machine.as_deref() == machine);
+        let kept = kept().filter(|of| of.machine.is_some() && of.machine.as_deref() == machine);
         Self { kept_name: kept.map(|of| of.node), ..self }
     }
 
@@ -239,11 +243,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let directory = Directory::new(dir.path());
         for (of, machine) in [(Some("a"), Some("b")), (Some("a"), None), (None, None)] {
-            let source = source(&directory).or_kept_for(kept(of), machine);
+            let source = source(&directory).or_kept_for(|| kept(of), machine);
             assert_eq!(source.node(), None, "{of:?} {machine:?}");
             assert!(!source.is_name_uncertain());
         }
-        let source = source(&directory).or_kept_for(kept(Some("a")), Some("a"));
+        let source = source(&directory).or_kept_for(|| kept(Some("a")), Some("a"));
         assert_eq!(source.node().unwrap().as_str(), "n1");
         assert!(source.is_name_uncertain());
         Ca::new().identity(dir.path(), 10);

@@ -36,7 +36,7 @@ impl Run {
         Self(Uuid::nil())
     }
 
-    /// A run that is no other.
+    /// A new run, different from all others.
     pub fn begin() -> Self {
         Self(Uuid::new_v4())
     }

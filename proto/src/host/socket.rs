@@ -67,8 +67,8 @@ pub enum SocketError {
 }
 
 impl SocketError {
-    /// True if another attempt may succeed by itself, as on a file system that is read-only for
-    /// now.
+    /// True if a later attempt may succeed without an operator, for example once the file system
+    /// is writable again.
     pub fn may_pass(&self) -> bool {
         matches!(self, Self::Io { .. })
     }

@@ -270,10 +270,10 @@ pub(super) const ENDS: [&str; 3] = ["DeleteVolume", "ControllerUnpublishVolume",
 /// The time of a node for a call that goes to all nodes (`nodes/question.rs` of the cloud).
 const FAN_OUT: Duration = Duration::from_secs(60);
 
-/// Whether the next leader may send a call to another node. The relay gives it that call, and it
-/// may have elected another node of a shared driver; reads go to any. An intent keeps a create
-/// where it is, until what it made is known, or it may begin there no more: then any node can
-/// repeat it.
+/// Whether the next leader, to which the relay passes a call on, may send it to another node. It
+/// may have elected another node of a shared driver, and any node answers calls that only read. A
+/// create stays at its node until its outcome is known or it is too late for it to begin there.
+/// After that any node of a shared driver can repeat the create.
 fn may_move(called: &Called, first: &Run, second: &Run, world: &World) -> bool {
     let is_shared = world.fleet.shape().scope == Scope::Shared;
     match called.method {

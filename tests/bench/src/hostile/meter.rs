@@ -43,7 +43,7 @@ impl<'a> Meter<'a> {
         Ok(Self { process, pid, begun: Instant::now(), logged, used })
     }
 
-    /// Returns what the program has used since the begin.
+    /// Returns what the program has used since [`Meter::begin`].
     ///
     /// # Errors
     /// The program has ended.

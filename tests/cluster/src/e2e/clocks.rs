@@ -1,7 +1,6 @@
 //! A node without a battery for its clock: it boots in 1970, and its uplink is away. NTP may need a
 //! pod that waits for its volume.
 
-use std::path::Path;
 use std::time::Duration;
 
 use anyhow::ensure;
@@ -11,22 +10,17 @@ use harness::clock::Clock;
 use proto::host::publish::{Existing, publish};
 use tokio::time::Instant;
 
+use super::found::linked;
 use super::joins::shown;
 use super::power;
 use super::power::Back;
 use super::scene::Scene;
 use crate::stand::node::Node;
-use crate::stand::objects::within;
-
-/// How long the link may take after the clock is right and the uplink back.
-const LINKED: Duration = Duration::from_secs(60);
 
 /// The node's pods get their volumes back in 1970, without csi-cloud, and the node links as soon as
 /// it can.
 pub(super) async fn boots_in_1970(scene: &Scene<'_>) -> anyhow::Result<()> {
-    if !Path::new(clock::LIBRARY).exists() {
-        ensure!(std::env::var_os("CI").is_none(), "{} is not installed", clock::LIBRARY);
-        println!("{:24} {:>8}  skipped: {} is needed", "", "", clock::LIBRARY);
+    if clock::is_missing()? {
         return Ok(());
     }
     let node = scene.cluster.node(power::NODE)?;
@@ -69,12 +63,7 @@ async fn boots(
     node.relay.mend();
     wrong.set(clock::RIGHT)?;
     let begun = Instant::now();
-    within(&format!("a link of {}", node.name), LINKED, || async {
-        let state = shown(scene.cluster, node).await?["state"].clone();
-        ensure!(state == "linked", "it is {state}");
-        Ok(())
-    })
-    .await?;
+    linked(scene.cluster, node).await?;
     Ok(format!(
         "in 1970 each volume was back {:.1} s after it was asked for; linked {:.1} s after the \
          clock was right",

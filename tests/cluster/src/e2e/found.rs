@@ -97,8 +97,8 @@ async fn drivers(scene: &Scene<'_>, node: &Node) -> anyhow::Result<Vec<Value>> {
     Ok(serde_json::from_str(&node.worker.space.run(&program, &args).await?)?)
 }
 
-/// Waits until csi-cloud shows the node as linked.
-async fn linked(cluster: &Cluster, node: &Node) -> anyhow::Result<()> {
+/// Waits until csi-cloud shows the node as linked, for a minute at most.
+pub(super) async fn linked(cluster: &Cluster, node: &Node) -> anyhow::Result<()> {
     within(&format!("a link of {}", node.name), FOUND, || async {
         let state = shown(cluster, node).await?["state"].clone();
         ensure!(state == "linked", "{} is {state}", node.name);

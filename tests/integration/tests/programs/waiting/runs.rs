@@ -1,5 +1,5 @@
-//! Runs of csi-edge: one that comes back after its successor is alive beside it, or its hello lay
-//! in a buffer.
+//! Several runs of csi-edge as one node. An earlier run that says hello again may still be alive,
+//! or its hello may have been delayed.
 
 use anyhow::bail;
 use harness::stand::Stand;
