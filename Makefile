@@ -129,7 +129,7 @@ figures:
 release: ## The products; what measures them is built by the targets that measure
 	$(PRODUCTS)
 
-bench: ## Calls against calling the driver directly, routing among a million volumes, durable creates (release build); CASE=calls, routing, durable, replicas: several csi-clouds with a real etcd, or guest: a direct volume against a shared directory in a real guest
+bench: ## Calls against calling the driver directly, routing among a million volumes, durable creates (release build); CASE=calls, routing, durable, replicas: several csi-clouds with a real etcd, idle: what a csi-edge costs that has nothing to do, linked and in an outage (root), or guest: a direct volume against a shared directory in a real guest
 	$(call RELEASE,bench testdriver $(if $(filter guest,$(CASE)),hostdir guestinit))
 	$(if $(filter guest,$(CASE)),sh tests/guest.sh) target/measure/bench $(or $(CASE),all)
 

@@ -1,5 +1,5 @@
 //! Measurements with targets: calls, routing, durable creates, several csi-clouds and guests, very
-//! many idle edges ([`scale`]), far and lossy networks ([`badnet`]).
+//! many idle edges ([`scale`]) and a single one ([`idle`]), far and lossy networks ([`badnet`]).
 //!
 //! Hostile peers ([`hostile`]) and the page in a browser ([`page`]) have targets too.
 //!
@@ -13,6 +13,7 @@ pub mod figures;
 pub mod grown;
 pub mod guest_io;
 pub mod hostile;
+pub mod idle;
 pub mod lives;
 pub mod load;
 pub mod page;

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use bench::command::{Case, Options};
 use bench::scale::machine::{Half, pin};
-use bench::{badnet, command, hostile, lives, page, replicas, scale};
+use bench::{badnet, command, hostile, idle, lives, page, replicas, scale};
 use clap::{Parser, Subcommand};
 use proto::host::program::runtime;
 
@@ -30,6 +30,7 @@ enum Command {
     /// A direct volume in a real guest, against a directory shared with it: `make guest` says what
     /// it needs
     Guest(Options),
+    Idle(idle::Args),
     Lives(lives::Args),
     Scale(scale::command::Args),
     Badnet(badnet::command::Args),
@@ -46,6 +47,7 @@ fn main() -> ExitCode {
         Command::Durable(options) => cases(&[Case::Durable], &options),
         Command::Replicas(options) => runtime(2)?.block_on(replicas::main(&options)),
         Command::Guest(options) => cases(&[Case::Guest], &options),
+        Command::Idle(args) => runtime(1)?.block_on(idle::main(args)),
         Command::Lives(args) => runtime(1)?.block_on(lives::main(args)),
         Command::Scale(args) => {
             // Before any thread, as affinity belongs to threads.

@@ -1,4 +1,4 @@
-//! The CPU time and memory of a process, by the kernel's counters.
+//! What a process uses, by the kernel's counters.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ pub fn cpu(pid: u32) -> anyhow::Result<Duration> {
 /// # Errors
 /// There is no such process.
 pub fn peak_kib(pid: u32) -> anyhow::Result<u64> {
-    status_kib(pid, "VmHWM:")
+    number(&status(pid)?, "VmHWM:")
 }
 
 /// The memory that a process has resident, in KiB.
@@ -31,11 +31,36 @@ pub fn peak_kib(pid: u32) -> anyhow::Result<u64> {
 /// # Errors
 /// There is no such process.
 pub fn resident_kib(pid: u32) -> anyhow::Result<u64> {
-    status_kib(pid, "VmRSS:")
+    number(&status(pid)?, "VmRSS:")
 }
 
-fn status_kib(pid: u32, field: &'static str) -> anyhow::Result<u64> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let value = status.lines().find_map(|line| line.strip_prefix(field)).context(field)?;
+/// How often the threads of a process have slept so far, and so been woken up.
+///
+/// # Errors
+/// There is no such process.
+pub fn wakeups(pid: u32) -> anyhow::Result<u64> {
+    let mut sum = 0;
+    for thread in std::fs::read_dir(format!("/proc/{pid}/task"))? {
+        let status = std::fs::read_to_string(thread?.path().join("status"))?;
+        sum += number(&status, "voluntary_ctxt_switches:")?;
+    }
+    Ok(sum)
+}
+
+/// The bytes that a process has had written to disks so far: whole pages.
+///
+/// # Errors
+/// There is no such process, or it is another user's.
+pub fn written(pid: u32) -> anyhow::Result<u64> {
+    number(&std::fs::read_to_string(format!("/proc/{pid}/io"))?, "write_bytes:")
+}
+
+fn status(pid: u32) -> std::io::Result<String> {
+    std::fs::read_to_string(format!("/proc/{pid}/status"))
+}
+
+/// The number of a field, which may be one of KiB.
+fn number(text: &str, field: &'static str) -> anyhow::Result<u64> {
+    let value = text.lines().find_map(|line| line.strip_prefix(field)).context(field)?;
     value.trim().trim_end_matches("kB").trim().parse().context(field)
 }

@@ -75,6 +75,11 @@ impl Net {
         CLOUD
     }
 
+    /// Loses all packets of both directions from now on, and tells nobody.
+    pub fn swallow(&self) {
+        self.router.swallow();
+    }
+
     /// The counts of packets so far, to the edge and to the cloud.
     pub fn counts(&self) -> [Counts; 2] {
         self.router.counts()

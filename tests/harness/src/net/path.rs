@@ -50,6 +50,8 @@ impl Shape {
 pub struct Counts {
     /// Those that were offered.
     pub offered: u64,
+    /// The bytes of these, with the headers of IP.
+    pub bytes: u64,
     /// Of these, lost by chance.
     pub lost: u64,
     /// Of these, dropped because the queue was full.
@@ -82,9 +84,15 @@ impl Path {
         }
     }
 
+    /// Loses all packets from now on.
+    pub fn swallow(&mut self) {
+        self.shape.loss = 1.0;
+    }
+
     /// Takes a packet.
     pub fn offer(&mut self, now: Instant, packet: &[u8]) {
         self.counts.offered += 1;
+        self.counts.bytes += packet.len() as u64;
         // Drawn for every packet, so that the fate of one does not depend on the queue.
         let lost = self.chance.random_bool(self.shape.loss);
         let late = self.chance.random_bool(self.shape.reorder);

@@ -43,6 +43,10 @@ impl Router {
         router
     }
 
+    pub(super) fn swallow(&self) {
+        self.paths.iter().for_each(|path| lock(path).swallow());
+    }
+
     pub(super) fn counts(&self) -> [Counts; 2] {
         self.paths.each_ref().map(|path| lock(path).counts())
     }
