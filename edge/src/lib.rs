@@ -194,7 +194,7 @@ impl Linking {
             () = doors.stopped() => return,
             obtained = self.source.obtain() => obtained,
         };
-        let Self { node, drivers, executor, cloud, direct, linked, run, .. } = self;
+        let Self { source, node, drivers, executor, cloud, direct, linked, run } = self;
         let Obtained { credentials, identity } = obtained;
         if credentials.node().ok().as_ref() != Some(&node) {
             let named = credentials.node().map(|named| named.to_string()).unwrap_or_default();
@@ -206,6 +206,10 @@ impl Linking {
             return;
         }
         watch_certificates(&credentials, &config.tls, identity.as_ref(), &work);
+        if let Some(identity) = identity.clone() {
+            let joining = async move { source.join_again(&identity).await };
+            work.spawn_until_stop(TaskKind::All("join"), joining);
+        }
         let dial = Dial {
             cloud: config.cloud.clone(),
             return_after: config.return_after,

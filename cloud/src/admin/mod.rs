@@ -23,6 +23,7 @@ pub mod leases;
 pub mod metrics;
 pub mod node_machine;
 pub mod node_purge;
+pub mod node_readmit;
 pub mod node_removal;
 pub mod nodes;
 pub mod page;

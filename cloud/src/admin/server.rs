@@ -29,6 +29,7 @@ use crate::admin::intents::IntentsQuery;
 use crate::admin::leases::LeasesQuery;
 use crate::admin::node_machine::AcceptNode;
 use crate::admin::node_purge::PurgeNode;
+use crate::admin::node_readmit::ReadmitNode;
 use crate::admin::node_removal::{AdmitNode, RemoveNode};
 use crate::admin::nodes::NodesQuery;
 use crate::admin::rebuild_homes::RebuildHomes;
@@ -47,7 +48,7 @@ const CONNECTIONS: usize = 16;
 const MAX_REQUEST: usize = 16 * 1024 * 1024;
 
 /// The commands that a running csi-cloud answers. A new one is one line here.
-pub(crate) static COMMANDS: [Served<AdminState>; 34] = [
+pub(crate) static COMMANDS: [Served<AdminState>; 35] = [
     Served::of::<NodesQuery>(),
     Served::of::<ListDrivers>(),
     Served::of::<Examine>(),
@@ -68,6 +69,7 @@ pub(crate) static COMMANDS: [Served<AdminState>; 34] = [
     Served::of::<Revoke>(),
     Served::of::<AdmitNode>(),
     Served::of::<AcceptNode>(),
+    Served::of::<ReadmitNode>(),
     Served::of::<CreateToken>(),
     Served::of::<ListTokens>(),
     Served::of::<RevokeToken>(),

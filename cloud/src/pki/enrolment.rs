@@ -3,6 +3,7 @@
 //! What is issued is recorded first: a token is used, and a serial is allowed, in one transaction.
 //! If csi-cloud ends after that, the same key may ask again.
 
+use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
@@ -18,6 +19,7 @@ use proto::names::certificate::{Identity, Serial, Subject};
 use proto::names::{FrontName, NodeName};
 use rcgen::{CertificateParams, KeyPair};
 use tokio::sync::Semaphore;
+use tokio::time::Instant;
 use tracing::info;
 use zeroize::Zeroizing;
 
@@ -35,6 +37,8 @@ use crate::state::trust::{
 };
 use crate::state::txn::Txn;
 
+/// How long a node that was readmitted may ask.
+const READMITTED: Duration = DAY.saturating_mul(7);
 /// Edges that are answered at a time.
 const AT_ONCE: usize = 32;
 
@@ -83,6 +87,8 @@ pub struct Enrolment {
     failures: Mutex<Failures>,
     renewals: Mutex<Renewals>,
     first_keys: Mutex<FirstKeys>,
+    /// The nodes whose certificates are renewed however long ago they ended, each until this time.
+    readmitted: Mutex<HashMap<NodeName, Instant>>,
 }
 
 /// The reason why no certificate is issued.
@@ -145,7 +151,7 @@ pub enum EnrolmentError {
     /// The certificate ended too long ago.
     #[error(
         "this certificate of {0} ended longer ago than csi-cloud's [ca] renew_after_end allows, so \
-         it is not renewed; a new token lets the node join again: `csi-cloud token create {0}`"
+         it is not renewed; if this is {0}, `csi-cloud node readmit {0}` renews it all the same"
     )]
     EndedLongAgo(NodeName),
     /// Too many join at a time.
@@ -214,7 +220,18 @@ impl Enrolment {
             failures: Mutex::default(),
             renewals: Mutex::default(),
             first_keys: Mutex::default(),
+            readmitted: Mutex::default(),
         }
+    }
+
+    /// Renews the certificate of a node for a week, however long ago it ended. A csi-cloud that is
+    /// started again knows nothing of it.
+    pub fn readmit(&self, node: &NodeName) {
+        self.readmitted.lock().insert(node.clone(), Instant::now() + READMITTED);
+    }
+
+    fn is_readmitted(&self, node: &NodeName) -> bool {
+        self.readmitted.lock().get(node).is_some_and(|until| Instant::now() < *until)
     }
 
     /// Lets nodes join with tokens of a ServiceAccount, which this reviews.
@@ -323,7 +340,9 @@ impl Enrolment {
         let issuers = self.issuers().ok_or(EnrolmentError::NoCa)?;
         let node = &peer.name;
         let time = SystemTime::UNIX_EPOCH + Duration::from_millis(now());
-        if peer.validity.since_end(time) > issuers.settings().renew_after_end {
+        if peer.validity.since_end(time) > issuers.settings().renew_after_end
+            && !self.is_readmitted(node)
+        {
             return Err(EnrolmentError::EndedLongAgo(node.clone()));
         }
         let key = ProvenKey::of(&request.csr.0)?;

@@ -16,9 +16,10 @@ use rustls::pki_types::pem::PemObject;
 use crate::config::Config;
 
 /// Renewal by csi-edge itself.
-const RENEWED: &str = "csi-edge renews it by itself over its link, also for 90 days after its end; \
-                       if it does not, mend the way to csi-cloud, or join again with a token of \
-                       csi-cloud (`csi-edge join --replace`)";
+const RENEWED: &str = "csi-edge renews it by itself over its link, also for 90 days after its end, \
+                       and later after `csi-cloud node readmit NODE`; if it does not, mend the way \
+                       to csi-cloud, or join again with a token of csi-cloud (`csi-edge join \
+                       --replace`)";
 /// Renewal by an operator.
 const ISSUED: &str = "issue a new one into the same files (`csi-cloud ca issue NODE`), or join \
                       with a token (`csi-edge join --help`), after which csi-edge renews it";
@@ -172,7 +173,7 @@ mod tests {
         assert!(looked.findings[0].found.contains("ended 3d ago"), "{:?}", looked.findings);
         assert!(looked.credentials.is_some(), "it may renew itself");
         let looked = look(&made(dir.path(), -91), SystemTime::now());
-        assert!(looked.credentials.is_none());
+        assert!(looked.credentials.is_some(), "an operator may readmit the node");
     }
 
     #[test]

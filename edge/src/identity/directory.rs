@@ -35,11 +35,11 @@ const JOINING: &str = "joining.key";
 pub struct Directory(PathBuf);
 
 /// The content of an identity directory.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub enum IdentityState {
     /// No identity.
     Empty,
-    /// An identity that has ended, and cannot renew itself any more.
+    /// An identity that ended so long ago that it is renewed only if an operator readmits the node.
     Over,
     /// An identity in use.
     Valid {

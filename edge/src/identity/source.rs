@@ -19,7 +19,7 @@ use proto::names::certificate::Validity;
 use proto::names::{NodeName, node_of};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{info, warn};
 
 use super::directory::{Directory, IdentityState, NodeIdentity};
@@ -167,26 +167,60 @@ impl IdentitySource {
     }
 
     async fn attempt(&self, joining: &mut JoinAttempts) -> anyhow::Result<Obtained> {
-        let error = match self.load() {
-            Ok(obtained) => return Ok(obtained),
-            Err(error) => error,
-        };
-        let (Some(join), Some(directory)) = (&self.join, self.directory()) else {
-            return Err(error);
-        };
-        if !matches!(directory.state(SystemTime::now()), IdentityState::Empty | IdentityState::Over)
-        {
-            return Err(error);
+        let loaded = self.load();
+        let (Some(join), Some(directory)) = (&self.join, self.directory()) else { return loaded };
+        match directory.state(SystemTime::now()) {
+            IdentityState::Empty => {
+                if Instant::now() < joining.next {
+                    anyhow::bail!("{}", self.waits_for());
+                }
+                self.join_once(join, &directory, joining).await?;
+                self.load()
+            }
+            // A good token is quicker than an operator.
+            IdentityState::Over => match self.join_once(join, &directory, joining).await {
+                Ok(()) => self.load(),
+                Err(_) => loaded,
+            },
+            IdentityState::Valid { .. } | IdentityState::Unknown(_) => loaded,
         }
-        if Instant::now() < joining.next {
-            anyhow::bail!("{}", self.waits_for());
+    }
+
+    /// Joins as soon as a token lets it, for as long as the identity in use ended too long ago to
+    /// be renewed without an operator.
+    pub async fn join_again(&self, identity: &NodeIdentity) {
+        let (Some(join), Some(directory)) = (&self.join, self.directory()) else { return };
+        let mut joining = JoinAttempts::default();
+        let mut logged = String::new();
+        while directory.state(SystemTime::now()) == IdentityState::Over {
+            match self.join_once(join, &directory, &mut joining).await {
+                Ok(()) => {
+                    identity.read_again().await;
+                }
+                Err(error) => {
+                    let error = chain(error.as_ref());
+                    if logged != error {
+                        warn!(error, "the identity ended long ago, and no token lets it join");
+                        logged = error;
+                    }
+                }
+            }
+            sleep_until(joining.next).await;
         }
+    }
+
+    async fn join_once(
+        &self,
+        join: &Automatic,
+        directory: &Directory,
+        joining: &mut JoinAttempts,
+    ) -> anyhow::Result<()> {
         let cloud = &join.clouds[joining.tried % join.clouds.len()];
         joining.tried += 1;
         joining.next = Instant::now() + joining.delays.jittered(rand::random());
-        let node = join.once(cloud, &directory, &self.network).await?;
+        let node = join.once(cloud, directory, &self.network).await?;
         info!(%node, cloud = %cloud.endpoint, "joined");
-        self.load()
+        Ok(())
     }
 }
 
@@ -228,7 +262,7 @@ mod tests {
             assert_eq!(source.node().unwrap().as_str(), "n1", "{days}");
             assert!(source.begun() > SystemTime::UNIX_EPOCH);
             // It begins 20 days before its end.
-            assert_eq!(source.load().is_ok(), (-90..20).contains(&days), "{days}");
+            assert_eq!(source.load().is_ok(), days < 20, "{days}");
         }
         assert!(source(&Directory::new(&dir.path().join("none"))).node().is_none());
     }
@@ -292,11 +326,13 @@ mod tests {
         let waited = tokio::time::timeout(Duration::from_secs(100), source.obtain()).await;
         assert!(waited.is_err());
         assert!(source.waits_for().contains("is not valid yet"), "{}", source.waits_for());
-        // Or so far ahead that it is over, and the token was used long ago.
+        // Or so far ahead that it is over, and the token was used long ago. It may be readmitted.
         ca.identity(dir.path(), -200);
-        let waited = tokio::time::timeout(Duration::from_secs(100), source.obtain()).await;
-        assert!(waited.is_err());
-        assert!(source.waits_for().contains("token"), "{}", source.waits_for());
+        let over = source.obtain().await.identity.unwrap();
+        assert!(over.ended(SystemTime::now()));
+        // A token is still waited for, until the identity is not over.
+        let joining = source.join_again(&over);
+        assert!(tokio::time::timeout(Duration::from_secs(100), joining).await.is_err());
         ca.identity(dir.path(), 10);
         tokio::time::timeout(Duration::from_secs(20), source.obtain()).await.unwrap();
         assert_eq!(source.waits_for(), "");

@@ -142,7 +142,7 @@ impl Validity {
         !self.since_end(now).is_zero()
     }
 
-    /// True if the certificate has ended at this time, and may still renew itself.
+    /// True if the certificate has ended at this time, and is still renewed without an operator.
     pub fn may_only_renew(&self, now: SystemTime) -> bool {
         self.ended(now) && self.since_end(now) <= RENEWABLE
     }

@@ -242,6 +242,31 @@ async fn an_operator_shortens_the_time_for_which_an_ended_certificate_is_renewed
 }
 
 #[tokio::test]
+async fn an_operator_readmits_a_node_whose_certificate_ended_long_ago_for_a_week() {
+    let stand = stand();
+    let token = stand.token(now(), now() + 60_000).await;
+    let mut joined = stand.join(&token, &KeyPair::generate().unwrap()).await.unwrap();
+    joined.validity.not_after = SystemTime::now() - DAY * 200;
+    let refused = stand.renew(&joined).await.unwrap_err();
+    assert!(refused.contains("csi-cloud node readmit n1"), "{refused}");
+    stand.enrolment.readmit(&"n2".parse().unwrap());
+    stand.renew(&joined).await.unwrap_err();
+    stand.enrolment.readmit(&node());
+    let renewed = stand.renew(&joined).await.unwrap();
+    // A lost answer costs nothing: it asks again, in a minute.
+    let refused = stand.renew(&joined).await.unwrap_err();
+    assert!(refused.contains("within the last minute"), "{refused}");
+    // Once the newer one has linked, the old one renews nothing.
+    ingest::identity(&stand.store, &node(), None, renewed.serial.issue_number()).await.unwrap();
+    let refused = stand.renew(&joined).await.unwrap_err();
+    assert!(refused.contains("is older than one"), "{refused}");
+    tokio::time::pause();
+    tokio::time::advance(DAY * 7).await;
+    let refused = stand.renew(&joined).await.unwrap_err();
+    assert!(refused.contains("node readmit"), "{refused}");
+}
+
+#[tokio::test]
 async fn an_older_certificate_renews_at_the_nodes_own_machine_only() {
     let stand = stand();
     let mut joined = Vec::new();

@@ -1,7 +1,8 @@
 //! Verifies clients' certificates: those of the cloud's CA, unless they are refused by name.
 //!
-//! A node's certificate that has ended is accepted for a time, because it may renew itself. The
-//! listener looks at [`Identity::validity`] and allows such a node nothing else.
+//! A node's certificate that has ended is accepted, however long ago that was, because it may renew
+//! itself, or an operator may readmit the node. The listener looks at [`Identity::validity`] and
+//! allows such a node nothing else.
 
 use std::fmt;
 use std::sync::Arc;
@@ -80,10 +81,10 @@ impl Clients {
     }
 }
 
-/// The last moment of a node's certificate that has ended and may renew itself.
+/// The last moment of a node's certificate that has ended. Its node may ask for another one.
 fn renewable(identity: &Identity, now: UnixTime) -> Option<UnixTime> {
     let now = SystemTime::UNIX_EPOCH + Duration::from_secs(now.as_secs());
-    let may = matches!(identity.name, Subject::Node(_)) && identity.validity.may_only_renew(now);
+    let may = matches!(identity.name, Subject::Node(_)) && identity.validity.ended(now);
     let end = identity.validity.not_after.duration_since(SystemTime::UNIX_EPOCH).ok();
     end.filter(|_| may).map(UnixTime::since_unix_epoch)
 }

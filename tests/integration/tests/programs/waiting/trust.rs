@@ -1,7 +1,9 @@
 //! A node joins csi-cloud with a token, is revoked, and joins again; over both transports. A copy
-//! of its older certificate is renewed to nobody.
+//! of its older certificate is renewed to nobody, and one that ended long ago only by an operator's
+//! word.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, bail, ensure};
 use harness::process::Process;
@@ -11,15 +13,18 @@ use harness::world::{DRIVER, NODE, TRANSPORTS, World};
 use proto::control::base64::Base64;
 use proto::control::certificate::Renew;
 use proto::control::hello::Message;
+use proto::host::publish::{Existing, publish};
 use proto::link;
 use proto::link::tls::{Credentials, Files, Role};
 use proto::link::{Event, KeepAlive, Link, ws};
-use rcgen::{CertificateParams, KeyPair};
+use proto::names::certificate::Serial;
+use rcgen::{CertificateParams, ExtendedKeyUsagePurpose, Issuer, KeyPair, SanType};
 use serde_json::Value;
 use tokio::time::timeout;
 
 /// A node with an identity that it renews.
 const RENEWING: &str = "n9";
+const DAY: Duration = Duration::from_secs(86_400);
 
 /// A csi-cloud that issues certificates with the stand's own CA.
 pub(super) struct Issuing {
@@ -75,15 +80,41 @@ impl Issuing {
 
     /// Starts csi-edge with the identity in this directory, and waits until it is linked.
     async fn edge(&self, identity: &str) -> anyhow::Result<Process> {
+        let mut edge = self.edge_started(identity)?;
+        edge.line_starting("linked ", START).await?;
+        Ok(edge)
+    }
+
+    fn edge_started(&self, identity: &str) -> anyhow::Result<Process> {
         let stand = &self.world.stand;
         let mut command = stand.program("csi-edge")?;
         command.args(["serve", "--fronts", &stand.at(&format!("{identity}-fronts"))]);
         command.args(["--identity", &stand.at(identity), "--cloud", self.world.url()]);
         // Nobody serves it; the driver is away.
         command.arg(format!("--driver={DRIVER}={}", stand.at(&format!("{identity}.sock"))));
-        let mut edge = Process::start(&format!("csi-edge-{identity}"), command, stand.dir())?;
-        edge.line_starting("linked ", START).await?;
-        Ok(edge)
+        Process::start(&format!("csi-edge-{identity}"), command, stand.dir())
+    }
+
+    /// Puts a certificate that ended 200 days ago in the place of an identity's, for the same key.
+    fn end_long_ago(&self, identity: &str) -> anyhow::Result<()> {
+        let pki = PathBuf::from(self.world.stand.pki());
+        let ca_key = KeyPair::from_pem(&std::fs::read_to_string(pki.join("ca.key"))?)?;
+        let ca = std::fs::read_to_string(pki.join("ca.crt"))?;
+        let issuer = Issuer::from_ca_cert_pem(&ca, ca_key)?;
+        let path = Files::identity(self.world.stand.at(identity).as_ref()).cert;
+        let key = KeyPair::from_pem(&key_in(&std::fs::read_to_string(&path)?)?)?;
+        let mut params = CertificateParams::default();
+        let name = format!("edge-csi://node/{identity}");
+        params.subject_alt_names = vec![SanType::URI(name.try_into()?)];
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        params.not_before = (SystemTime::now() - DAY * 230).into();
+        params.not_after = (SystemTime::now() - DAY * 200).into();
+        // Later than the one that has linked.
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_millis();
+        params.serial_number = Some(Serial::numbered(now.try_into()?, 1).to_vec().into());
+        let certificate = params.signed_by(&key, &issuer)?;
+        let pem = format!("{}{}", certificate.pem(), key.serialize_pem());
+        Ok(publish(&path, pem.as_bytes(), 0o600, Existing::Replace)?)
     }
 
     /// Asks for a new certificate before any hello, as who has nothing but the certificate and its
@@ -116,6 +147,30 @@ async fn an_older_certificate_does_not_renew_after_a_newer_one_has_linked() -> a
         issuing.world.stop().await?;
     }
     Ok(())
+}
+
+#[tokio::test]
+async fn an_operator_readmits_a_node_whose_certificate_ended_long_ago() -> anyhow::Result<()> {
+    for transport in TRANSPORTS {
+        let issuing = Issuing::new(transport, "").await?;
+        issuing.join(&issuing.token_of(RENEWING).await?, RENEWING).await?;
+        issuing.edge(RENEWING).await?.stop(STOP).await?;
+        issuing.end_long_ago(RENEWING)?;
+        let mut edge = issuing.edge_started(RENEWING)?;
+        edge.logged("csi-cloud node readmit n9").await?;
+        let said = issuing.say(&["node", "readmit", RENEWING]).await?;
+        assert!(said.contains("for 7 days"), "{said}");
+        edge.line_starting("linked ", START).await?;
+        edge.stop(STOP).await?;
+        issuing.world.stop().await?;
+    }
+    Ok(())
+}
+
+/// The key in a PEM file that has a certificate too.
+fn key_in(pem: &str) -> anyhow::Result<String> {
+    let begin = pem.find("-----BEGIN PRIVATE KEY").context("no key")?;
+    Ok(pem.get(begin..).unwrap_or_default().to_owned())
 }
 
 #[tokio::test]
