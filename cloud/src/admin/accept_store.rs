@@ -9,7 +9,7 @@ use crate::state::known::State;
 use crate::state::node_names::{first_few, names};
 use crate::state::older_store;
 
-/// Go on with a store that is an older copy: creates and leases begin again.
+/// Go on with a store that is an older copy, or was imported: creates and leases begin again.
 #[derive(Debug, Args, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AcceptStore {
@@ -25,9 +25,9 @@ impl Command<AdminState> for AcceptStore {
     type Answer = Done;
 
     async fn carry_out(self, admin: &AdminState) -> Result<Done, Refusal> {
-        let shown_by = admin.store.read(|state| state.starts().shown_older_by().cloned());
-        let Some(shown_by) = shown_by else {
-            let text = "no node has shown that the store is an older copy; nothing to accept";
+        let Some(lack) = admin.store.read(|state| state.starts().lack()) else {
+            let text = "the store was not imported, and no node has shown that it is an older \
+                        copy; nothing to accept";
             return Ok(Done { done: true, text: text.into() });
         };
         let nodes: Vec<_> = admin.store.read(|state| {
@@ -40,9 +40,8 @@ impl Command<AdminState> for AcceptStore {
             return Ok(Done {
                 done: false,
                 text: format!(
-                    "the store is an older copy, as node {shown_by} has shown, and not every node \
-                     has linked: {}. What they made since is not known before they do. \
-                     `csi-cloud store accept --yes` does not wait for them",
+                    "{lack}. Not every node has linked: {}. `csi-cloud store accept --yes` does not \
+                     wait for them",
                     names(&away)
                 ),
             });

@@ -141,7 +141,7 @@ mod tests {
             "csi-cloud ca rotate start --cert - --key k",
             "csi-cloud ca use --cert c --key - --dir d",
             "csi-cloud front --fronts /f --driver d.example --to unix:/s",
-            "csi-cloud store import --store file:/s",
+            "csi-cloud store import --store file:/s --move none",
         ] {
             let parsed = parse(line);
             assert!(parsed.is_ok(), "{line}: {:?}", parsed.err());

@@ -14,6 +14,7 @@ use proto::host::plain;
 
 use crate::etcd::settings::EtcdSettings;
 use crate::state::check::Wrong;
+use crate::state::starts::LastCreate;
 use crate::state::store::examine::{Examined, examine};
 use crate::state::store::transfer;
 use crate::state::store::transfer::ExportedSecrets;
@@ -88,10 +89,17 @@ impl Local for Export {
 }
 
 /// Make a store of an export. It must not be there yet, or be empty.
+///
+/// An export may be older than what nodes made since. So csi-cloud creates nothing with the new
+/// store until `csi-cloud store accept`, unless the store was moved (`--move`).
 #[derive(Debug, Args)]
 pub(super) struct Import {
     #[command(flatten)]
     place: StorePlace,
+    /// The last create of the store that was exported and is not used any more, as `csi-cloud store
+    /// check` shows it; or none. The export must end with it
+    #[arg(long = "move", value_name = "START.NUMBER")]
+    moved: Option<LastCreate>,
     /// The exported file; - is stdin
     #[arg(default_value = "-")]
     file: PathBuf,
@@ -101,7 +109,7 @@ impl Local for Import {
     const NAME: &'static str = "store import";
 
     fn run(self) -> anyhow::Result<()> {
-        transfer::import(&self.place.at()?, &self.file)
+        transfer::import(&self.place.at()?, &self.file, self.moved)
     }
 }
 
@@ -110,14 +118,18 @@ impl Local for Import {
 /// # Errors
 /// Something is wrong; or the store cannot be read, is in use, or the output fails.
 pub(crate) fn check(at: &StoreAt, output: Output, out: &mut dyn Write) -> anyhow::Result<()> {
-    let Examined { wrong, records, format } = examine(at)?;
+    let Examined { wrong, records, format, last } = examine(at)?;
     match output {
         Output::Json => {
             serde_json::to_writer_pretty(&mut *out, &wrong)?;
             writeln!(out)?;
         }
         Output::Table if wrong.is_empty() => {
-            writeln!(out, "{records} records in format {format}, and nothing is wrong")?;
+            writeln!(
+                out,
+                "{records} records in format {format}, and nothing is wrong; to move the store: \
+                 csi-cloud store import --move {last}"
+            )?;
         }
         Output::Table => table(&wrong, out)?,
     }

@@ -9,7 +9,7 @@ use tracing::error;
 use uuid::Uuid;
 
 use crate::state::listed;
-use crate::state::starts::{LEASES, StartRecord};
+use crate::state::starts::{IMPORTED, LEASES, StartRecord};
 use crate::state::store::backend::StoreError;
 use crate::state::store::writer::Store;
 use crate::state::txn::Txn;
@@ -94,9 +94,10 @@ pub(crate) async fn accept(store: &Store) -> Result<usize, StoreError> {
         let incomplete = all.iter().filter(|(_, record)| record.is_incomplete());
         let incomplete: Vec<_> = incomplete.map(|(start, of)| (*start, of.clone())).collect();
         for (start, record) in &incomplete {
-            // The epoch of leases is beyond it by now.
+            // The epoch of leases is beyond it by now, and an import is no start.
+            let is_start = *start != LEASES && *start != IMPORTED;
             let accepted = StartRecord { accepted: true, ..record.clone() };
-            txn.set_start(*start, (*start != LEASES).then_some(accepted));
+            txn.set_start(*start, is_start.then_some(accepted));
         }
         incomplete.len()
     };

@@ -8,6 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::str::FromStr;
 
 use proto::names::NodeName;
 use uuid::Uuid;
@@ -17,6 +18,8 @@ use crate::state::field::record;
 
 /// The record of leases that the store lacks, which no start counts.
 pub(super) const LEASES: Uuid = Uuid::nil();
+/// The record of a store that was imported from an export which may be old.
+pub(super) const IMPORTED: Uuid = Uuid::from_u128(1);
 /// The most starts that are kept. A node that was away since one before them shows what looks like
 /// an older store.
 pub(super) const MOST: usize = 4096;
@@ -58,6 +61,8 @@ pub enum Lack {
     Said,
     /// This node knows of a later one.
     ShownBy(NodeName),
+    /// The store was imported, and nobody said that it was moved.
+    Imported,
 }
 
 impl fmt::Display for Lack {
@@ -72,6 +77,10 @@ impl fmt::Display for Lack {
                 "the store is an older copy, because node {node} was told of a later create or \
                  lease than it has. When the nodes have linked and what they made since is known, \
                  `csi-cloud store accept` goes on"
+            ),
+            Self::Imported => f.write_str(
+                "the store was imported, and may be older than what nodes made. When the nodes \
+                 have linked and what they made since is known, `csi-cloud store accept` goes on",
             ),
         }
     }
@@ -114,15 +123,17 @@ impl Starts {
         self.began
     }
 
-    /// The node that has shown that creates are missing in the store. `None` if the store is whole.
-    pub fn shown_older_by(&self) -> Option<&NodeName> {
+    /// The reason why creates may be missing in the store. `None` if the store is whole.
+    pub fn lack(&self) -> Option<Lack> {
         let mut incomplete = self.incomplete.iter().filter_map(|start| self.get(start));
-        incomplete.find_map(|start| start.known_by.as_ref())
+        let shown_by = incomplete.find_map(|start| start.known_by.clone());
+        let is_imported = self.incomplete.contains(&IMPORTED);
+        shown_by.map(Lack::ShownBy).or_else(|| is_imported.then_some(Lack::Imported))
     }
 
     /// The last create that the store has; none before the first, and while creates are missing.
     pub(super) fn newest(&self) -> Option<(Uuid, u64)> {
-        if self.shown_older_by().is_some() {
+        if !self.incomplete.is_empty() {
             return None;
         }
         let newest = self.newest?;
@@ -179,9 +190,79 @@ impl Starts {
     }
 }
 
+/// The last create of a store, as `START.NUMBER`, or `none`. Who moves a store tells it, so that an
+/// older export is not taken for what the store had at its end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LastCreate {
+    /// The place of the start among the starts of its store.
+    order: u64,
+    create: Option<(Uuid, u64)>,
+}
+
+/// The text is not a [`LastCreate`].
+#[derive(Debug, thiserror::Error)]
+#[error("not the last create of a store, START.NUMBER or none: `csi-cloud store check` shows it")]
+pub struct NotALastCreate;
+
+impl LastCreate {
+    /// Takes a start of the store.
+    pub(super) fn take(&mut self, start: Uuid, record: &StartRecord) {
+        if record.order > self.order {
+            *self = Self { order: record.order, create: Some((start, record.last)) };
+        }
+    }
+
+    /// True if both are the same create, or none.
+    pub(super) fn is(&self, other: &Self) -> bool {
+        self.create == other.create
+    }
+}
+
+impl fmt::Display for LastCreate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.create {
+            Some((start, number)) => write!(f, "{start}.{number}"),
+            None => f.write_str("none"),
+        }
+    }
+}
+
+impl FromStr for LastCreate {
+    type Err = NotALastCreate;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text == "none" {
+            return Ok(Self::default());
+        }
+        let (start, number) = text.split_once('.').ok_or(NotALastCreate)?;
+        let start = start.parse().map_err(|_| NotALastCreate)?;
+        let number = number.parse().map_err(|_| NotALastCreate)?;
+        Ok(Self { order: 0, create: Some((start, number)) })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_last_create_is_that_of_the_newest_start_and_is_read_as_it_is_shown() {
+        let mut last = LastCreate::default();
+        assert_eq!(last.to_string(), "none");
+        let of = |order, last| StartRecord { order, last, ..StartRecord::default() };
+        for (start, order, number) in [(7, 1, 9), (8, 2, 4), (9, 0, 12)] {
+            last.take(Uuid::from_u128(start), &of(order, number));
+        }
+        assert!(last.to_string().ends_with("8.4"), "{last}");
+        for text in [last.to_string(), "none".into()] {
+            let read: LastCreate = text.parse().unwrap();
+            assert_eq!(read.to_string(), text);
+        }
+        assert!(last.is(&last.to_string().parse().unwrap()));
+        for wrong in ["", "1", "x.1", &format!("{}.-1", Uuid::nil())] {
+            assert!(wrong.parse::<LastCreate>().is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn the_oldest_of_too_many_starts_is_forgotten() {

@@ -40,7 +40,7 @@ pub fn import(bytes: &[u8]) {
 /// The export of what was imported. None if the import failed.
 fn imported(file: &Path, store: &Path) -> Option<Vec<u8>> {
     let at: StoreAt = format!("file:{}", store.display()).parse().ok()?;
-    if transfer::import(&at, file).is_err() {
+    if transfer::import(&at, file, None).is_err() {
         assert!(!store.exists(), "a failed import left a store");
         return None;
     }

@@ -4,6 +4,8 @@
 
 use crate::state::check::{Wrong, disagreements};
 use crate::state::known::State;
+use crate::state::record::Change;
+use crate::state::starts::LastCreate;
 use crate::state::store::existing::Existing;
 use crate::state::store::url::StoreAt;
 
@@ -15,6 +17,8 @@ pub(crate) struct Examined {
     pub(crate) records: u64,
     /// The format that the store states.
     pub(crate) format: u64,
+    /// The last create.
+    pub(crate) last: LastCreate,
 }
 
 /// Reads all of a store.
@@ -25,10 +29,14 @@ pub(crate) struct Examined {
 pub(crate) fn examine(at: &StoreAt) -> anyhow::Result<Examined> {
     let mut state = State::default();
     let mut records = 0;
+    let mut last = LastCreate::default();
     // A store that is in use or missing cannot be judged.
     let mut store = Existing::open(at)?;
     let loaded = store.load(&mut |change| {
         records += 1;
+        if let Change::Start(start, Some(record)) = &change {
+            last.take(*start, record);
+        }
         state.apply(change);
     });
     let mut wrong = disagreements(&state);
@@ -36,5 +44,5 @@ pub(crate) fn examine(at: &StoreAt) -> anyhow::Result<Examined> {
         let why = proto::host::chain(&error);
         wrong.push(Wrong { driver: String::new(), what: "the store".into(), why });
     }
-    Ok(Examined { wrong, records, format: store.format() })
+    Ok(Examined { wrong, records, format: store.format(), last })
 }

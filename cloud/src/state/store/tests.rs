@@ -37,7 +37,7 @@ mod old_codec;
 mod records;
 mod shared;
 mod size;
-mod transfer;
+pub(super) mod transfer;
 
 pub(super) fn home(node: &str) -> Home {
     Home::at(node.parse().unwrap(), 7)

@@ -14,6 +14,7 @@ use crate::state::leader_epoch;
 use crate::state::line::{FORMAT, Line};
 use crate::state::listed;
 use crate::state::record::Change;
+use crate::state::starts::{IMPORTED, LastCreate, StartRecord};
 use crate::state::store::existing::Existing;
 use crate::state::store::url::StoreAt;
 use crate::state::trust::TrustChange;
@@ -65,20 +66,28 @@ fn line(out: &mut impl Write, line: &Line) -> io::Result<()> {
 
 /// Creates a store from an export. Nothing is left if it fails.
 ///
+/// `moved` is the last create of the store that was exported, which no csi-cloud uses any more.
+/// Without it the export may be old: nothing is created by the new store until an operator has
+/// accepted it.
+///
 /// # Errors
-/// The store has records already; the export is incomplete or from a newer csi-cloud; or files
-/// cannot be read or written.
-pub fn import(at: &StoreAt, file: &Path) -> anyhow::Result<()> {
+/// The store has records already; the export is incomplete, of before the last create, or from a
+/// newer csi-cloud; or files cannot be read or written.
+pub fn import(at: &StoreAt, file: &Path, moved: Option<LastCreate>) -> anyhow::Result<()> {
     if input::is_stdin(file) {
-        return import_from(at, &mut input::stdin()?.lock());
+        return import_from(at, &mut input::stdin()?.lock(), moved);
     }
     let reading = || format!("{} cannot be read", file.display());
     let exported = fs::File::open(file).with_context(reading)?;
     let importing = || format!("{} was not imported", file.display());
-    import_from(at, &mut BufReader::new(exported)).with_context(importing)
+    import_from(at, &mut BufReader::new(exported), moved).with_context(importing)
 }
 
-pub(super) fn import_from(at: &StoreAt, lines: &mut dyn BufRead) -> anyhow::Result<()> {
+pub(super) fn import_from(
+    at: &StoreAt,
+    lines: &mut dyn BufRead,
+    moved: Option<LastCreate>,
+) -> anyhow::Result<()> {
     Existing::import(at, |store| {
         let mut lines = lines.lines().zip(1_u64..).map(|(text, number)| {
             let line = text.map_err(anyhow::Error::from);
@@ -97,12 +106,16 @@ pub(super) fn import_from(at: &StoreAt, lines: &mut dyn BufRead) -> anyhow::Resu
         }
         let mut batch = Vec::with_capacity(BATCH);
         let mut records = 0;
+        let mut last = LastCreate::default();
         let end = loop {
             match lines.next().transpose()? {
                 Some(Line::End { records }) => break records,
                 Some(line) => {
                     let change = Change::try_from(line);
                     let change = change.map_err(|_| anyhow::anyhow!("it begins twice"))?;
+                    if let Change::Start(start, Some(record)) = &change {
+                        last.take(*start, record);
+                    }
                     batch.push(imported(change));
                 }
                 None => {
@@ -123,8 +136,21 @@ pub(super) fn import_from(at: &StoreAt, lines: &mut dyn BufRead) -> anyhow::Resu
                 "the export has {records} records and should have {end}, or goes on after its end"
             );
         }
+        match moved {
+            None => batch.push(may_be_old()),
+            Some(moved) if moved.is(&last) => {}
+            Some(moved) => bail!(
+                "the last create in the export is {last}, and that of the store which is moved is \
+                 {moved}: the export is older, or was made without --with-secrets"
+            ),
+        }
         Ok(store.commit(&batch)?)
     })
+}
+
+/// Creates may be missing in the store, until an operator accepts it.
+fn may_be_old() -> Change {
+    Change::Start(IMPORTED, Some(StartRecord { beyond: 1, ..StartRecord::default() }))
 }
 
 /// A record as an import takes it: the export may be old. A csi-cloud that led since may still be

@@ -165,7 +165,7 @@ impl Store {
         if self.holds_creates {
             return Some(Lack::Said);
         }
-        self.read(|state| state.starts().shown_older_by().cloned()).map(Lack::ShownBy)
+        self.read(|state| state.starts().lack())
     }
 
     /// What was refused because of quotas.

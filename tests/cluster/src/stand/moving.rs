@@ -99,7 +99,9 @@ async fn moved(ground: &Ground, from: &str, to: &str) -> anyhow::Result<()> {
     let all = admin(ground, &["store", "export", "--with-secrets", "--store", from]).await?;
     let exported = ground.at("all.jsonl");
     publish(exported.as_ref(), all.as_bytes(), 0o600, Existing::Replace)?;
-    admin(ground, &["store", "import", "--store", to, &exported]).await?;
+    let checked = admin(ground, &["store", "check", "--store", from]).await?;
+    let last = checked.split_whitespace().last().unwrap_or_default();
+    admin(ground, &["store", "import", "--store", to, "--move", last, &exported]).await?;
     std::fs::remove_file(&exported).with_context(|| format!("cannot remove {exported}"))
 }
 

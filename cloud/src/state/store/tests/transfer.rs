@@ -7,8 +7,11 @@ use proto::admin::output::Output;
 use proto::csi;
 
 use crate::cli::store::check;
+use crate::state::line::Line;
 use crate::state::listed;
+use crate::state::older_store;
 use crate::state::record::Elected;
+use crate::state::starts::{Lack, LastCreate, StartRecord};
 use crate::state::store::tests::*;
 use crate::state::store::transfer;
 use crate::state::store::transfer::ExportedSecrets;
@@ -48,9 +51,55 @@ fn checked(path: &Path, output: Output) -> (anyhow::Result<()>, String) {
     (outcome, String::from_utf8(out).unwrap())
 }
 
+/// The last create of an export.
+pub(in crate::state::store) fn last_create(lines: &str) -> LastCreate {
+    let mut last = LastCreate::default();
+    for line in lines.lines() {
+        if let Ok(Line::Start { start, record }) = serde_json::from_str(line) {
+            last.take(start, &record);
+        }
+    }
+    last
+}
+
 fn imported(path: &Path, lines: &str) -> Result<(), String> {
-    transfer::import_from(&StoreAt::File(path.into()), &mut lines.as_bytes())
+    imported_as(path, lines, Some(last_create(lines)))
+}
+
+fn imported_as(path: &Path, lines: &str, moved: Option<LastCreate>) -> Result<(), String> {
+    transfer::import_from(&StoreAt::File(path.into()), &mut lines.as_bytes(), moved)
         .map_err(|error| format!("{error:#}"))
+}
+
+#[tokio::test]
+async fn an_import_counts_as_older_unless_the_last_create_is_known() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    let open = |name: &str| {
+        Store::open(Box::new(File::open(&path(name)).unwrap()), &Tasks::default()).unwrap()
+    };
+    let [before, lines] = [1, 2].map(|last| {
+        let record = StartRecord { order: 1, last, ..StartRecord::default() };
+        let start = Change::Start(uuid::Uuid::from_u128(7), Some(record));
+        File::open(&path("one")).unwrap().commit(&[start]).unwrap();
+        exported(&path("one"))
+    });
+    let (old, last) = (last_create(&before), last_create(&lines));
+    assert!(!old.is(&last));
+    let mut said = Vec::new();
+    check(&StoreAt::File(path("one")), Output::Table, &mut said).unwrap();
+    assert!(String::from_utf8(said).unwrap().trim_end().ends_with(&format!("--move {last}")));
+
+    imported_as(&path("moved"), &lines, Some(last)).unwrap();
+    assert_eq!(open("moved").may_lack_creates(), None);
+    let refused = imported_as(&path("older"), &before, Some(last)).unwrap_err();
+    assert!(refused.contains("the export is older") && !path("older").exists(), "{refused}");
+    imported_as(&path("older"), &before, None).unwrap();
+    let older = open("older");
+    assert_eq!(older.may_lack_creates(), Some(Lack::Imported));
+    assert_eq!(older_store::accept(&older).await.unwrap(), 1);
+    assert_eq!(older.may_lack_creates(), None);
+    assert_eq!(older_store::accept(&older).await.unwrap(), 0);
 }
 
 proptest! {

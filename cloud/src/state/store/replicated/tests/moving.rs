@@ -13,6 +13,7 @@ use crate::etcd::api::TxnRequest;
 use crate::etcd::request;
 use crate::state::store::backend::Backend;
 use crate::state::store::file::File;
+use crate::state::store::tests::transfer::last_create;
 use crate::state::store::tests::{expected, loaded};
 use crate::state::store::transfer;
 use crate::state::store::transfer::ExportedSecrets;
@@ -27,7 +28,8 @@ fn exported(at: &StoreAt) -> String {
 fn imported(at: &StoreAt, dir: &Path, lines: &str) -> Result<(), String> {
     let mut file = tempfile::NamedTempFile::new_in(dir).unwrap();
     file.write_all(lines.as_bytes()).unwrap();
-    transfer::import(at, file.path()).map_err(|error| format!("{error:#}"))
+    let moved = Some(last_create(lines));
+    transfer::import(at, file.path(), moved).map_err(|error| format!("{error:#}"))
 }
 
 #[test]

@@ -20,7 +20,9 @@ async fn transfer(stand: &Stand, from: &str, to: &str) -> anyhow::Result<String>
     let records = stand.run("csi-cloud", &export).await?;
     let file = stand.at("export.json");
     publish(Path::new(&file), records.as_bytes(), 0o600, Existing::Replace)?;
-    stand.run("csi-cloud", &["store", "import", "--store", to, &file]).await?;
+    let checked = stand.run("csi-cloud", &["store", "check", "--store", from]).await?;
+    let last = checked.split_whitespace().last().unwrap_or_default();
+    stand.run("csi-cloud", &["store", "import", "--store", to, "--move", last, &file]).await?;
     stand.run("csi-cloud", &["store", "check", "--store", to]).await?;
     Ok(records)
 }

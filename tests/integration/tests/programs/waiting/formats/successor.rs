@@ -48,7 +48,7 @@ impl Kept {
             Self::Export => {
                 unpack(version, "export", &stand.at("."))?;
                 let export = stand.at("export.jsonl");
-                let import = ["store", "import", "--store", &file, &export];
+                let import = ["store", "import", "--store", &file, "--move", "none", &export];
                 stand.run("csi-cloud", &import).await?;
             }
             Self::Etcd => {
