@@ -9,7 +9,7 @@ export PATH := $(CURDIR)/target/tools/bin:$(PATH)
 
 DIRECT := $(CARGO) test --workspace --test direct --locked --quiet -- --ignored --test-threads 2
 
-.PHONY: figures fuzz help build demo direct guest test test-units test-waiting test-tiers check manifests sanity vendors twin sim mutants chaos powercut release bench badnet scale hostile hop size sbom artifacts machines tools stand stand-down e2e conformance skew page model
+.PHONY: site figures fuzz help build demo direct guest test test-units test-waiting test-tiers check manifests sanity vendors twin sim mutants chaos powercut release bench badnet scale hostile hop size sbom artifacts machines tools stand stand-down e2e conformance skew page model
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -149,6 +149,15 @@ page: ## The page in Chromium (Debian's chromium and chromium-driver), with 3 no
 	@sh tests/chromium.sh
 	$(if $(SHORT),$(CARGO) build --workspace --locked,$(call RELEASE,bench))
 	$(if $(SHORT),target/debug,target/measure)/bench page $(if $(SHORT),--short)
+
+# What is not here is in `make test` and `make e2e`: docs/testing.md has the table.
+SITE = bad_starts:: full_disk:: other_machine:: runs:: older_store:: state:: offline_front:: endpoints:: renewal:: \
+  trust:: links::an_edge doctor::large_packets
+
+site: $(GO_BIN)/kubernetes.done $(GO_BIN)/.done build ## Nodes that nobody drives to: false clocks, damaged files, full disks, copies of a disk, older stores, swallowed packets; a node of a whole Kubernetes that boots in 1970 (root)
+	$(CARGO) test --package proto --package edge --locked --quiet -- swallows an_hour_without a_damaged_file a_log_that_nobody a_panic clock
+	$(CARGO) test --workspace --test programs --locked --quiet -- --test-threads 4 $(SITE)
+	$(QUIET) target/debug/cluster e2e --row boot-1970
 
 hop: build ## What a hop by `csi-cloud relay` costs, printed; a measurement without a target
 	$(CARGO) test --workspace --test programs --locked --quiet -- --ignored --nocapture socket_relay::

@@ -4,11 +4,12 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
 use proto::admin::http1;
 use proto::config::Common;
+use proto::host::clock;
 use proto::host::program;
 use proto::host::program::StartAgain;
 use proto::host::socket::Socket;
@@ -39,6 +40,7 @@ use crate::pki::enrolment::Enrolment;
 use crate::pki::issuers::Issuers;
 use crate::pki::own;
 use crate::relay::listen::RelayListener;
+use crate::state::known::State;
 use crate::state::listed;
 use crate::state::policy::Policy;
 use crate::state::store::leadership::{Leadership, Role};
@@ -162,7 +164,7 @@ async fn start(
     let roles = follow_roles(store.leadership().clone(), calls.clone());
     groups.watching.spawn_until_stop(TaskKind::All("roles"), roles);
     if store.leadership().leads() {
-        forget_lists(&store, config.new_leases).await?;
+        judge_store(&store, config.new_leases).await?;
     }
     let secrets = store.secrets().await.context("csi-cloud has no secret keys")?;
     let credentials =
@@ -258,7 +260,7 @@ async fn lead(state: &AdminState, new_leases: bool) -> anyhow::Result<()> {
     let leadership = store.leadership();
     leadership.leading().await;
     if !links.leading().has_begun() {
-        forget_lists(store, new_leases).await?;
+        judge_store(store, new_leases).await?;
         fronts.values().for_each(|front| front.begin());
         links.take_over();
     }
@@ -298,8 +300,11 @@ async fn follow_roles(leadership: Leadership, calls: Arc<Calls>) {
     }
 }
 
-/// Forgets that nodes were listed, if the operator says that the store may be an older copy.
-async fn forget_lists(store: &Store, new_leases: bool) -> anyhow::Result<()> {
+/// Looks at the store before this csi-cloud leads. A clock that is before the latest time in it is
+/// not believed, and that nodes were listed is forgotten if the operator says that the store may be
+/// an older copy.
+async fn judge_store(store: &Store, new_leases: bool) -> anyhow::Result<()> {
+    clock::doubt(SystemTime::UNIX_EPOCH + Duration::from_millis(store.read(State::latest)));
     if new_leases {
         return Ok(());
     }

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use proto::host::clock;
 use proto::host::peer_log;
 use proto::link::endpoint::Transport;
 use proto::names::certificate::Validity;

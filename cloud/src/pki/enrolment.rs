@@ -28,6 +28,7 @@ use crate::pki::issuer::{CaTag, DAY, IssueError, Issued, new_serial, numbered_se
 use crate::pki::issuers::{Cas, Issuers};
 use crate::pki::pace::{Failures, FirstKeys, Renewals};
 use crate::pki::request::{ProvenKey, RequestError};
+use crate::state::clock;
 use crate::state::clock::now;
 use crate::state::record::Node;
 use crate::state::store::backend::StoreError;
@@ -174,6 +175,12 @@ pub enum EnrolmentError {
     /// The record could not be made.
     #[error("csi-cloud could not record the certificate; try again")]
     Store(#[from] StoreError),
+    /// csi-cloud's clock has jumped.
+    #[error(
+        "csi-cloud's clock has jumped within the last ten minutes, so it issues no certificate; ask \
+         again"
+    )]
+    ClockDoubted,
     /// The task that signs has ended.
     #[error("csi-cloud is stopping; try again")]
     Stopping,
@@ -274,6 +281,7 @@ impl Enrolment {
     ) -> Result<Certificate, EnrolmentError> {
         let is_slowed = self.failures().is_full(from);
         self.issuers().ok_or(EnrolmentError::NoCa)?;
+        check_clock()?;
         let _place = self.places.try_acquire().map_err(|_| EnrolmentError::Busy)?;
         let key = ProvenKey::of(&join.csr.0)?;
         let token = join.token.reveal();
@@ -338,6 +346,7 @@ impl Enrolment {
         request: &Renew,
     ) -> Result<Certificate, EnrolmentError> {
         let issuers = self.issuers().ok_or(EnrolmentError::NoCa)?;
+        check_clock()?;
         let node = &peer.name;
         let time = SystemTime::UNIX_EPOCH + Duration::from_millis(now());
         if peer.validity.since_end(time) > issuers.settings().renew_after_end
@@ -424,6 +433,11 @@ impl Enrolment {
     fn failures(&self) -> parking_lot::MutexGuard<'_, Failures> {
         self.failures.lock()
     }
+}
+
+/// Checks that the clock is believed, before a token is used or a renewal recorded.
+fn check_clock() -> Result<(), EnrolmentError> {
+    if clock::is_doubted() { Err(EnrolmentError::ClockDoubted) } else { Ok(()) }
 }
 
 /// Uses a token for this key; the certificate with this serial may then be issued.

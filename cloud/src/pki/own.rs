@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use proto::host::chain;
+use proto::host::clock;
 use proto::host::publish::{Existing, publish};
 use proto::link::tls::{Credentials, Files, Role};
 use proto::names::certificate::{Validity, hosts_of};
@@ -221,7 +222,7 @@ fn look(
         Ok(certificate) => certificate,
         Err(error) => return Some((tag, Err(error))),
     };
-    if !is_due(&certificate, issuers, now) {
+    if clock::is_doubted() || !is_due(&certificate, issuers, now) {
         return Some((tag, Ok(())));
     }
     let renewed = renew_at(&issuers.known().own, files, issuers.settings().cloud_days, now);

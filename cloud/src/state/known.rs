@@ -96,6 +96,15 @@ impl State {
         self.removed.contains(node)
     }
 
+    /// The latest time at which a node came or a create began, in ms since 1970. A clock before it is
+    /// wrong now, or was then.
+    pub(crate) fn latest(&self) -> u64 {
+        let intents = self.drivers.values().flat_map(|of| of.intents().values());
+        let creates = intents.map(|intent| intent.since).max();
+        let nodes = self.nodes.values().map(|node| node.since).max();
+        creates.max(nodes).unwrap_or_default()
+    }
+
     /// The creates that were sent to a node and have no known outcome.
     pub(crate) fn open_intents_at(
         &self,

@@ -61,6 +61,7 @@ pub struct Metrics {
     certificate_seconds: Family<Of, Gauge>,
     links_ending: Gauge,
     store_older: Gauge,
+    clock_doubted: Gauge,
     certificates_shared: Gauge,
     homes: Family<DriverLabel, Gauge>,
     homes_unconfirmed: Family<DriverLabel, Gauge>,
@@ -99,6 +100,8 @@ pub struct Now {
     pub links_ending: usize,
     /// True while creates and leases that were sent are missing in the store.
     pub store_older: bool,
+    /// True while the wall clock is not believed, since it has jumped.
+    pub clock_doubted: bool,
     /// Nodes whose certificate, or an older one, somebody else has.
     pub certificates_shared: usize,
     /// Changes that wait for a commit.
@@ -191,6 +194,7 @@ impl Metrics {
         self.records_bytes_limit.set(now.records_bytes.1.cast_signed());
         self.links_ending.set(whole(now.links_ending));
         self.store_older.set(now.store_older.into());
+        self.clock_doubted.set(now.clock_doubted.into());
         self.certificates_shared.set(whole(now.certificates_shared));
         for (of, seconds) in &now.certificates {
             self.certificate_seconds.get_or_create(&Of { of }).set(*seconds);
@@ -283,6 +287,11 @@ impl Metrics {
             "1 while a node shows that the store is an older copy, or while it was imported and not \
              moved, until an operator accepts it",
             self.store_older.clone(),
+        );
+        registry.register(
+            "clock_doubted",
+            "1 for ten minutes after csi-cloud's clock has jumped by more than an hour",
+            self.clock_doubted.clone(),
         );
         registry.register(
             "certificates_shared",
@@ -427,6 +436,7 @@ impl Default for Metrics {
             certificate_seconds: Family::default(),
             links_ending: Gauge::default(),
             store_older: Gauge::default(),
+            clock_doubted: Gauge::default(),
             certificates_shared: Gauge::default(),
             homes: Family::default(),
             homes_unconfirmed: Family::default(),

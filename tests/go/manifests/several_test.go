@@ -33,6 +33,7 @@ edge_csi_records_bytes_limit 1000x120
 edge_csi_calls_in_flight_limit{driver="d"} 1000x120
 edge_csi_certificate_seconds{of="ca"} 99999999x120
 edge_csi_store_older 0x120
+edge_csi_clock_doubted 0x120
 edge_csi_replica_epoch 7x120
 edge_csi_replica_commit 70x120
 `
@@ -86,6 +87,7 @@ var faults = []struct{ series, raised string }{
 	{`edge_csi_store_commit_seconds_bucket{le="0.1"} 0x120`, "EdgeCsiStoreSlow=4.951"},
 	{`edge_csi_store_queue 2000x120`, "EdgeCsiStoreBehind=2000"},
 	{`edge_csi_store_older 1x120`, "EdgeCsiStoreOlder=1"},
+	{`edge_csi_clock_doubted 1x120`, "EdgeCsiClockJumped=1"},
 	{`edge_csi_replica_trouble 1x120`, "EdgeCsiEtcdUnusable=1"},
 	{`edge_csi_replica_leads 0x120`, "EdgeCsiNoLeader=0"},
 	{`edge_csi_driver_nodes_linked{driver="d"} 80x120`, "EdgeCsiEdgesAway{d}=0.2"},

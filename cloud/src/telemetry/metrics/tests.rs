@@ -26,6 +26,7 @@ fn now() -> Now {
         certificates: vec![("cloud", 77), ("ca", -5)],
         links_ending: 4,
         store_older: true,
+        clock_doubted: true,
         certificates_shared: 3,
         queue: 6,
         replica: ReplicaNow {
@@ -58,6 +59,7 @@ fn all_is_written_with_its_labels() {
         r#"edge_csi_certificate_seconds{of="ca"} -5"#,
         "edge_csi_links_ending 4",
         "edge_csi_store_older 1",
+        "edge_csi_clock_doubted 1",
         "edge_csi_certificates_shared 3",
         "edge_csi_records_bytes_limit 30",
         r#"edge_csi_calls_total{rpc="CreateVolume",driver="d.example",code="UNAVAILABLE"} 1"#,

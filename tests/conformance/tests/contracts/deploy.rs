@@ -71,6 +71,7 @@ fn what_is_written_is_what_is_registered() {
         certificates: vec![("ca", 0)],
         links_ending: 0,
         store_older: false,
+        clock_doubted: true,
         certificates_shared: 0,
         queue: 0,
         drivers: Vec::new(),
