@@ -13,13 +13,16 @@ use harness::raw::RawClient;
 use harness::requests::controller;
 use proto::control::hello::Message;
 use proto::host::tasks::Tasks;
-use proto::link::{Event, Io, Link, ws};
+use proto::link::endpoint::Endpoint;
+use proto::link::tls::Credentials;
+use proto::link::{Event, Io, KeepAlive, Link, dial, ws};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::{sleep, timeout};
 
 use super::meter::Meter;
 use super::report::Row;
 use super::served::{Served, slack};
+use super::threads::Threads;
 use super::world::{DRIVER, HOSTILE, PATIENCE, TRANSPORTS, World, driver, hello, welcomed};
 
 /// How long each flood lasts.
@@ -120,8 +123,14 @@ async fn flooded(
     let sent = Arc::new(AtomicU64::new(0));
     let tasks = Tasks::default();
     tasks.spawn_until_stop("ask", ask(world.stand.cloud_front(DRIVER)));
-    let link = link(world).await?;
-    tasks.spawn_until_stop("flood", drive(link, frame, tasks.clone(), sent.clone()));
+    let threads = Threads::start()?;
+    let (peer, counted, floods) = (Peer::of(world)?, sent.clone(), tasks.clone());
+    threads.spawn(&tasks, async move {
+        match peer.link().await {
+            Ok(link) => drive(link, frame, floods, counted).await,
+            Err(error) => eprintln!("{}: {error:#}", frame.name),
+        }
+    });
     let begun = timeout(PATIENCE, async {
         while sent.load(Ordering::Relaxed) == 0 {
             sleep(EVERY).await;
@@ -153,12 +162,30 @@ async fn flooded(
     })
 }
 
+/// What the hostile peer has to link with.
+struct Peer {
+    url: Endpoint,
+    credentials: Credentials,
+}
+
+impl Peer {
+    fn of(world: &World) -> anyhow::Result<Self> {
+        Ok(Self { url: world.url().parse()?, credentials: world.credentials(HOSTILE)? })
+    }
+
+    async fn link(self) -> anyhow::Result<Link> {
+        let network = ws::tcp();
+        let dialed = dial(&self.url, &self.credentials, KeepAlive::default(), &network);
+        let mut link = dialed.await?;
+        link.send(&Message::Hello(hello(HOSTILE, vec![driver(DRIVER, true)?])?)).await?;
+        welcomed(&mut link).await?;
+        Ok(link)
+    }
+}
+
 /// Links with a driver, so that csi-cloud calls it.
 pub(super) async fn link(world: &World) -> anyhow::Result<Link> {
-    let mut link = world.dial(HOSTILE, &ws::tcp()).await?;
-    link.send(&Message::Hello(hello(HOSTILE, vec![driver(DRIVER, true)?])?)).await?;
-    welcomed(&mut link).await?;
-    Ok(link)
+    Peer::of(world)?.link().await
 }
 
 /// Floods csi-cloud until it closes the link; `sent` counts the frames.

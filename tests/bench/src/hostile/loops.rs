@@ -2,7 +2,6 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -22,13 +21,13 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::runtime::{Builder, Runtime};
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsConnector;
 
 use super::harm::Watch;
 use super::report::Row;
 use super::served::Served;
+use super::threads::Threads;
 use super::tokens::guess;
 use super::world::{HOSTILE, PATIENCE, World, hello, welcomed};
 
@@ -76,44 +75,6 @@ struct Attacker {
     done: Arc<AtomicU64>,
     /// What it got that nobody may have.
     got: Arc<AtomicU64>,
-}
-
-/// The attackers' own threads. They take what all others leave of the CPU: really they would be on
-/// other machines.
-///
-/// A thread of least priority is not enough: one that wakes up waits for the end of its slice of
-/// some milliseconds, which callers would see. A thread of the policy `SCHED_IDLE` gives way at once.
-struct Threads(Option<Runtime>);
-
-impl Threads {
-    fn start() -> anyhow::Result<Self> {
-        let mut threads = Builder::new_multi_thread();
-        let threads = threads.worker_threads(2).enable_all().on_thread_start(yield_to_all);
-        Ok(Self(Some(threads.build()?)))
-    }
-
-    fn spawn(&self, tasks: &Tasks, attack: impl Future<Output = ()> + Send + 'static) {
-        let _on_these = self.0.as_ref().map(Runtime::enter);
-        tasks.spawn_until_stop("attack", attack);
-    }
-}
-
-/// Has this thread run only while nobody else would.
-fn yield_to_all() {
-    let thread = rustix::thread::gettid().as_raw_nonzero().to_string();
-    let set = Command::new("chrt").args(["--idle", "--pid", "0", &thread]).status();
-    // Without it the attackers are only faster, and take more of what callers need.
-    if !set.is_ok_and(|status| status.success()) {
-        eprintln!("attackers do not yield to csi-cloud: chrt does not work");
-    }
-}
-
-impl Drop for Threads {
-    fn drop(&mut self) {
-        if let Some(runtime) = self.0.take() {
-            runtime.shutdown_background();
-        }
-    }
 }
 
 pub(super) async fn run(short: bool, rows: &mut Vec<Row>) -> anyhow::Result<()> {
@@ -270,7 +231,8 @@ impl Attacker {
         Ok(())
     }
 
-    /// Sends fragments until either side of the connection ends.
+    /// Sends fragments until csi-cloud ends the connection. It does at the first one: what comes
+    /// after some more is not sent, as it would only fill the kernel's buffers of this machine.
     async fn fragments(&self) -> anyhow::Result<()> {
         let tcp = TcpStream::connect(self.at).await?;
         let name = ServerName::try_from("127.0.0.1")?;
@@ -282,12 +244,8 @@ impl Attacker {
         tls.write_all(&BEGUN).await?;
         let (mut answers, mut sending) = tokio::io::split(tls);
         let fragments = CONTINUED.repeat(2_000);
-        let flooding = async { while sending.write_all(&fragments).await.is_ok() {} };
         let mut answer = Vec::new();
-        tokio::select! {
-            _ = answers.read_to_end(&mut answer) => {}
-            () = flooding => {}
-        }
+        let (_, _) = tokio::join!(sending.write_all(&fragments), answers.read_to_end(&mut answer));
         Ok(())
     }
 }

@@ -29,6 +29,7 @@ mod scopes;
 mod secrets;
 mod segments;
 mod served;
+mod threads;
 mod tokens;
 mod unanimous;
 mod unread;
