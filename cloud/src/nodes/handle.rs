@@ -243,16 +243,24 @@ impl Handle {
     }
 
     async fn connect(&self, kind: StreamKind) -> Result<Upstream, LinkError> {
+        let budget = self.budget.get_or_init(Budget::default);
+        budget.pardoned().await;
         let (answer, opened) = oneshot::channel();
         self.want.clone().try_send((kind, answer)).map_err(|_| gone())?;
         let io = opened.await.map_err(|_| gone())??;
-        let begun =
-            forward::connect(Paced::calling(io, self.budget.get_or_init(Budget::default).clone()))
-                .await
-                .map_err(|error| LinkError::Closed(chain(&error)));
-        let (upstream, connection) = begun?;
+        let begun = forward::connect(Paced::calling(io, budget.clone())).await;
+        let (upstream, connection) = begun.map_err(|error| LinkError::Closed(chain(&error)))?;
+        let (budget, violated) = (budget.clone(), upstream.violated());
         self.tasks.spawn_until_stop("link http2", async move {
-            if let Err(error) = connection.await {
+            let ended = tokio::select! {
+                biased;
+                ended = connection => ended,
+                () = violated => return budget.violated(),
+            };
+            if let Err(error) = ended {
+                if error.is_library() {
+                    budget.violated();
+                }
                 tracing::debug!(error = %chain(&error), "HTTP/2 on a link ended");
             }
         });

@@ -118,6 +118,8 @@ impl Call {
 pub struct Upstream {
     sender: SendRequest<Bytes>,
     closed: CancellationToken,
+    /// Cancelled when the other side did what no server of gRPC does.
+    violated: CancellationToken,
 }
 
 /// Begins to call over `io`. The second value drives the connection and ends with it: spawn it.
@@ -144,7 +146,8 @@ where
         let _ended = ended;
         connection.await
     };
-    Ok((Upstream { sender, closed }, driving))
+    let violated = CancellationToken::new();
+    Ok((Upstream { sender, closed, violated }, driving))
 }
 
 /// The reason why a request has no answer.
@@ -191,6 +194,11 @@ impl Upstream {
         self.closed.clone().cancelled_owned()
     }
 
+    /// Ends when the other side sent so many informational answers that it means harm.
+    pub fn violated(&self) -> impl Future<Output = ()> + Send + use<> {
+        self.violated.clone().cancelled_owned()
+    }
+
     /// The most streams that the other side takes at a time.
     pub fn max_streams(&self) -> usize {
         self.sender.current_max_send_streams()
@@ -224,23 +232,28 @@ impl Upstream {
             }
             response
         });
-        async {
+        let violated = self.violated.clone();
+        async move {
             // Nothing of it was written if there is no stream for it.
             let answer = sent.map_err(Unanswered::Unprocessed)?;
-            Ok(head(answer).await?.map(Received))
+            Ok(head(answer, &violated).await?.map(Received))
         }
     }
 }
 
 /// The head of the answer, after at most [`MAX_INFORMATIONAL`] answers before it. Nothing uses
 /// those, and each takes time and memory here.
-async fn head(mut answer: ResponseFuture) -> Result<Response<h2::RecvStream>, Unanswered> {
+async fn head(
+    mut answer: ResponseFuture,
+    violated: &CancellationToken,
+) -> Result<Response<h2::RecvStream>, Unanswered> {
     let mut informational = 0;
     poll_fn(|cx| {
         while let Poll::Ready(Some(before)) = answer.poll_informational(cx) {
             before.map_err(Unanswered::of)?;
             informational += 1;
             if informational > MAX_INFORMATIONAL {
+                violated.cancel();
                 let why = format!("it sent more than {MAX_INFORMATIONAL} informational answers");
                 return Poll::Ready(Err(Unanswered::InDoubt(why.into())));
             }
@@ -472,6 +485,13 @@ mod tests {
     async fn served<F: Future<Output = ()> + Send + 'static>(
         serve: impl FnOnce(tokio::io::DuplexStream) -> F,
     ) -> Unanswered {
+        served_once(serve).await.1
+    }
+
+    /// The same, and the connection.
+    async fn served_once<F: Future<Output = ()> + Send + 'static>(
+        serve: impl FnOnce(tokio::io::DuplexStream) -> F,
+    ) -> (Upstream, Unanswered) {
         let (near, far) = tokio::io::duplex(1 << 16);
         let tasks = Tasks::default();
         tasks.spawn("server", serve(far));
@@ -482,7 +502,8 @@ mod tests {
             path: http::uri::PathAndQuery::from_static("/csi.v1.Node/X"),
             body: frame::frame(&[]),
         };
-        attempt(&upstream, &call, &Authority::from_static("localhost"), None).await.err().unwrap()
+        let answered = attempt(&upstream, &call, &Authority::from_static("localhost"), None).await;
+        (upstream, answered.err().unwrap())
     }
 
     /// Sends so many answers of 103 to a call, and then one that is not gRPC.
@@ -500,9 +521,11 @@ mod tests {
 
     #[tokio::test]
     async fn informational_answers_end_a_call_if_they_are_many() {
-        let few = served(|io| inform(io, MAX_INFORMATIONAL)).await;
+        let (upstream, few) = served_once(|io| inform(io, MAX_INFORMATIONAL)).await;
         assert!(few.to_string().contains("no gRPC"), "{few}");
-        let many = served(|io| inform(io, MAX_INFORMATIONAL + 1)).await;
+        assert!(upstream.violated().now_or_never().is_none());
+        let (upstream, many) = served_once(|io| inform(io, MAX_INFORMATIONAL + 1)).await;
+        assert!(upstream.violated().now_or_never().is_some());
         assert!(many.to_string().contains("more than 8 informational answers"), "{many}");
     }
 

@@ -4,7 +4,9 @@
 //! each counts, and so do bytes: data of streams that have ended is read and thrown away. Headers
 //! count by their length, since each of their bytes can name a header. A link beyond its budget is
 //! read later. Calls pay for their answers. All byte streams of a link have one budget: otherwise
-//! whoever breaks a connection off would get another budget with the next one.
+//! whoever breaks a connection off would get another budget with the next one. And after one on
+//! which HTTP/2 was violated the next one is begun late, since over QUIC each brings a window's
+//! worth of bytes that are received before any is read.
 
 use std::io;
 use std::pin::Pin;
@@ -14,7 +16,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::time::{Instant, Sleep, sleep};
+use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
 /// Frames. Each costs some microseconds. The answer of a call has headers, data and trailers, each
 /// perhaps in packets of its own, and a reset and window updates may follow.
@@ -37,6 +39,9 @@ const CONTINUATION: u8 = 9;
 /// is a byte, take as long as a frame.
 const HEADER_BYTES: usize = 16;
 
+/// How long after a violation of HTTP/2 the peer's next byte stream is begun.
+const PARDON: Duration = Duration::from_secs(2);
+
 /// A byte stream that we call on, read no faster than its budgets allow.
 pub struct Paced<I> {
     io: I,
@@ -55,16 +60,32 @@ struct Accounts {
     frames: Account,
     bytes: Account,
     since: Instant,
+    /// When the last violation of HTTP/2 is pardoned, if there was one.
+    pardoned: Option<Instant>,
 }
 
 impl Default for Budget {
     fn default() -> Self {
         let (frames, bytes) = (Account::new(&FRAMES), Account::new(&BYTES));
-        Self(Arc::new(Mutex::new(Accounts { frames, bytes, since: Instant::now() })))
+        let since = Instant::now();
+        Self(Arc::new(Mutex::new(Accounts { frames, bytes, since, pardoned: None })))
     }
 }
 
 impl Budget {
+    /// Notes that the peer violated HTTP/2.
+    pub fn violated(&self) {
+        self.0.lock().pardoned = Some(Instant::now() + PARDON);
+    }
+
+    /// Waits until the peer may have another byte stream.
+    pub async fn pardoned(&self) {
+        let pardoned = self.0.lock().pardoned;
+        if let Some(pardoned) = pardoned {
+            sleep_until(pardoned).await;
+        }
+    }
+
     /// Charges for what was received; returns the seconds to wait.
     fn charge(&self, frames: u32, bytes: u32) -> f64 {
         let now = Instant::now();
@@ -309,6 +330,18 @@ mod tests {
         assert!(first < Duration::from_millis(10), "{first:?}");
         let second = time_within(&budget, &flood, 0).await;
         assert!((0.8..1.0).contains(&second.as_secs_f64()), "{second:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_violates_http2_waits_for_its_next_byte_stream() {
+        let (budget, begun) = (Budget::default(), Instant::now());
+        budget.pardoned().await;
+        assert_eq!(begun.elapsed(), Duration::ZERO);
+        budget.violated();
+        budget.clone().pardoned().await;
+        assert_eq!(begun.elapsed(), PARDON);
+        budget.pardoned().await;
+        assert_eq!(begun.elapsed(), PARDON);
     }
 
     #[tokio::test(start_paused = true)]
