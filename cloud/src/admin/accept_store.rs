@@ -40,8 +40,8 @@ impl Command<AdminState> for AcceptStore {
             return Ok(Done {
                 done: false,
                 text: format!(
-                    "{lack}. Not every node has linked: {}. `csi-cloud store accept --yes` does not \
-                     wait for them",
+                    "{lack}. Not every node has linked: {}. `csi-cloud store accept --yes` does \
+                     not wait for them",
                     names(&away)
                 ),
             });

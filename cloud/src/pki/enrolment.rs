@@ -177,8 +177,8 @@ pub enum EnrolmentError {
     Store(#[from] StoreError),
     /// csi-cloud's clock has jumped.
     #[error(
-        "csi-cloud's clock has jumped within the last ten minutes, so it issues no certificate; ask \
-         again"
+        "csi-cloud's clock has jumped within the last ten minutes, so it issues no certificate; \
+         ask again"
     )]
     ClockDoubted,
     /// The task that signs has ended.

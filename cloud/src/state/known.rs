@@ -96,8 +96,8 @@ impl State {
         self.removed.contains(node)
     }
 
-    /// The latest time at which a node came or a create began, in ms since 1970. A clock before it is
-    /// wrong now, or was then.
+    /// The latest time at which a node came or a create began, in ms since 1970. A clock before it
+    /// is wrong now, or was then.
     pub(crate) fn latest(&self) -> u64 {
         let intents = self.drivers.values().flat_map(|of| of.intents().values());
         let creates = intents.map(|intent| intent.since).max();

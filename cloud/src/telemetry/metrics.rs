@@ -284,8 +284,8 @@ impl Metrics {
         );
         registry.register(
             "store_older",
-            "1 while a node shows that the store is an older copy, or while it was imported and not \
-             moved, until an operator accepts it",
+            "1 while a node shows that the store is an older copy, or while it was imported and \
+             not moved, until an operator accepts it",
             self.store_older.clone(),
         );
         registry.register(

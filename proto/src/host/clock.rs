@@ -52,8 +52,8 @@ pub fn is_doubted() -> bool {
     WALL.is_doubted(SystemTime::now(), since_boot())
 }
 
-/// Has the wall clock not believed for ten minutes, because it is before `known`, which has been, by
-/// more than an hour.
+/// Has the wall clock not believed for ten minutes, because it is before `known`, which has been,
+/// by more than an hour.
 pub fn doubt(known: SystemTime) {
     let now = SystemTime::now();
     if known.duration_since(now).is_ok_and(|behind| behind > JUMP) {
@@ -67,10 +67,10 @@ fn since_boot() -> Duration {
 }
 
 /// The readings of the wall clock.
-struct WallClock(Mutex<Option<Reading>>);
+struct WallClock(Mutex<Option<WallReading>>);
 
 /// The last reading.
-struct Reading {
+struct WallReading {
     wall: SystemTime,
     /// Since the boot.
     at: Duration,
@@ -88,20 +88,20 @@ impl WallClock {
             }
             None => Duration::ZERO,
         };
-        *last = Some(Reading { wall, at, doubted_until });
+        *last = Some(WallReading { wall, at, doubted_until });
         at < doubted_until
     }
 
     fn doubt(&self, wall: SystemTime, at: Duration) {
-        *self.0.lock() = Some(Reading { wall, at, doubted_until: told(at) });
+        *self.0.lock() = Some(WallReading { wall, at, doubted_until: told(at) });
     }
 }
 
 /// Tells of the jump, and returns the end of the doubt.
 fn told(at: Duration) -> Duration {
     error!(
-        "this machine's clock is off by more than an hour from what it was. For ten minutes no link \
-         ends by it, and no certificate is issued; set it right, if it is wrong now"
+        "this machine's clock is off by more than an hour from what it was. For ten minutes no \
+         link ends by it, and no certificate is issued; set it right, if it is wrong now"
     );
     at + DOUBT
 }

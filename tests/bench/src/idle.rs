@@ -19,8 +19,8 @@ use crate::usage;
 /// What a csi-edge costs its node that has nothing to do, linked and in an outage: bytes on the
 /// wire, CPU, wake-ups, disk writes.
 ///
-/// csi-cloud and csi-edge run in network namespaces of their own; needs root. Writes one JSON object
-/// per figure to target/bench/idle.jsonl. Fails if a target is missed.
+/// csi-cloud and csi-edge run in network namespaces of their own; needs root. Writes one JSON
+/// object per figure to target/bench/idle.jsonl. Fails if a target is missed.
 #[derive(clap::Args)]
 pub struct Args {
     /// How long each csi-edge is watched

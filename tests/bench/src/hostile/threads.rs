@@ -8,8 +8,9 @@ use tokio::runtime::{Builder, Runtime};
 /// The attackers' own threads. They take what all others leave of the CPU: really they would be on
 /// other machines.
 ///
-/// A thread of least priority is not enough: one that wakes up waits for the end of its slice of
-/// some milliseconds, which callers would see. A thread of the policy `SCHED_IDLE` gives way at once.
+/// The least priority is not enough: whoever wakes up waits for the end of such a thread's slice of
+/// some milliseconds, which callers would see. A thread of the policy `SCHED_IDLE` gives way at
+/// once.
 pub(super) struct Threads(Option<Runtime>);
 
 impl Threads {

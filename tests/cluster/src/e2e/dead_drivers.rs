@@ -23,8 +23,8 @@ use crate::stand::objects::within;
 /// How long csi-edge may take to notice it: three attempts, and 30 s without a failure to be up.
 const SOON: Duration = Duration::from_secs(90);
 const NODE: &str = "n2";
-/// The time in which the pods beside a hung mount end. That mount ends only after it, so this may be
-/// long: a kubelet tries again after up to 16 s, and other stands use the machine.
+/// The time in which the pods beside a hung mount end. That mount ends only after it, so this may
+/// be long: a kubelet tries again after up to 16 s, and other stands use the machine.
 const BESIDE: Duration = Duration::from_secs(60);
 /// The time in which a mount is begun.
 const HANGS: Duration = Duration::from_secs(2);
