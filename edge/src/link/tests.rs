@@ -1,19 +1,23 @@
-//! What an outage costs: an hour of simulated time without a cloud.
+//! What an outage costs: an hour of simulated time without a cloud, or without one that leads.
 
 use std::collections::BTreeMap;
 use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use edge_calls::drivers;
 use edge_calls::drivers::Drivers;
 use edge_calls::executor::Executor;
 use parking_lot::Mutex;
-use proto::control::hello::Run;
+use proto::control::hello::{Message, PROTOCOL, Refused, Run};
 use proto::host::tasks::Tasks;
 use proto::link::addresses::Addresses;
-use proto::link::tls::{Credentials, Role};
-use proto::link::{Connect, KeepAlive, NodeNetwork};
+use proto::link::tls::{self, Credentials, Role};
+use proto::link::{Connect, Event, Io, KeepAlive, Link, NodeNetwork, ws};
+use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
@@ -31,6 +35,10 @@ const TCP_BYTES: usize = 4 * 60 + 2 * 150;
 /// The datagrams of a handshake that is swallowed for 10 s, as counted by `proto/tests/link.rs`,
 /// and a question for the name.
 const QUIC_BYTES: usize = 9_000 + 2 * 150;
+/// The most of a TCP stream in one packet, in bytes.
+const PACKET_BYTES: usize = 1_400;
+/// The heads of a packet of IP and TCP, with the time stamps.
+const HEAD_BYTES: usize = 52;
 
 /// The times of dials, by endpoint.
 #[derive(Clone, Default)]
@@ -69,8 +77,13 @@ impl Dials {
 
 /// A node's dial of these endpoints, with a small fleet's cap.
 fn dial(cloud: &[&str], network: NodeNetwork) -> Dial {
+    dial_by(&Ca::new(), cloud, network)
+}
+
+/// The same with an identity of this CA.
+fn dial_by(ca: &Ca, cloud: &[&str], network: NodeNetwork) -> Dial {
     let dir = tempfile::tempdir().unwrap();
-    let files = Ca::new().identity(dir.path(), 10).files();
+    let files = ca.identity(dir.path(), 10).files();
     let credentials = Credentials::load(&files, Role::Node).unwrap();
     let node = credentials.node().unwrap();
     let drivers = Arc::new(Drivers::new(node.clone(), drivers::unix()));
@@ -112,7 +125,7 @@ impl io::Write for Log {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_hour_without_the_cloud_costs_little_log_and_little_traffic() {
+async fn an_hour_without_the_cloud_or_a_leader_costs_little_log_and_little_traffic() {
     let dials = Dials::default();
     let cloud =
         ["quic://a.example:1", "wss://a.example:2", "wss://b.example:2", "quic://b.example:1"];
@@ -143,5 +156,107 @@ async fn an_hour_without_the_cloud_costs_little_log_and_little_traffic() {
     assert!(text.len() <= LOG_BYTES / 4, "{} bytes of log", text.len());
     let lines = text.lines().count();
     assert!((30..=61).contains(&lines), "{lines} lines:\n{text}");
+    hour_without_a_leader().await;
     println!("an hour: {lines} lines, {} bytes of log, {tcp} rounds, {wire} bytes", text.len());
+}
+
+/// A connection that counts its packets of so many bytes at most, and their bytes.
+struct Counted {
+    io: DuplexStream,
+    bytes: Arc<AtomicUsize>,
+}
+
+impl Counted {
+    /// Counts what was sent at once, with the heads of its packets and their acknowledgement.
+    fn count(&self, sent: usize) {
+        let packets = sent.div_ceil(PACKET_BYTES);
+        self.bytes.fetch_add(sent + packets * 2 * HEAD_BYTES, Ordering::Relaxed);
+    }
+}
+
+impl AsyncRead for Counted {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        ready!(Pin::new(&mut self.io).poll_read(cx, buf))?;
+        self.count(buf.filled().len() - before);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Counted {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = ready!(Pin::new(&mut self.io).poll_write(cx, bytes))?;
+        self.count(written);
+        Poll::Ready(Ok(written))
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(cx)
+    }
+}
+
+/// Takes one link as a csi-cloud that follows and knows no leader.
+async fn follow(acceptor: ws::Acceptor, io: DuplexStream) -> Option<()> {
+    let greeted = acceptor.greet(Box::new(io)).await.ok()?;
+    let (_, link) = acceptor.accept(greeted).await.ok()?.link()?;
+    let mut link = Link::from(link);
+    let Event::Message(Message::Hello(_)) = link.next().await else { return None };
+    sleep(Duration::from_secs(5)).await;
+    let (reason, leader) = ("no csi-cloud leads".into(), Some(Vec::new()));
+    link.send(&Message::Refused(Refused { protocol: PROTOCOL, reason, leader })).await.ok()?;
+    link.close("").await;
+    Some(())
+}
+
+/// A network of csi-clouds that follow and know no leader; each waits for one as csi-cloud does.
+/// The bytes of its packets are counted.
+fn followers(ca: &Ca, dials: &Dials, bytes: &Arc<AtomicUsize>, tasks: &Tasks) -> NodeNetwork {
+    let tls = tls::server_config(&ca.cloud(), ws::ALPN).unwrap();
+    let acceptor = ws::Acceptor::new(tls, KeepAlive::default());
+    let (dials, bytes, tasks) = (dials.clone(), bytes.clone(), tasks.clone());
+    let connect: Connect = Arc::new(move |at| {
+        dials.add(&at);
+        // Three packets make a connection, and four end it.
+        bytes.fetch_add(7 * HEAD_BYTES, Ordering::Relaxed);
+        let (near, far) = tokio::io::duplex(64 * 1024);
+        let acceptor = acceptor.clone();
+        tasks.spawn("follower", async move {
+            let _ = follow(acceptor, far).await;
+        });
+        let bytes = bytes.clone();
+        Box::pin(async move { Ok(Box::new(Counted { io: near, bytes }) as Io) })
+    });
+    connect.into()
+}
+
+/// An hour without a leader. It shares the limits of the log with the hour before, so it is part
+/// of that test.
+async fn hour_without_a_leader() {
+    let (ca, dials, bytes) = (Ca::new(), Dials::default(), Arc::<AtomicUsize>::default());
+    let cloud = ["wss://localhost:1", "wss://localhost:2", "wss://localhost:3"];
+    let tasks = Tasks::default();
+    let dial = dial_by(&ca, &cloud, followers(&ca, &dials, &bytes, &tasks));
+    tasks.spawn("dial", dial.keep(rand::make_rng(), tasks.clone()));
+    sleep(Duration::from_secs(360)).await;
+    let begun = Instant::now();
+    bytes.store(0, Ordering::Relaxed);
+    sleep(HOUR).await;
+    tasks.stop();
+    let bytes = bytes.load(Ordering::Relaxed);
+    let asked = ["localhost:1", "localhost:2", "localhost:3"].map(|at| dials.since(at, begun));
+    println!("an hour of followers: {asked:?} dials, {bytes} bytes");
+    assert!(bytes <= WIRE_BYTES, "{bytes} bytes on the wire, {asked:?} dials");
+    assert!(asked.iter().all(|dials| (60..=130).contains(dials)), "{asked:?}");
 }
