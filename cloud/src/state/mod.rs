@@ -31,7 +31,7 @@ pub mod node_labels;
 pub mod node_names;
 pub mod node_set;
 pub mod not_taken;
-pub(crate) mod older_store;
+pub mod older_store;
 pub mod policy;
 pub mod profile;
 pub mod quotas;

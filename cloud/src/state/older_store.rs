@@ -19,7 +19,7 @@ const PURPOSE: &[u8] = b"edge-csi watermark of a store, 1";
 
 /// The watermark of the store for a node; none before the first create, and while creates are known
 /// to be missing: the nodes keep what they know then.
-pub(crate) fn watermark(store: &Store, node: &NodeName) -> Option<Watermark> {
+pub fn watermark(store: &Store, node: &NodeName) -> Option<Watermark> {
     store.read(|state| {
         let (start, number) = state.starts().newest()?;
         let key = &state.trust().secrets()?.leases;
@@ -88,7 +88,7 @@ pub(crate) fn tell(node: &NodeName) {
 ///
 /// # Errors
 /// The change is not durable.
-pub(crate) async fn accept(store: &Store) -> Result<usize, StoreError> {
+pub async fn accept(store: &Store) -> Result<usize, StoreError> {
     let accept = |txn: &mut Txn<'_>| {
         let all = txn.state().starts().all();
         let incomplete = all.iter().filter(|(_, record)| record.is_incomplete());

@@ -27,6 +27,8 @@ enum FleetEvent {
     CutOff(usize, &'static [&'static str], Away, Duration),
     Cloud(Duration),
     Edge(usize, Duration),
+    /// Another csi-edge starts on a node's machine, and the one before goes on for so long.
+    EdgeDoubled(usize, Duration),
     CloudStops(Duration),
     EdgeStops(usize, Duration),
     Driver(usize, Duration),
@@ -76,9 +78,9 @@ pub struct Chaos {
 }
 
 impl Chaos {
-    /// Draws them, over so long a time.
+    /// Draws them, over so long a time: those of every run, and those of sites.
     pub fn draw(
-        dice: &mut Dice,
+        [dice, of_site]: [&mut Dice; 2],
         span: Duration,
         fleet: Arc<Fleet>,
         sidecars: Vec<Arc<Notify>>,
@@ -93,6 +95,11 @@ impl Chaos {
         for _ in 0..dice.between(3, 40) {
             let Some(kind) = kinds.get(dice.below(kinds.len())) else { break };
             events.push((dice.time(0, span), event(*kind, (nodes, endpoints), dice)));
+        }
+        let of_sites = if of_site.chance(30) { of_site.between(1, 6) } else { 0 };
+        for _ in 0..of_sites {
+            let are_doubled = fleet.shape().are_doubled;
+            events.push((of_site.time(0, span), event_of_site(nodes, are_doubled, of_site)));
         }
         events.sort_by_key(|(at, _)| *at);
         Self { events, fleet, sidecars, trace, tasks, counted: BTreeMap::new() }
@@ -136,6 +143,10 @@ impl Chaos {
             FleetEvent::EdgeStops(node, down) => {
                 self.tasks.spawn_until_stop("stop", restart_edge(fleet, node, down));
                 "edge stopped"
+            }
+            FleetEvent::EdgeDoubled(node, after) => {
+                fleet.double_edge(node, after);
+                "edge doubled"
             }
             FleetEvent::Driver(node, down) => {
                 fleet.kill_driver(node);
@@ -284,6 +295,18 @@ fn event(
         7 => FleetEvent::Refuse(node, dice.pick(&FINAL), dice.pick(&[1, 1, 2, 5])),
         _ if dice.chance(30) => FleetEvent::Hang(node, dice.below(METHODS.len()), long),
         _ => FleetEvent::Fault(node, dice.between(0, u64::MAX)),
+    }
+}
+
+/// What happens at a site in some runs besides.
+fn event_of_site(nodes: usize, are_doubled: bool, dice: &mut Dice) -> FleetEvent {
+    let node = dice.below(nodes);
+    let way = dice.pick(&[Way::Up, Way::Down]);
+    let long = dice.time(100, 60_000);
+    if are_doubled && dice.chance(70) {
+        FleetEvent::EdgeDoubled(node, long)
+    } else {
+        FleetEvent::Suffer(node, way, Mishap::Panic)
     }
 }
 

@@ -38,6 +38,10 @@ impl CloudRun {
     /// Starts one over a store.
     pub(super) fn start(shape: &Shape, store: Store, process: Process) -> anyhow::Result<Self> {
         let store = store.with_quotas(shape.quotas());
+        // `csi-cloud serve` has them before anything else.
+        let secrets = store.clone();
+        let made = async move { secrets.secrets().await };
+        process.tasks.spawn("secrets", async move { drop(made.await) });
         let links = Links::new(store.clone(), process.tasks.clone(), cloud::lease::answer::answer);
         let links = Arc::new(links.scoped(&[(driver_name()?, shape.policy())].into()));
         let swept = links.clone();

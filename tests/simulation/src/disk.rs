@@ -23,6 +23,8 @@ pub type Noted = (Instant, Change);
 pub(super) struct Disk {
     memory: Memory,
     noted: Arc<Mutex<Vec<Noted>>>,
+    /// A backup, in some runs.
+    copy: Option<Memory>,
     /// No process dies of a commit any more.
     calm: Arc<AtomicBool>,
 }
@@ -36,6 +38,23 @@ impl Disk {
     /// Loses everything. Its process must be killed before.
     pub(super) fn lose(&mut self) {
         self.memory = Memory::default();
+    }
+
+    /// Makes a backup.
+    pub(super) fn back_up(&mut self) {
+        self.copy = Some(self.memory.copied());
+    }
+
+    /// Whether there is a backup.
+    pub(super) fn has_backup(&self) -> bool {
+        self.copy.is_some()
+    }
+
+    /// Puts the backup back. Its process must be killed before.
+    pub(super) fn put_back(&mut self) {
+        if let Some(copy) = self.copy.take() {
+            self.memory = copy;
+        }
     }
 
     /// All durable changes, including those that were lost since.

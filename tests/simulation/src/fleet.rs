@@ -19,7 +19,7 @@ use parking_lot::{Mutex, MutexGuard};
 use proto::control::hello::Run;
 use proto::control::machine::MachineId;
 use proto::host::publish::{Existing, publish};
-use proto::host::tasks::Tasks;
+use proto::host::tasks::{TaskKind, Tasks};
 use proto::http2::serve;
 use proto::link::tls::{Credentials, Role};
 use proto::link::{Connect, KeepAlive};
@@ -36,12 +36,13 @@ use super::disk::{Crash, Disk, Noted};
 use super::keys::{Keys, LIAR, NODES};
 use super::net::Net;
 use super::process::Process;
-use super::replicas;
-use super::replicas::Replicas;
+use super::replicas::{self, Replicas};
 use super::shape::{DRIVER, Shape, driver_name};
 use super::trace::Trace;
 use super::wire::{Plan, boxed, wire};
 use drivers::testdriver::{Running, TestDriver};
+
+mod supervised;
 
 /// How soon an edge tries a preferred endpoint again.
 const RETURN: Duration = Duration::from_secs(20);
@@ -264,6 +265,34 @@ impl Fleet {
         self.lock().disk.lose();
     }
 
+    /// Makes a backup of the cloud's store.
+    pub(super) fn back_up(&self) {
+        self.trace.say("the store is backed up");
+        self.lock().disk.back_up();
+    }
+
+    /// Whether there is a backup of the cloud's store.
+    pub(super) fn has_backup(&self) -> bool {
+        self.lock().disk.has_backup()
+    }
+
+    /// Kills the cloud, and puts the backup of its store back.
+    pub(super) fn put_back(&self) {
+        self.kill_cloud();
+        self.trace.say("the store goes back to its backup");
+        self.lock().disk.put_back();
+    }
+
+    /// Waits until all honest nodes are linked, for this many seconds at most.
+    pub(super) async fn all_linked(&self, seconds: u64) {
+        for _ in 0..seconds {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            if self.election().is_some_and(|now| now.linked.len() == self.drivers.len()) {
+                break;
+            }
+        }
+    }
+
     /// All that became durable in the cloud's store, and when.
     pub fn noted(&self) -> Vec<Noted> {
         self.read_noted(<[Noted]>::to_vec)
@@ -408,6 +437,7 @@ impl Fleet {
         let board = Board { node: name, number: node, own, to_driver, process };
         let doors = self.run_edge(&board, state.dice.fork())?;
         self.trace.say(format_args!("the edge of {} starts", board.node));
+        self.supervise(node, doors.clone());
         state.edges.insert(node, EdgeRun { process: board.process, doors });
         Ok(())
     }
@@ -439,11 +469,11 @@ impl Fleet {
             linked: tokio::sync::watch::Sender::default(),
             keep_alive: KeepAlive::default(),
             network: self.net.way(*number, process.end.clone()).into(),
-            answers_challenge: true,
+            answers_challenge: !self.shape.are_doubled,
             run: Run::begin(),
             machine: Some(MachineId::new(own)),
         };
-        doors.spawn("dial", dial.keep(dice, doors.clone()));
+        doors.spawn(TaskKind::All("dial"), dial.keep(dice, doors.clone()));
         Ok(doors)
     }
 

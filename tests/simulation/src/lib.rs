@@ -20,6 +20,7 @@ mod liar_record;
 pub mod life;
 pub mod model;
 pub mod net;
+mod older_store;
 mod operator;
 mod panics;
 mod pinned;
@@ -119,7 +120,8 @@ async fn simulate(seed: u64, keys: Arc<Keys>, trace: Trace) -> anyhow::Result<Ou
     let tasks = Tasks::default();
     let shape = with_liar(shape(&mut dice), &mut Dice::new(seed, "is there a liar"));
     let idle = Dice::new(seed, "idle connections").pick(&[IDLE / 10, IDLE / 3, IDLE]);
-    let shape = Shape { idle, ..with_replicas(shape, seed) };
+    let are_doubled = Dice::new(seed, "doubled edges").chance(15);
+    let shape = Shape { idle, are_doubled, ..with_replicas(shape, seed) };
     let bad = dice.pick(&[0, 0, 10, 30, 60]);
     let net = Net::new(Dice::new(seed, "net"), bad, trace.clone(), tasks.clone());
     let fleet =
@@ -131,8 +133,9 @@ async fn simulate(seed: u64, keys: Arc<Keys>, trace: Trace) -> anyhow::Result<Ou
     for (kind, kill) in KINDS.into_iter().zip(&sidecars) {
         tasks.spawn_until_stop("sidecar", model::keep(kind, world.clone(), kill.clone()));
     }
+    let drawn = [&mut dice, &mut Dice::new(seed, "sites")];
     let mut chaos =
-        Chaos::draw(&mut dice, life::SPAN, fleet.clone(), sidecars, trace.clone(), tasks.clone());
+        Chaos::draw(drawn, life::SPAN, fleet.clone(), sidecars, trace.clone(), tasks.clone());
     let lives = tasks.child();
     world.unusual.set(dice.chance(60));
     let begun = Instant::now();
@@ -143,6 +146,7 @@ async fn simulate(seed: u64, keys: Arc<Keys>, trace: Trace) -> anyhow::Result<Ou
     let liar = shape.liar.map(|_| Liar::begin(&world));
     let twin = Twin::begin(&world);
     let watchers = watch(&world, &tasks);
+    older_store::begin(&world, &tasks);
     if let Some(replicas) = &fleet.replicas {
         let troubles = trouble::draw(&mut Dice::new(seed, "trouble"), life::SPAN);
         tasks.spawn_until_stop("trouble", trouble::run(replicas.clone(), troubles));
@@ -166,6 +170,7 @@ async fn simulate(seed: u64, keys: Arc<Keys>, trace: Trace) -> anyhow::Result<Ou
     world.found.add(durable::right(&world));
     let mut outcome = judge(&world, &chaos, began);
     outcome.wrong.extend(twin.iter().flat_map(Twin::end));
+    outcome.wrong.extend(older_store::put_back(&world).await);
     outcome.wrong.extend(durable::rebuilt(&world).await);
     tasks.stop();
     fleet.end();
@@ -216,6 +221,7 @@ fn shape(dice: &mut Dice) -> Shape {
         crashes: dice.pick(&[0, 50, 90]),
         idle: IDLE,
         replicas: 1,
+        are_doubled: false,
         liar: None,
     }
 }

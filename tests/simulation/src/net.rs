@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::dice::Dice;
 use super::trace::Trace;
-use super::wire::{Mishap, Plan, Way, Wire, boxed, wire};
+use super::wire::{Mishap, Plan, Way, Wire, end, wire};
 
 /// Takes a connection at the cloud.
 pub type Door = Arc<dyn Fn(Io) + Send + Sync>;
@@ -132,6 +132,7 @@ impl Net {
             return Err(io::ErrorKind::NotConnected.into());
         }
         let (near, far, wire) = wire(&plan, [owner, cloud], &self.tasks);
+        let (near, far) = (end(near, &wire, Way::Down), end(far, &wire, Way::Up));
         self.trace.say(format_args!("net: n{} dials {at}; {}", node + 1, describe(&plan)));
         *inner.counted.entry("connections").or_default() += 1;
         if let Some((_, _, mishap)) = plan.mishap {
@@ -140,8 +141,8 @@ impl Net {
         inner.wires.retain(|laid| !laid.wire.is_over());
         inner.wires.push(Laid { node, at: at.to_owned(), wire });
         drop(inner);
-        door(boxed(far));
-        Ok(boxed(near))
+        door(far);
+        Ok(near)
     }
 
     /// Applies a mishap to all connections of a node.
@@ -216,6 +217,7 @@ fn name(mishap: Mishap) -> &'static str {
         Mishap::Stall(_) => "stall",
         Mishap::Dead => "half-open",
         Mishap::BothDead => "black hole",
+        Mishap::Panic => "a link panicked",
     }
 }
 

@@ -41,6 +41,9 @@ pub struct Shape {
     pub idle: Duration,
     /// How many clouds there are, of which one leads.
     pub replicas: usize,
+    /// Whether two csi-edges may run on one machine. They keep no state then, so that none of them
+    /// answers a challenge.
+    pub are_doubled: bool,
     /// One more node that lies, in some runs.
     pub liar: Option<Lying>,
 }

@@ -2,16 +2,24 @@
 //! mishap after a number of bytes, or when the weather says so.
 
 use std::collections::VecDeque;
+use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use proto::host::tasks::Tasks;
 use proto::link::Io;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, ReadHalf, WriteHalf};
+use tokio::io::{
+    AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf, ReadHalf, WriteHalf,
+};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+
+use super::panics::INJECTED;
 
 /// The buffer at an end of a connection before its writer must wait, in bytes.
 const BUFFER: usize = 64 * 1024;
@@ -29,6 +37,8 @@ pub enum Mishap {
     Dead,
     /// Both lanes do.
     BothDead,
+    /// The task panics that next reads what comes this way.
+    Panic,
 }
 
 /// A direction.
@@ -63,6 +73,44 @@ struct Lane {
     mishap: Option<(u64, Mishap)>,
     stalled_until: Option<Instant>,
     dead: bool,
+    /// Whether who reads it panics.
+    panics: Arc<AtomicBool>,
+}
+
+/// An end of a connection.
+struct End {
+    io: DuplexStream,
+    /// Set when its next reader shall panic.
+    panics: Arc<AtomicBool>,
+}
+
+impl AsyncRead for End {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        assert!(!self.panics.swap(false, Ordering::Relaxed), "{INJECTED} in a read");
+        Pin::new(&mut self.io).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for End {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(cx)
+    }
 }
 
 /// The fate of a chunk.
@@ -112,6 +160,11 @@ pub fn wire(
     (near, far, wire)
 }
 
+/// Boxes the end of a link at the side that reads what comes this way.
+pub fn end(io: DuplexStream, wire: &Wire, way: Way) -> Io {
+    Box::new(End { io, panics: wire.lane(way).panics.clone() })
+}
+
 /// Boxes an end for the product.
 pub fn boxed(end: DuplexStream) -> Io {
     Box::new(end)
@@ -129,6 +182,7 @@ impl Wire {
             Mishap::Cut => self.cut.cancel(),
             Mishap::Stall(time) => self.lane(way).stalled_until = Some(Instant::now() + time),
             Mishap::Dead => self.lane(way).dead = true,
+            Mishap::Panic => self.lane(way).panics.store(true, Ordering::Relaxed),
             Mishap::BothDead => {
                 [Way::Up, Way::Down].into_iter().for_each(|way| self.lane(way).dead = true)
             }

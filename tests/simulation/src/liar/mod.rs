@@ -12,13 +12,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use cloud::state::older_store;
 use http::{Request, Response};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use parking_lot::{Mutex, MutexGuard};
 use proto::control::hello::{Hello, Message, PROTOCOL, Run, True};
 use proto::control::lease::{self, LeaseAction, Outcome};
+use proto::control::machine::MachineId;
 use proto::control::metadata::Position;
+use proto::control::watermark::Watermark;
 use proto::csi::{Method, frame};
 use proto::host::tasks::Tasks;
 use proto::http2::body::Body;
@@ -191,11 +194,31 @@ impl Liar {
             trust: None,
             awaits_leader: false,
             run: Run::begin(),
-            machine: None,
+            machine: self.machine(&mut dice),
             takes_watermark: true,
             answers_challenge: true,
-            watermark: "00000000-0000-0000-0000-000000000001.9.bGll".parse().ok().map(Box::new),
+            watermark: self.watermark(&mut dice).map(Box::new),
         })
+    }
+
+    /// The machine of its hello. In some runs it tells none, as a board without an id does.
+    fn machine(&self, dice: &mut Dice) -> Option<MachineId> {
+        let other = dice.below(1_000).to_string();
+        let own = if dice.chance(10) { dice.pick(&[&*other, NODES[0]]) } else { LIAR };
+        self.world.seed.is_multiple_of(2).then(|| MachineId::new(own))
+    }
+
+    /// The watermark of its hello: another node's, or one of its own making.
+    fn watermark(&self, dice: &mut Dice) -> Option<Watermark> {
+        let fleet = &self.world.fleet;
+        let most = dice.pick(&[3, 100, u64::MAX]);
+        let number = dice.between(0, most);
+        let other = NODES.get(dice.below(fleet.drivers.len()))?.parse().ok()?;
+        let of_other = fleet.store().and_then(|store| older_store::watermark(&store, &other));
+        let made: Watermark = "00000000-0000-0000-0000-000000000001.9.bGll".parse().ok()?;
+        let start = of_other.as_ref().map_or(made.start, |of_other| of_other.start);
+        let made = Watermark { start, number, ..made };
+        if dice.chance(50) { of_other } else { Some(made) }
     }
 
     /// The next control message; none if it leaves.
