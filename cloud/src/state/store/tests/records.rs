@@ -41,7 +41,8 @@ fn has_later(table: Table, mut message: &[u8]) -> bool {
         Table::Homes => &[11],
         Table::Intents => &[8, 9],
         Table::NodeDrivers => &[6],
-        Table::Nodes => &[3],
+        Table::Nodes => &[3, 4, 5],
+        Table::Secrets => &[3],
         _ => &[],
     };
     while let Ok((tag, wire_type)) = decode_key(&mut message) {
