@@ -133,11 +133,13 @@ impl Starts {
 
     /// The last create that the store has; none before the first, and while creates are missing.
     pub(super) fn newest(&self) -> Option<(Uuid, u64)> {
-        if !self.incomplete.is_empty() {
-            return None;
-        }
-        let newest = self.newest?;
-        Some((newest, self.get(&newest)?.last))
+        if self.incomplete.is_empty() { self.last_create().0 } else { None }
+    }
+
+    /// The last create that the store has, whatever is missing.
+    pub(super) fn last_create(&self) -> LastCreate {
+        let newest = self.newest.and_then(|start| Some((start, self.get(&start)?.last)));
+        LastCreate(newest)
     }
 
     /// True if this number of a start is missing in the store, and that is not known yet.
@@ -192,35 +194,17 @@ impl Starts {
 
 /// The last create of a store, as `START.NUMBER`, or `none`. Who moves a store tells it, so that an
 /// older export is not taken for what the store had at its end.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LastCreate {
-    /// The place of the start among the starts of its store.
-    order: u64,
-    create: Option<(Uuid, u64)>,
-}
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LastCreate(Option<(Uuid, u64)>);
 
 /// The text is not a [`LastCreate`].
 #[derive(Debug, thiserror::Error)]
 #[error("not the last create of a store, START.NUMBER or none: `csi-cloud store check` shows it")]
 pub struct NotALastCreate;
 
-impl LastCreate {
-    /// Takes a start of the store.
-    pub(super) fn take(&mut self, start: Uuid, record: &StartRecord) {
-        if record.order > self.order {
-            *self = Self { order: record.order, create: Some((start, record.last)) };
-        }
-    }
-
-    /// True if both are the same create, or none.
-    pub(super) fn is(&self, other: &Self) -> bool {
-        self.create == other.create
-    }
-}
-
 impl fmt::Display for LastCreate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.create {
+        match &self.0 {
             Some((start, number)) => write!(f, "{start}.{number}"),
             None => f.write_str("none"),
         }
@@ -232,12 +216,12 @@ impl FromStr for LastCreate {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         if text == "none" {
-            return Ok(Self::default());
+            return Ok(Self(None));
         }
         let (start, number) = text.split_once('.').ok_or(NotALastCreate)?;
         let start = start.parse().map_err(|_| NotALastCreate)?;
         let number = number.parse().map_err(|_| NotALastCreate)?;
-        Ok(Self { order: 0, create: Some((start, number)) })
+        Ok(Self(Some((start, number))))
     }
 }
 
@@ -247,18 +231,19 @@ mod tests {
 
     #[test]
     fn the_last_create_is_that_of_the_newest_start_and_is_read_as_it_is_shown() {
-        let mut last = LastCreate::default();
-        assert_eq!(last.to_string(), "none");
+        let mut starts = Starts::default();
+        assert_eq!(starts.last_create().to_string(), "none");
         let of = |order, last| StartRecord { order, last, ..StartRecord::default() };
         for (start, order, number) in [(7, 1, 9), (8, 2, 4), (9, 0, 12)] {
-            last.take(Uuid::from_u128(start), &of(order, number));
+            starts.apply(Uuid::from_u128(start), Some(of(order, number)));
         }
+        let last = starts.last_create();
         assert!(last.to_string().ends_with("8.4"), "{last}");
         for text in [last.to_string(), "none".into()] {
             let read: LastCreate = text.parse().unwrap();
             assert_eq!(read.to_string(), text);
         }
-        assert!(last.is(&last.to_string().parse().unwrap()));
+        assert_eq!(last, last.to_string().parse().unwrap());
         for wrong in ["", "1", "x.1", &format!("{}.-1", Uuid::nil())] {
             assert!(wrong.parse::<LastCreate>().is_err(), "{wrong}");
         }

@@ -4,7 +4,6 @@
 
 use crate::state::check::{Wrong, disagreements};
 use crate::state::known::State;
-use crate::state::record::Change;
 use crate::state::starts::LastCreate;
 use crate::state::store::existing::Existing;
 use crate::state::store::url::StoreAt;
@@ -29,14 +28,10 @@ pub(crate) struct Examined {
 pub(crate) fn examine(at: &StoreAt) -> anyhow::Result<Examined> {
     let mut state = State::default();
     let mut records = 0;
-    let mut last = LastCreate::default();
     // A store that is in use or missing cannot be judged.
     let mut store = Existing::open(at)?;
     let loaded = store.load(&mut |change| {
         records += 1;
-        if let Change::Start(start, Some(record)) = &change {
-            last.take(*start, record);
-        }
         state.apply(change);
     });
     let mut wrong = disagreements(&state);
@@ -44,5 +39,6 @@ pub(crate) fn examine(at: &StoreAt) -> anyhow::Result<Examined> {
         let why = proto::host::chain(&error);
         wrong.push(Wrong { driver: String::new(), what: "the store".into(), why });
     }
+    let last = state.starts().last_create();
     Ok(Examined { wrong, records, format: store.format(), last })
 }

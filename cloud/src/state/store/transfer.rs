@@ -14,7 +14,7 @@ use crate::state::leader_epoch;
 use crate::state::line::{FORMAT, Line};
 use crate::state::listed;
 use crate::state::record::Change;
-use crate::state::starts::{IMPORTED, LastCreate, StartRecord};
+use crate::state::starts::{IMPORTED, LastCreate, StartRecord, Starts};
 use crate::state::store::existing::Existing;
 use crate::state::store::url::StoreAt;
 use crate::state::trust::TrustChange;
@@ -106,15 +106,15 @@ pub(super) fn import_from(
         }
         let mut batch = Vec::with_capacity(BATCH);
         let mut records = 0;
-        let mut last = LastCreate::default();
+        let mut starts = Starts::default();
         let end = loop {
             match lines.next().transpose()? {
                 Some(Line::End { records }) => break records,
                 Some(line) => {
                     let change = Change::try_from(line);
                     let change = change.map_err(|_| anyhow::anyhow!("it begins twice"))?;
-                    if let Change::Start(start, Some(record)) = &change {
-                        last.take(*start, record);
+                    if let Change::Start(start, record) = &change {
+                        starts.apply(*start, record.clone());
                     }
                     batch.push(imported(change));
                 }
@@ -136,9 +136,10 @@ pub(super) fn import_from(
                 "the export has {records} records and should have {end}, or goes on after its end"
             );
         }
+        let last = starts.last_create();
         match moved {
             None => batch.push(may_be_old()),
-            Some(moved) if moved.is(&last) => {}
+            Some(moved) if moved == last => {}
             Some(moved) => bail!(
                 "the last create in the export is {last}, and that of the store which is moved is \
                  {moved}: the export is older, or was made without --with-secrets"

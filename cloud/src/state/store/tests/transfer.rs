@@ -11,7 +11,7 @@ use crate::state::line::Line;
 use crate::state::listed;
 use crate::state::older_store;
 use crate::state::record::Elected;
-use crate::state::starts::{Lack, LastCreate, StartRecord};
+use crate::state::starts::{Lack, LastCreate, StartRecord, Starts};
 use crate::state::store::tests::*;
 use crate::state::store::transfer;
 use crate::state::store::transfer::ExportedSecrets;
@@ -53,13 +53,13 @@ fn checked(path: &Path, output: Output) -> (anyhow::Result<()>, String) {
 
 /// The last create of an export.
 pub(in crate::state::store) fn last_create(lines: &str) -> LastCreate {
-    let mut last = LastCreate::default();
+    let mut starts = Starts::default();
     for line in lines.lines() {
         if let Ok(Line::Start { start, record }) = serde_json::from_str(line) {
-            last.take(start, &record);
+            starts.apply(start, Some(record));
         }
     }
-    last
+    starts.last_create()
 }
 
 fn imported(path: &Path, lines: &str) -> Result<(), String> {
@@ -85,7 +85,7 @@ async fn an_import_counts_as_older_unless_the_last_create_is_known() {
         exported(&path("one"))
     });
     let (old, last) = (last_create(&before), last_create(&lines));
-    assert!(!old.is(&last));
+    assert_ne!(old, last);
     let mut said = Vec::new();
     check(&StoreAt::File(path("one")), Output::Table, &mut said).unwrap();
     assert!(String::from_utf8(said).unwrap().trim_end().ends_with(&format!("--move {last}")));
