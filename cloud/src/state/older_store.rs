@@ -94,7 +94,7 @@ pub async fn accept(store: &Store) -> Result<usize, StoreError> {
         let incomplete = all.iter().filter(|(_, record)| record.is_incomplete());
         let incomplete: Vec<_> = incomplete.map(|(start, of)| (*start, of.clone())).collect();
         for (start, record) in &incomplete {
-            // The epoch of leases is beyond it by now, and an import is no start.
+            // The epoch of leases is beyond it by now, and an import counts no creates.
             let is_start = *start != LEASES && *start != IMPORTED;
             let accepted = StartRecord { accepted: true, ..record.clone() };
             txn.set_start(*start, is_start.then_some(accepted));

@@ -16,10 +16,10 @@ use rustls::pki_types::pem::PemObject;
 use crate::config::Config;
 
 /// Renewal by csi-edge itself.
-const RENEWED: &str = "csi-edge renews it by itself over its link, also for 90 days after its end, \
-                       and later after `csi-cloud node readmit NODE`; if it does not, mend the way \
-                       to csi-cloud, or join again with a token of csi-cloud (`csi-edge join \
-                       --replace`)";
+const RENEWED: &str = "csi-edge renews it over its link until 90 days after its end, and later if \
+                       an operator runs `csi-cloud node readmit NODE`; if it does not, repair the \
+                       connection to csi-cloud, or join again with a token of csi-cloud \
+                       (`csi-edge join --replace`)";
 /// Renewal by an operator.
 const ISSUED: &str = "issue a new one into the same files (`csi-cloud ca issue NODE`), or join \
                       with a token (`csi-edge join --help`), after which csi-edge renews it";
