@@ -2,10 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use edge_calls::drivers;
@@ -17,9 +15,10 @@ use proto::host::tasks::Tasks;
 use proto::link::addresses::Addresses;
 use proto::link::tls::{self, Credentials, Role};
 use proto::link::{Connect, Event, Io, KeepAlive, Link, NodeNetwork, ws};
-use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
+use tokio::io::DuplexStream;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
+use tokio_util::io::{InspectReader, InspectWriter};
 
 use super::dial::Dial;
 use crate::identity::test_ca::Ca;
@@ -160,51 +159,10 @@ async fn an_hour_without_the_cloud_or_a_leader_costs_little_log_and_little_traff
     println!("an hour: {lines} lines, {} bytes of log, {tcp} rounds, {wire} bytes", text.len());
 }
 
-/// A connection that counts its packets of so many bytes at most, and their bytes.
-struct Counted {
-    io: DuplexStream,
-    bytes: Arc<AtomicUsize>,
-}
-
-impl Counted {
-    /// Counts what was sent at once, with the heads of its packets and their acknowledgement.
-    fn count(&self, sent: usize) {
-        let packets = sent.div_ceil(PACKET_BYTES);
-        self.bytes.fetch_add(sent + packets * 2 * HEAD_BYTES, Ordering::Relaxed);
-    }
-}
-
-impl AsyncRead for Counted {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let before = buf.filled().len();
-        ready!(Pin::new(&mut self.io).poll_read(cx, buf))?;
-        self.count(buf.filled().len() - before);
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl AsyncWrite for Counted {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        let written = ready!(Pin::new(&mut self.io).poll_write(cx, bytes))?;
-        self.count(written);
-        Poll::Ready(Ok(written))
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_shutdown(cx)
-    }
+/// Counts what was sent at once, with the heads of its packets and their acknowledgement.
+fn count(sent: &[u8], bytes: &AtomicUsize) {
+    let packets = sent.len().div_ceil(PACKET_BYTES);
+    bytes.fetch_add(sent.len() + packets * 2 * HEAD_BYTES, Ordering::Relaxed);
 }
 
 /// Takes one link as a csi-cloud that follows and knows no leader.
@@ -235,8 +193,10 @@ fn followers(ca: &Ca, dials: &Dials, bytes: &Arc<AtomicUsize>, tasks: &Tasks) ->
         tasks.spawn("follower", async move {
             let _ = follow(acceptor, far).await;
         });
-        let bytes = bytes.clone();
-        Box::pin(async move { Ok(Box::new(Counted { io: near, bytes }) as Io) })
+        let (sent, received) = (bytes.clone(), bytes.clone());
+        let near = InspectWriter::new(near, move |bytes: &[u8]| count(bytes, &sent));
+        let near = InspectReader::new(near, move |bytes: &[u8]| count(bytes, &received));
+        Box::pin(async move { Ok(Box::new(near) as Io) })
     });
     connect.into()
 }

@@ -56,12 +56,8 @@ pub(super) async fn put_back(world: &World) -> Vec<String> {
     if !world.fleet.has_backup() {
         return Vec::new();
     }
-    let mut dice = Dice::new(world.seed, "older store");
-    let mut found = Vec::new();
-    if let Err(wrong) = go_back(world, &mut dice).await {
-        found.push(format!("with an older store: {wrong}"));
-    }
-    found
+    let wrong = go_back(world, &mut Dice::new(world.seed, "older store")).await.err();
+    wrong.into_iter().map(|wrong| format!("with an older store: {wrong}")).collect()
 }
 
 async fn go_back(world: &World, dice: &mut Dice) -> Result<(), String> {

@@ -2,21 +2,17 @@
 //! mishap after a number of bytes, or when the weather says so.
 
 use std::collections::VecDeque;
-use std::io;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use proto::host::tasks::Tasks;
 use proto::link::Io;
-use tokio::io::{
-    AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf, ReadHalf, WriteHalf,
-};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, ReadHalf, WriteHalf};
 use tokio::time::Instant;
+use tokio_util::io::InspectReader;
 use tokio_util::sync::CancellationToken;
 
 use super::panics::INJECTED;
@@ -77,42 +73,6 @@ struct Lane {
     panics: Arc<AtomicBool>,
 }
 
-/// An end of a connection.
-struct End {
-    io: DuplexStream,
-    /// Set when its next reader shall panic.
-    panics: Arc<AtomicBool>,
-}
-
-impl AsyncRead for End {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        assert!(!self.panics.swap(false, Ordering::Relaxed), "{INJECTED} in a read");
-        Pin::new(&mut self.io).poll_read(cx, buf)
-    }
-}
-
-impl AsyncWrite for End {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write(cx, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_shutdown(cx)
-    }
-}
-
 /// The fate of a chunk.
 enum Fate {
     Whole,
@@ -162,7 +122,10 @@ pub fn wire(
 
 /// Boxes the end of a link at the side that reads what comes this way.
 pub fn end(io: DuplexStream, wire: &Wire, way: Way) -> Io {
-    Box::new(End { io, panics: wire.lane(way).panics.clone() })
+    let panics = wire.lane(way).panics.clone();
+    Box::new(InspectReader::new(io, move |_: &[u8]| {
+        assert!(!panics.swap(false, Ordering::Relaxed), "{INJECTED} in a read");
+    }))
 }
 
 /// Boxes an end for the product.
