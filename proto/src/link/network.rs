@@ -19,6 +19,8 @@ const CONNECT: Duration = Duration::from_secs(8);
 /// The bytes of a segment that pass every tunnel: IPv6's smallest MTU, 1,280, less its headers and
 /// TCP's, is 1,220.
 const SEGMENT_BYTES: u32 = 1200;
+/// What the kernel may hold of a connection beyond what the network took, in bytes.
+const UNSENT: u32 = 128 * 1024;
 
 /// How a node reaches the cloud. Clones remember together which address of a name worked last.
 #[derive(Clone)]
@@ -76,7 +78,11 @@ pub fn tune(tcp: &TcpStream) {
     let _ = tcp.set_nodelay(true);
     // The default, cubic, takes every lost packet for a full queue: with 1 % loss at 100 ms it
     // sends 1.2 Mbit/s on any path. A kernel without BBR keeps its default.
-    let _ = SockRef::from(tcp).set_tcp_congestion(b"bbr");
+    let socket = SockRef::from(tcp);
+    let _ = socket.set_tcp_congestion(b"bbr");
+    // Otherwise the kernel holds up to 4 MiB for a peer that reads nothing, and takes more of it
+    // for so long that the peer is given up late.
+    let _ = socket.set_tcp_notsent_lowat(UNSENT);
 }
 
 /// Connects to the first address of `at` that answers, and prepares the connection for a link. A
@@ -120,6 +126,7 @@ mod tests {
         let tcp = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         tune(&tcp);
         assert!(tcp.nodelay().unwrap());
+        assert_eq!(SockRef::from(&tcp).tcp_notsent_lowat().unwrap(), UNSENT);
         // The algorithms that users other than root may choose.
         let allowed = "/proc/sys/net/ipv4/tcp_allowed_congestion_control";
         let allowed = std::fs::read_to_string(allowed).unwrap_or_default();
