@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use proto::host::clock;
 use proto::host::peer_log;
 use proto::link::endpoint::Transport;
+use proto::link::quic;
 use proto::names::certificate::Validity;
 use proto::names::{DriverName, NodeName};
 
@@ -44,6 +45,7 @@ impl AdminState {
             nodes: self.store.read(|state| (state.nodes().len(), count_removed(state))),
             links: Transport::ALL.map(count).into(),
             link_ups: self.links.made(),
+            link_looks_untrusted: quic::untrusted_looks(),
             not_taken: self.not_taken(),
             quota_refusals: self.store.refusals().counts(),
             log_suppressed: peer_log::suppressed().into(),

@@ -109,19 +109,20 @@ impl Acceptor {
     }
 
     fn quic(self, addr: SocketAddr, credentials: &Credentials) -> anyhow::Result<SocketAddr> {
-        let acceptor = quic::Acceptor::bind(addr, credentials, self.keep_alive)?;
+        let acceptor = Arc::new(quic::Acceptor::bind(addr, credentials, self.keep_alive)?);
         let addr = acceptor.local_addr()?;
         let tasks = self.tasks.clone();
         self.tasks.clone().spawn(TaskKind::All("accept"), async move {
             let taking = async {
                 while let Some(incoming) = acceptor.accept().await {
-                    self.take_quic(incoming);
+                    self.take_quic(incoming, acceptor.clone());
                 }
             };
             tokio::select! {
                 biased;
                 () = tasks.stopped() => {}
                 () = taking => {}
+                () = acceptor.end_dead() => {}
             }
             acceptor.close().await;
         });
@@ -130,7 +131,7 @@ impl Acceptor {
 
     /// A QUIC listener shares the socket of its links. So it stays when the links are drained, and
     /// refuses.
-    fn take_quic(&self, incoming: quic::Incoming) {
+    fn take_quic(&self, incoming: quic::Incoming, quic: Arc<quic::Acceptor>) {
         if self.links.is_drained() {
             return incoming.refuse();
         }
@@ -150,7 +151,9 @@ impl Acceptor {
             });
             match at_door.wait(entering).await {
                 Some(Ok(Ok(pending))) => {
-                    acceptor.link(from, stay, pending, quic_link(incoming)).await;
+                    let keep_alive = acceptor.keep_alive();
+                    let linking = quic_link(quic, incoming, keep_alive);
+                    acceptor.link(from, stay, pending, linking).await;
                 }
                 Some(Ok(Err(full))) => {
                     peer_warn!(LogPeer::Stranger, %from, error = %full, "refused a connection")
@@ -162,6 +165,11 @@ impl Acceptor {
                 }
             }
         });
+    }
+
+    /// The signs of life of a link that is accepted now.
+    fn keep_alive(&self) -> KeepAlive {
+        self.keep_alive.among(self.links.count())
     }
 
     /// Waits for the ClientHello of a connection and for admission, then makes a link of it.
@@ -176,6 +184,7 @@ impl Acceptor {
             });
             match at_door.wait(entering).await {
                 Some(Ok(Some((greeted, pending)))) => {
+                    let ws = ws.with_keep_alive(acceptor.keep_alive());
                     acceptor.link(from, stay, pending, ws_link(ws, greeted)).await;
                 }
                 Some(Ok(None)) => {}
@@ -277,7 +286,11 @@ async fn ws_link(acceptor: ws::Acceptor, greeted: ws::Greeted) -> Authenticated 
     })
 }
 
-async fn quic_link(incoming: quic::Incoming) -> Authenticated {
-    let (peer, link) = Box::pin(quic::authenticate(incoming)).await?;
+async fn quic_link(
+    acceptor: Arc<quic::Acceptor>,
+    incoming: quic::Incoming,
+    keep_alive: KeepAlive,
+) -> Authenticated {
+    let (peer, link) = Box::pin(acceptor.link(incoming, keep_alive)).await?;
     Ok(Arrival::Link(Box::new(peer), link.into()))
 }

@@ -5,9 +5,10 @@
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use futures_channel::mpsc;
+use h2::{Ping, PingPong};
 use proto::control::hello::Run;
 use proto::control::machine::MachineId;
 use proto::host::chain;
@@ -19,7 +20,7 @@ use proto::http2::paced::{Budget, Paced};
 use proto::link::endpoint::Transport;
 use proto::link::{Io, LinkError, StreamKind};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, SemaphorePermit, oneshot};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use crate::error::Error;
 use crate::nodes::connections::{Connections, IdleEnd, Lane, Lender, LentConnection};
@@ -30,6 +31,12 @@ use crate::state::authority::Unserved;
 /// The number of calls in flight on one link. More are refused, because each holds its request in
 /// memory.
 const MAX_LINK_CALLS: usize = 2048;
+/// The interval of questions to the other side of a link that has calls.
+const ASK_EVERY: Duration = Duration::from_secs(5);
+/// Asked, and silent for this long, the other side is dead.
+const DEAD_AFTER: Duration = Duration::from_secs(15);
+/// Why the link ends then.
+const SILENT: &str = "no sign of life during a call";
 
 /// A request to the link's task for a byte stream.
 pub(super) type Want = (StreamKind, oneshot::Sender<Result<Io, LinkError>>);
@@ -49,7 +56,7 @@ pub struct Handle {
     /// Stopped when the link ends; all tasks of the link are part of it.
     pub(super) tasks: Tasks,
     /// The reason why csi-cloud ends it; the first reason counts.
-    why: OnceLock<&'static str>,
+    why: Arc<OnceLock<&'static str>>,
     /// The time at which the certificate of the edge ends; none if that is not known.
     expires: Option<SystemTime>,
     /// True while it is its node's link: not replaced, and the edge is not leaving.
@@ -121,7 +128,7 @@ impl Handle {
             room: Semaphore::new(MAX_LINK_CALLS),
             passing: Arc::new(Semaphore::new(MAX_PASSING)),
             tasks,
-            why: OnceLock::new(),
+            why: Arc::default(),
             expires: None,
             in_use: AtomicBool::new(true),
             full: AtomicBool::default(),
@@ -248,14 +255,20 @@ impl Handle {
         let (answer, opened) = oneshot::channel();
         self.want.clone().try_send((kind, answer)).map_err(|_| gone())?;
         let io = opened.await.map_err(|_| gone())??;
-        let begun = forward::connect(Paced::calling(io, budget.clone())).await;
-        let (upstream, connection) = begun.map_err(|error| LinkError::Closed(chain(&error)))?;
+        let begun = forward::connect_asking(Paced::calling(io, budget.clone())).await;
+        let (upstream, pings, connection) =
+            begun.map_err(|error| LinkError::Closed(chain(&error)))?;
         let (budget, violated) = (budget.clone(), upstream.violated());
+        let (tasks, why) = (self.tasks.clone(), self.why.clone());
         self.tasks.spawn_until_stop("link http2", async move {
             let ended = tokio::select! {
                 biased;
                 ended = connection => ended,
                 () = violated => return budget.violated(),
+                () = silent(pings, &budget) => {
+                    let _ = why.set(SILENT);
+                    return tasks.stop();
+                }
             };
             if let Err(error) = ended {
                 if error.is_library() {
@@ -268,6 +281,59 @@ impl Handle {
     }
 }
 
+/// Asks the other side for as long as HTTP/2 is open, which is while there are calls. Ends when it
+/// says nothing, however seldom the link's own signs of life are.
+async fn silent(mut pings: PingPong, budget: &Budget) {
+    loop {
+        sleep(ASK_EVERY).await;
+        let answered = pings.ping(Ping::opaque());
+        tokio::pin!(answered);
+        loop {
+            tokio::select! {
+                biased;
+                answered = &mut answered => match answered {
+                    Ok(_) => break,
+                    // The connection has ended, and says why.
+                    Err(_) => return std::future::pending().await,
+                },
+                () = sleep(ASK_EVERY) => {}
+            }
+            if budget.silence() >= DEAD_AFTER {
+                return;
+            }
+        }
+    }
+}
+
 fn gone() -> LinkError {
     LinkError::Closed("it ended before the call was sent".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Serves HTTP/2 for so long, and then reads no more.
+    async fn serve(io: tokio::io::DuplexStream, time: Duration) {
+        let mut serving = h2::server::handshake(io).await.unwrap();
+        let answering = async { while let Some(Ok(_)) = serving.accept().await {} };
+        let _ = tokio::time::timeout(time, answering).await;
+        std::future::pending::<()>().await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_edge_that_falls_silent_is_found_out_while_http2_is_open() {
+        let (near, far) = tokio::io::duplex(1 << 16);
+        let (tasks, budget) = (Tasks::default(), Budget::default());
+        let minute = Duration::from_secs(60);
+        tasks.spawn("edge", serve(far, minute));
+        let begun = Instant::now();
+        let calling = forward::connect_asking(Paced::calling(near, budget.clone())).await;
+        let (_upstream, pings, connection) = calling.unwrap();
+        tasks.spawn("connection", async move { drop(connection.await) });
+        silent(pings, &budget).await;
+        let found = begun.elapsed().checked_sub(minute).unwrap();
+        assert!((10..=20).contains(&found.as_secs()), "{found:?}");
+        tasks.give_up();
+    }
 }

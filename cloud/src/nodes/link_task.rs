@@ -32,8 +32,7 @@ use crate::nodes::handle::{Handle, Peer, Want};
 use crate::nodes::labelled_report::LabelledReport;
 use crate::nodes::lease_queue::LeaseQueue;
 use crate::nodes::links::Links;
-use crate::nodes::machine;
-use crate::nodes::machine::OTHER_MACHINE;
+use crate::nodes::machine::{self, OTHER_MACHINE};
 use crate::nodes::refusal::{Exclusion, NoHello, end_without_hello, refuse};
 use crate::pki::enrolment::EnrolmentError;
 use crate::pki::issuer::CaTag;
@@ -198,7 +197,7 @@ async fn establish(
     links.refresh_scopes();
     let broadcasts = links.broadcasts();
     let published = links.topology_published_at(node);
-    let welcome = links.welcome(node, &unserved, peer.ca);
+    let welcome = links.welcome(node, &unserved, peer.ca, link.keep_alive());
     if let Err(error) = link.send(&Message::Welcome(welcome)).await {
         peer_warn!(
             LogPeer::Node(node), %node, error = %chain(&error), "a link ended at its welcome"
@@ -486,8 +485,8 @@ impl LinkTask<'_> {
     }
 
     fn welcome(&self) -> Message {
-        let unserved = self.handle.unserved();
-        Message::Welcome(self.links.welcome(self.node, &unserved, self.handle.peer.ca))
+        let (unserved, ca) = (self.handle.unserved(), self.handle.peer.ca);
+        Message::Welcome(self.links.welcome(self.node, &unserved, ca, self.link.keep_alive()))
     }
 
     /// Handles an event of the link; returns the message to send back, if any.
@@ -521,6 +520,7 @@ impl LinkTask<'_> {
                 }
                 Err(self.broken("it answered metadata that was not sent".into()))
             }
+            Event::Message(Message::Probe(_)) => Ok(None),
             Event::Message(Message::Leaving) => {
                 peer_info!(
                     LogPeer::Node(self.node),

@@ -16,6 +16,7 @@ use proto::control::lease::{Reply, Request};
 use proto::host::clock;
 use proto::host::peer_log::{LogPeer, peer_info};
 use proto::host::tasks::Tasks;
+use proto::link::KeepAlive;
 use proto::names::{DriverName, NodeName};
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, timeout_at};
@@ -307,6 +308,11 @@ impl Links {
         self.by_node().len() * 2 >= nodes
     }
 
+    /// The number of links.
+    pub(super) fn count(&self) -> usize {
+        self.by_node().len()
+    }
+
     /// The number of links made since this csi-cloud started.
     pub fn made(&self) -> u64 {
         self.made.load(Ordering::Relaxed)
@@ -523,6 +529,7 @@ impl Links {
         node: &NodeName,
         unserved: &[Unserved],
         ca: Option<CaTag>,
+        keep_alive: KeepAlive,
     ) -> Welcome {
         let mut scopes = self.broadcaster.scopes().at(node, &self.store);
         scopes.extend(
@@ -544,6 +551,7 @@ impl Links {
             renews: self.enrolment.issuers().is_some(),
             leader_epoch: self.store.leadership().epoch(),
             watermark: older_store::watermark(&self.store, node).map(Box::new),
+            keep_alive_ms: u32::try_from(keep_alive.every.as_millis()).ok(),
             renew_now: ca.is_some_and(|ca| self.enrolment.tag().is_some_and(|tag| ca != tag)),
         }
     }

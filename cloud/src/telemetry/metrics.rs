@@ -46,6 +46,7 @@ pub struct Metrics {
     limit: Family<DriverLabel, Gauge>,
     links: Family<Over, Gauge>,
     link_ups: Counter,
+    link_looks_untrusted: Counter,
     nodes: Gauge,
     nodes_removed: Gauge,
     direct_not_taken: Gauge,
@@ -86,6 +87,8 @@ pub struct Now {
     pub links: Vec<(&'static str, u64)>,
     /// Links established so far.
     pub link_ups: u64,
+    /// Looks at links that found silent ones and ended none.
+    pub link_looks_untrusted: u64,
     /// Direct volumes that no runtime took, and the nodes that report some.
     pub not_taken: (u64, usize),
     /// The refusals, by quota.
@@ -200,6 +203,8 @@ impl Metrics {
             self.certificate_seconds.get_or_create(&Of { of }).set(*seconds);
         }
         self.link_ups.inner().store(now.link_ups, Ordering::Relaxed);
+        let untrusted = self.link_looks_untrusted.inner();
+        untrusted.store(now.link_looks_untrusted, Ordering::Relaxed);
         for (quota, refusals) in &now.quota_refusals {
             let counter = self.quota_refusals.get_or_create(&QuotaLabel { quota });
             counter.inner().store(*refusals, Ordering::Relaxed);
@@ -242,6 +247,7 @@ impl Metrics {
 
     fn register(&mut self) {
         self.register_calls();
+        self.register_links();
         self.register_nodes();
         self.register_limits();
         self.register_store();
@@ -307,10 +313,19 @@ impl Metrics {
         );
     }
 
-    fn register_nodes(&mut self) {
+    fn register_links(&mut self) {
         let registry = &mut self.registry;
         registry.register("links", "Nodes that have a link, by transport", self.links.clone());
         registry.register("link_ups", "Links that were made", self.link_ups.clone());
+        registry.register(
+            "link_looks_untrusted",
+            "Looks that found many silent links at once, or lost packets, and ended none of them",
+            self.link_looks_untrusted.clone(),
+        );
+    }
+
+    fn register_nodes(&mut self) {
+        let registry = &mut self.registry;
         registry.register("nodes", "Nodes that ever linked", self.nodes.clone());
         registry.register(
             "nodes_removed",
@@ -421,6 +436,7 @@ impl Default for Metrics {
             limit: Family::default(),
             links: Family::default(),
             link_ups: Counter::default(),
+            link_looks_untrusted: Counter::default(),
             nodes: Gauge::default(),
             nodes_removed: Gauge::default(),
             direct_not_taken: Gauge::default(),

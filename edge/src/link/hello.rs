@@ -20,6 +20,8 @@ pub(super) struct Greeted {
     /// True if the cloud asks for a renewal at once.
     pub(super) renew_now: bool,
     pub(super) backoff_cap: Option<Duration>,
+    /// True if the cloud may be asked for a sign of life.
+    pub(super) asks: bool,
     /// The cloud's number among several, if it has one.
     pub(super) epoch: Option<LeaderEpoch>,
 }
@@ -86,8 +88,13 @@ pub(super) async fn greet(
             let backoff_cap = cap(&welcome);
             let renews = welcome.renews;
             let renew_now = welcome.renew_now;
+            let every = welcome.keep_alive_ms.map(|ms| Duration::from_millis(ms.into()));
+            if let Some(every) = every {
+                link.set_keep_alive(dial.keep_alive.told(every));
+            }
+            let asks = every.is_some();
             dial.receive(welcome);
-            Ok(Greeted { link, changed, renews, renew_now, backoff_cap, epoch })
+            Ok(Greeted { asks, link, changed, renews, renew_now, backoff_cap, epoch })
         }
         Event::Message(Message::Welcome(Welcome { protocol, .. })) => {
             let speaks = format!("the cloud speaks link protocol {protocol}");

@@ -9,6 +9,7 @@ pub mod dial;
 mod endpoints;
 mod hello;
 mod keep;
+mod looks;
 mod outage;
 pub mod proxies;
 mod renew;

@@ -11,7 +11,7 @@ use edge_calls::executor::Replaced;
 use edge_calls::fence::FenceError;
 use edge_calls::lease_client::LeaseRequest;
 use edge_calls::metadata::Receiving;
-use proto::control::hello::Message;
+use proto::control::hello::{Message, True};
 use proto::control::leader::LeaderEpoch;
 use proto::control::lease::{Outcome, Reply};
 use proto::control::metadata::{Part, Position};
@@ -27,6 +27,8 @@ use tracing::debug;
 
 use super::dial::Dial;
 use super::hello::{Greeted, cap};
+use super::looks;
+use super::looks::{Looks, Sign};
 use super::renew;
 use super::renew::Renewal;
 
@@ -39,6 +41,7 @@ const DRIVERS: Duration = Duration::from_secs(1);
 /// The interval of checks of the cloud's certificate. The clock may be set meanwhile.
 const LOOK: Duration = Duration::from_secs(30);
 const EXPIRED: &str = "csi-cloud's certificate has ended; make a new one, and check both clocks";
+const SILENT: &str = "no sign of life from the other side";
 const STOPPING: &str = "csi-edge lets this link go";
 
 /// An event of a link, for the task that keeps links.
@@ -64,7 +67,8 @@ pub(super) struct Use {
 /// Serves a link until it ends.
 pub(super) async fn run(dial: Arc<Dial>, greeted: Greeted, link: Use) {
     let Use { events, tasks, replaced } = link;
-    let Greeted { link, changed, renews, renew_now, epoch, .. } = greeted;
+    let Greeted { link, changed, renews, renew_now, epoch, asks, .. } = greeted;
+    let looks = asks.then(|| Looks::begin(link.keep_alive().every));
     let requests = dial.leases.linked();
     let mut reports = dial.not_taken.clone();
     // The cloud may have another report, of an earlier link.
@@ -72,6 +76,7 @@ pub(super) async fn run(dial: Arc<Dial>, greeted: Greeted, link: Use) {
     let mut serving = Serving {
         dial,
         link: Some(link),
+        looks,
         epoch,
         // Stopped when the cloud has heard the goodbye, so not with `tasks`.
         streams: tasks.independent(),
@@ -106,6 +111,8 @@ struct Serving {
     dial: Arc<Dial>,
     /// None after it was closed.
     link: Option<Link>,
+    /// The looks for signs of life; none if the cloud takes no questions.
+    looks: Option<Looks>,
     /// The cloud's number among several, as it said last.
     epoch: Option<LeaderEpoch>,
     /// Serve the calls; told to stop, they end with the last call in flight.
@@ -135,17 +142,10 @@ struct Serving {
 impl Serving {
     async fn run(&mut self, mut changed: watch::Receiver<u64>, tasks: &Tasks) -> LinkError {
         while let Some(link) = &mut self.link {
-            let end = self.end;
-            let over = async {
-                match end {
-                    Some(end) => sleep_until(end).await,
-                    None => std::future::pending().await,
-                }
-            };
             let stepped = tokio::select! {
                 biased;
                 () = tasks.given_up() => self.close(STOPPING).await,
-                () = over => self.close(STOPPING).await,
+                () = reached(self.end) => self.close(STOPPING).await,
                 () = expired(link.expires()) => {
                     let closed = self.close(EXPIRED).await;
                     closed.and_then(|()| Err(LinkError::Closed(EXPIRED.into())))
@@ -175,6 +175,11 @@ impl Serving {
                     send(link, &Message::MetadataTaken(position), tasks).await
                 }
                 request = renew::next(&mut self.renewal) => send(link, &request, tasks).await,
+                look = looks::next(&mut self.looks) => match look.take(link.is_silent()) {
+                    Sign::Seen => Ok(()),
+                    Sign::Wanted => send(link, &Message::Probe(True), tasks).await,
+                    Sign::Missing => Err(LinkError::Closed(SILENT.into())),
+                },
                 event = link.next() => match self.observe_epoch(&event) {
                     Ok(()) => self.take(event).await,
                     Err(old) => {
@@ -350,6 +355,14 @@ async fn report(reports: &mut watch::Receiver<Option<NotTaken>>) -> NotTaken {
         if let Some(report) = reports.borrow_and_update().clone() {
             return report;
         }
+    }
+}
+
+/// Ends at this time; never without one.
+async fn reached(end: Option<Instant>) {
+    match end {
+        Some(end) => sleep_until(end).await,
+        None => std::future::pending().await,
     }
 }
 

@@ -47,6 +47,9 @@ pub enum Message {
     ChallengeAnswer(Uuid),
     /// Cloud to edge: the link will be closed, and why.
     Refused(Refused),
+    /// Edge to cloud, if the welcome has `keep_alive_ms`: nothing came for that long. The
+    /// transport's acknowledgement is the answer.
+    Probe(True),
     /// Edge to cloud: a driver has changed; the list has all drivers, like the hello.
     Drivers(Vec<Driver>),
     /// Cloud to edge, over transports that need it: open the bulk stream and show this ticket.
@@ -209,6 +212,9 @@ pub struct Welcome {
     /// How far its store is. `None` if nothing was created yet, or the store is an older copy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub watermark: Option<Box<Watermark>>,
+    /// The interval of signs of life on this link, in ms. The cloud reads [`Message::Probe`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keep_alive_ms: Option<u32>,
 }
 
 /// The cloud refuses the link.
@@ -406,6 +412,7 @@ mod tests {
             renew_now: false,
             leader_epoch: None,
             watermark: None,
+            keep_alive_ms: None,
         }
     }
 

@@ -17,11 +17,10 @@ use http::{
 use http_body_util::BodyExt;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 use tonic::Status;
 
-use crate::csi::frame;
-use crate::csi::frame::{FrameError, MAX_MESSAGE, PREFIX};
+use crate::csi::frame::{self, FrameError, MAX_MESSAGE, PREFIX};
 use crate::csi::status::ToStatus;
 use crate::http2::batch::Batched;
 pub use crate::http2::body::STATUS;
@@ -31,6 +30,7 @@ pub use crate::http2::deadline::{
     DeadlinePassed, TIMEOUT, deadline, deadline_in, timeout_value, until,
 };
 use crate::http2::limits::{CLIENT_WINDOW, MAX_HEADERS, MAX_STREAMS, STREAM_WINDOW};
+pub use crate::http2::unanswered::Unanswered;
 
 /// The id of a caller's call on the link to an edge, a UUIDv7; kept when the call is sent again.
 pub static CALL_ID: HeaderName = HeaderName::from_static("edge-csi-call");
@@ -113,7 +113,7 @@ impl Call {
 /// third of the cost of a call (`docs/performance.md`). It also writes the headers before the body
 /// is there.
 ///
-/// A clone is the same connection; it ends when all are gone.
+/// A clone is the same connection, which ends when all are gone.
 #[derive(Clone)]
 pub struct Upstream {
     sender: SendRequest<Bytes>,
@@ -132,6 +132,36 @@ pub async fn connect<I>(
 where
     I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
+    let (upstream, connection) = handshake(io).await?;
+    Ok((upstream.0, driving(upstream.1, connection)))
+}
+
+/// The same over the byte stream of a link, whose other side takes any number of questions for a
+/// sign of life. A driver's server ends connections that ask often (grpc's `too_many_pings`).
+///
+/// # Errors
+/// As for [`connect`].
+pub async fn connect_asking<I>(
+    io: I,
+) -> Result<
+    (Upstream, h2::PingPong, impl Future<Output = Result<(), h2::Error>> + Send + use<I>),
+    h2::Error,
+>
+where
+    I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    let (upstream, mut connection) = handshake(io).await?;
+    // It is taken once only, here.
+    let pings = connection.ping_pong().ok_or(h2::Reason::INTERNAL_ERROR)?;
+    Ok((upstream.0, pings, driving(upstream.1, connection)))
+}
+
+type Handshake<I> = ((Upstream, DropGuard), h2::client::Connection<Batched<I>, Bytes>);
+
+async fn handshake<I>(io: I) -> Result<Handshake<I>, h2::Error>
+where
+    I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
     let (sender, connection) = h2::client::Builder::new()
         .initial_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CLIENT_WINDOW)
@@ -140,47 +170,17 @@ where
         .enable_push(false)
         .handshake(Batched::new(io))
         .await?;
-    let closed = CancellationToken::new();
+    let (closed, violated) = (CancellationToken::new(), CancellationToken::new());
     let ended = closed.clone().drop_guard();
-    let driving = async move {
-        let _ended = ended;
-        connection.await
-    };
-    let violated = CancellationToken::new();
-    Ok((Upstream { sender, closed, violated }, driving))
+    Ok(((Upstream { sender, closed, violated }, ended), connection))
 }
 
-/// The reason why a request has no answer.
-#[derive(Debug, thiserror::Error)]
-pub enum Unanswered {
-    /// The other side certainly did nothing with it: it may be sent again on another connection.
-    #[error(transparent)]
-    Unprocessed(h2::Error),
-    /// It may have been received.
-    #[error(transparent)]
-    InDoubt(BoxError),
-}
-
-impl Unanswered {
-    /// The error of the connection or the stream.
-    fn into_source(self) -> BoxError {
-        match self {
-            Self::Unprocessed(error) => error.into(),
-            Self::InDoubt(error) => error,
-        }
-    }
-
-    /// RFC 9113, 6.8 and 8.7: streams above the last one of a GOAWAY, and those that are reset with
-    /// REFUSED_STREAM, were not processed. h2 reports its own protocol errors as GOAWAY too, also
-    /// for streams that were processed, so only the peer's word counts.
-    fn of(error: h2::Error) -> Self {
-        let is_refused = error.is_go_away()
-            || (error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM));
-        match error.is_remote() && is_refused {
-            true => Self::Unprocessed(error),
-            false => Self::InDoubt(error.into()),
-        }
-    }
+async fn driving<I: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
+    ended: DropGuard,
+    connection: h2::client::Connection<Batched<I>, Bytes>,
+) -> Result<(), h2::Error> {
+    let _ended = ended;
+    connection.await
 }
 
 impl Upstream {
@@ -225,9 +225,8 @@ impl Upstream {
         let sent = self.sender.clone().send_request(request, body.is_empty());
         let sent = sent.map(|(response, mut stream)| {
             if !body.is_empty() {
-                // h2 keeps it until the windows have room; it is one message, so 4 MiB at most. It
-                // fails if the other side has answered without reading it: the caller gets that
-                // answer.
+                // h2 keeps its one message until the windows have room. It fails if the other side
+                // has answered without reading it: the caller gets that answer.
                 let _ = stream.send_data(body, true);
             }
             response

@@ -13,3 +13,4 @@ pub mod serve;
 
 mod batch;
 mod compressed;
+mod unanswered;

@@ -86,6 +86,11 @@ impl Budget {
         }
     }
 
+    /// The time since anything was received.
+    pub fn silence(&self) -> Duration {
+        self.0.lock().since.elapsed()
+    }
+
     /// Charges for what was received; returns the seconds to wait.
     fn charge(&self, frames: u32, bytes: u32) -> f64 {
         let now = Instant::now();

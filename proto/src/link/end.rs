@@ -11,6 +11,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::endpoint::Transport;
 use super::error::LinkError;
+use super::keep_alive::KeepAlive;
 use crate::control::hello::Message;
 
 /// A stream of bytes in both directions.
@@ -55,6 +56,16 @@ pub trait End: Send {
 
     /// At the cloud: true if it opens another stream for calls when one has ended.
     fn reopens_calls(&self) -> bool;
+
+    /// The interval of its signs of life.
+    fn keep_alive(&self) -> KeepAlive;
+
+    /// At the edge: changes the interval to what the cloud wants.
+    fn set_keep_alive(&mut self, keep_alive: KeepAlive);
+
+    /// At the edge, each interval: true if nothing came since the last look, so that the cloud is
+    /// to be asked. False where the transport asks on its own.
+    fn is_silent(&mut self) -> bool;
 
     /// The next event. May be dropped and called again without loss.
     fn next(&mut self) -> BoxFuture<'_, Event>;

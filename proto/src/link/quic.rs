@@ -10,13 +10,13 @@ use std::time::{Duration, SystemTime};
 use bytes::{Bytes, BytesMut};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
 pub use quinn::Incoming;
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn::{
-    AckFrequencyConfig, Connection, ConnectionError, ConnectionId, ConnectionIdGenerator,
-    Endpoint as Quinn, EndpointConfig, TransportConfig, VarInt,
+    AckFrequencyConfig, Connection, ConnectionError, Endpoint as Quinn, TransportConfig, VarInt,
 };
-use ring::{hkdf, hmac};
+use ring::hkdf;
 use rustls::pki_types::CertificateDer;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
@@ -28,13 +28,19 @@ use crate::link::addresses::NotReached;
 use crate::link::end::{End, Event, Io, Opening, StreamKind};
 use crate::link::endpoint::{Endpoint, Transport};
 use crate::link::error::{ASKING, HANDSHAKE, LinkError, within_handshake};
-use crate::link::keep_alive::KeepAlive;
+use crate::link::keep_alive::{KeepAlive, LONGEST};
 use crate::link::network::NodeNetwork;
 use crate::link::tls;
 use crate::names::NodeName;
 use crate::names::certificate::{Identity, Validity};
 
 pub(in crate::link) mod check;
+mod restart;
+mod sweep;
+
+use self::restart::after_restart;
+pub use self::sweep::untrusted_looks;
+use self::sweep::{SilenceSweep, WatchedLink};
 
 /// The application protocol in the TLS handshake.
 pub const ALPN: &[u8] = b"edge-csi";
@@ -49,6 +55,9 @@ const SEND_WINDOW: u64 = 4 * 1024 * 1024;
 const ACK_DELAY: Duration = Duration::from_millis(5);
 /// A peer acknowledges at once after more packets than this.
 const ACK_ABOVE: u32 = 1;
+/// Without any packet for this long, quinn itself ends a connection. [`sweep`] and the edge's looks
+/// do so sooner.
+const CEILING: Duration = Duration::from_secs(180);
 /// The time for the last control message to arrive before a link is closed.
 const GOODBYE: Duration = Duration::from_secs(1);
 const CALLS: u8 = b'C';
@@ -65,6 +74,11 @@ pub struct QuicLink {
     has_heard: bool,
     /// The edge's socket, if the link has its own.
     socket: Option<Quinn>,
+    keep_alive: KeepAlive,
+    /// At the cloud: what is known of the edge's signs of life.
+    watched: Option<Arc<WatchedLink>>,
+    /// At the edge: what had come at the last look.
+    received: u64,
     /// The time at which the other side's certificate ends.
     expires: Option<SystemTime>,
 }
@@ -80,50 +94,30 @@ fn transport(keep_alive: KeepAlive, streams_from_peer: u32) -> TransportConfig {
     let mut acks = AckFrequencyConfig::default();
     acks.ack_eliciting_threshold(ACK_ABOVE.into()).max_ack_delay(Some(ACK_DELAY));
     config.ack_frequency_config(Some(acks));
-    // quinn's timer starts with the first packet after one was received, which is a keep-alive. So
-    // it is shorter by that. A time beyond VarInt's range is no limit; ours is far below.
-    config.max_idle_timeout(keep_alive.dead_after.saturating_sub(keep_alive.every).try_into().ok());
+    // A time beyond VarInt's range is no limit; ours is far below.
+    config.max_idle_timeout(CEILING.max(keep_alive.every * 4).try_into().ok());
     config
 }
 
-/// Tells edges at once that csi-cloud has restarted, and that their links ended.
-///
-/// A packet of an unknown link is answered with a stateless reset (RFC 9000, 10.3). The edge
-/// accepts it only if its key is that of the csi-cloud that it linked to. So the key is derived
-/// from what outlives a restart: a secret that the credentials were given, or the private key.
-fn after_restart(credentials: &tls::Credentials) -> EndpointConfig {
-    let key = credentials.derived(b"edge-csi quic stateless reset");
-    let key = hmac::Key::new(hmac::HMAC_SHA256, key.as_ref());
-    let mut config = EndpointConfig::new(Arc::new(key));
-    // All edges send in the same seconds. A reset is smaller than the packet that it answers, so it
-    // amplifies nothing.
-    config.min_reset_interval(Duration::ZERO);
-    config.cid_generator(|| Box::new(RandomIds));
-    config
-}
-
-/// Connection ids of 64 random bits.
-///
-/// quinn's own have 24. After a restart, some ids of a large fleet's lost links would be used
-/// again. The edges that still use them would get no reset.
-struct RandomIds;
-
-impl ConnectionIdGenerator for RandomIds {
-    fn generate_cid(&mut self) -> ConnectionId {
-        ConnectionId::new(&rand::random::<u64>().to_be_bytes())
-    }
-
-    fn cid_len(&self) -> usize {
-        size_of::<u64>()
-    }
-
-    fn cid_lifetime(&self) -> Option<Duration> {
-        None
-    }
+/// Messages to edges are small, so larger packets gain nothing, and MTU discovery takes 1.2 KiB for
+/// each link. Edges, whose answers may be large, do discover it.
+fn cloud_transport(keep_alive: KeepAlive) -> TransportConfig {
+    let mut transport = transport(keep_alive, 1);
+    transport.mtu_discovery_config(None);
+    transport
 }
 
 /// Accepts links at the cloud.
-pub struct Acceptor(Quinn);
+pub struct Acceptor {
+    quinn: Quinn,
+    config: Arc<quinn::ServerConfig>,
+    keep_alive: KeepAlive,
+    /// The configurations of links with other signs of life.
+    others: Mutex<Vec<(KeepAlive, Arc<quinn::ServerConfig>)>>,
+    sweep: SilenceSweep,
+    /// The socket's number.
+    inode: Option<u64>,
+}
 
 impl Acceptor {
     /// Listens on a UDP address.
@@ -140,14 +134,47 @@ impl Acceptor {
         let tokens = credentials.derived(b"edge-csi quic token");
         let tokens = hkdf::Prk::new_less_safe(hkdf::HKDF_SHA256, tokens.as_ref());
         let mut config = quinn::ServerConfig::new(Arc::new(crypto), Arc::new(tokens));
-        let mut transport = transport(keep_alive, 1);
-        // Messages to edges are small, so larger packets gain nothing, and MTU discovery takes 1.2
-        // KiB for each link. Edges, whose answers may be large, do discover it.
-        transport.mtu_discovery_config(None);
-        config.transport_config(Arc::new(transport));
+        config.transport_config(Arc::new(cloud_transport(keep_alive)));
         let socket = udp(addr)?;
+        let inode = sweep::inode(&socket);
         let runtime = Arc::new(quinn::TokioRuntime);
-        Quinn::new(after_restart(credentials), Some(config), socket, runtime).map(Self)
+        let quinn = Quinn::new(after_restart(credentials), Some(config.clone()), socket, runtime)?;
+        let config = Arc::new(config);
+        let (others, sweep) = (Mutex::default(), SilenceSweep::default());
+        Ok(Self { quinn, config, keep_alive, others, sweep, inode })
+    }
+
+    /// Authenticates an attempt to link, of which the link gets these signs of life.
+    ///
+    /// # Errors
+    /// As for [`authenticate`].
+    pub async fn link(
+        &self,
+        incoming: Incoming,
+        keep_alive: KeepAlive,
+    ) -> Result<(Identity<NodeName>, QuicLink), LinkError> {
+        let accepted = incoming.accept_with(self.config(keep_alive)).map_err(|e| failed(&e))?;
+        let (identity, mut link) = within_handshake(linked(accepted, keep_alive)).await?;
+        link.watched = Some(self.sweep.watch(&link.connection, keep_alive));
+        Ok((identity, link))
+    }
+
+    fn config(&self, keep_alive: KeepAlive) -> Arc<quinn::ServerConfig> {
+        let mut all = self.others.lock();
+        if let Some((_, config)) = all.iter().find(|(known, _)| *known == keep_alive) {
+            return config.clone();
+        }
+        let mut config = quinn::ServerConfig::clone(&self.config);
+        config.transport_config(Arc::new(cloud_transport(keep_alive)));
+        let config = Arc::new(config);
+        all.push((keep_alive, config.clone()));
+        config
+    }
+
+    /// Ends the links whose edges are dead, until it is dropped.
+    pub async fn end_dead(&self) {
+        let lost = || self.inode.and_then(sweep::lost_by);
+        self.sweep.run(self.keep_alive.every, lost).await;
     }
 
     /// The address of the listener.
@@ -155,18 +182,18 @@ impl Acceptor {
     /// # Errors
     /// The system's.
     pub fn local_addr(&self) -> std::io::Result<SocketAddr> {
-        self.0.local_addr()
+        self.quinn.local_addr()
     }
 
     /// The next attempt to link; none when closed. Authenticate it in a task of its own.
     pub async fn accept(&self) -> Option<Incoming> {
-        self.0.accept().await
+        self.quinn.accept().await
     }
 
     /// Closes all remaining links, and tells their edges.
     pub async fn close(&self) {
-        self.0.close(VarInt::from_u32(0), b"csi-cloud is stopping");
-        self.0.wait_idle().await;
+        self.quinn.close(VarInt::from_u32(0), b"csi-cloud is stopping");
+        self.quinn.wait_idle().await;
     }
 }
 
@@ -175,20 +202,24 @@ impl Acceptor {
 /// # Errors
 /// The peer has no certificate of a node, is too slow, or does not speak our transport.
 pub async fn authenticate(incoming: Incoming) -> Result<(Identity<NodeName>, QuicLink), LinkError> {
-    within_handshake(async {
-        let connection = incoming.await.map_err(|e| failed(&e))?;
-        let missing = || LinkError::Tls("it showed no certificate".into());
-        let identity = Identity::of_node(&certificate(&connection).ok_or_else(missing)?)?;
-        // A stream is invisible until its opener writes, so this waits for the hello's first bytes.
-        let asked = timeout(ASKING, connection.accept_bi()).await;
-        let opened = asked.map_err(|_| LinkError::NotAsked)?;
-        let (send, recv) = opened.map_err(|e| match is_check(&e) {
-            true => LinkError::Checked(identity.name.clone()),
-            false => failed(&e),
-        })?;
-        Ok((identity, QuicLink::new(connection, send, recv)))
-    })
-    .await
+    within_handshake(linked(incoming, KeepAlive::default())).await
+}
+
+async fn linked(
+    connecting: impl IntoFuture<Output = Result<Connection, ConnectionError>>,
+    keep_alive: KeepAlive,
+) -> Result<(Identity<NodeName>, QuicLink), LinkError> {
+    let connection = connecting.await.map_err(|e| failed(&e))?;
+    let missing = || LinkError::Tls("it showed no certificate".into());
+    let identity = Identity::of_node(&certificate(&connection).ok_or_else(missing)?)?;
+    // A stream is invisible until its opener writes, so this waits for the hello's first bytes.
+    let asked = timeout(ASKING, connection.accept_bi()).await;
+    let opened = asked.map_err(|_| LinkError::NotAsked)?;
+    let (send, recv) = opened.map_err(|e| match is_check(&e) {
+        true => LinkError::Checked(identity.name.clone()),
+        false => failed(&e),
+    })?;
+    Ok((identity, QuicLink::new(connection, send, recv, keep_alive)))
 }
 
 /// The code with which `csi-edge doctor` closes a connection that it wanted no link of.
@@ -231,7 +262,7 @@ pub async fn dial(
 ) -> Result<QuicLink, LinkError> {
     let raced = race((endpoint, network), tls, keep_alive, HANDSHAKE).await;
     let (outgoing, connection) = raced?.ok_or(LinkError::TimedOut)?;
-    let mut link = within_handshake(opened(connection)).await?;
+    let mut link = within_handshake(opened(connection, keep_alive)).await?;
     link.socket = Some(outgoing.0);
     Ok(link)
 }
@@ -283,13 +314,13 @@ async fn connect(
     tls: Arc<rustls::ClientConfig>,
     keep_alive: KeepAlive,
 ) -> Result<QuicLink, LinkError> {
-    opened(handshake(outgoing, endpoint, addr, tls, keep_alive).await?).await
+    opened(handshake(outgoing, endpoint, addr, tls, keep_alive).await?, keep_alive).await
 }
 
 /// Opens the control stream of a new connection.
-async fn opened(connection: Connection) -> Result<QuicLink, LinkError> {
+async fn opened(connection: Connection, keep_alive: KeepAlive) -> Result<QuicLink, LinkError> {
     let (send, recv) = connection.open_bi().await.map_err(|e| failed(&e))?;
-    let mut link = QuicLink::new(connection, send, recv);
+    let mut link = QuicLink::new(connection, send, recv, keep_alive);
     link.opened = Some(accept_stream(link.connection.clone()).boxed());
     Ok(link)
 }
@@ -304,7 +335,10 @@ async fn handshake(
     let crypto = QuicClientConfig::try_from(tls).map_err(|e| LinkError::Tls(e.to_string()))?;
     let mut config = quinn::ClientConfig::new(Arc::new(crypto));
     // The cloud opens the calls and the bulk stream; while it replaces one, there may be a third.
-    config.transport_config(Arc::new(transport(keep_alive, 4)));
+    // quinn cannot change its interval later, and the cloud's own is shorter in a small fleet: then
+    // these are sent only when nothing comes, and the edge asks by itself before.
+    let rare = keep_alive.told(LONGEST);
+    config.transport_config(Arc::new(transport(rare, 4)));
     let name = endpoint.host.trim_matches(['[', ']']);
     let connecting = outgoing
         .0
@@ -385,13 +419,28 @@ impl Control {
 }
 
 impl QuicLink {
-    fn new(connection: Connection, send: quinn::SendStream, recv: quinn::RecvStream) -> Self {
+    fn new(
+        connection: Connection,
+        send: quinn::SendStream,
+        recv: quinn::RecvStream,
+        keep_alive: KeepAlive,
+    ) -> Self {
         prioritize(&send, None);
         let codec = LengthDelimitedCodec::builder().max_frame_length(MAX_BYTES).new_codec();
         let control = Control { send, recv, codec, unread: BytesMut::new() };
         let expires = certificate(&connection).and_then(|peer| Validity::of(&peer).ok());
         let expires = expires.map(|validity| validity.not_after);
-        Self { connection, control, opened: None, has_heard: false, socket: None, expires }
+        Self {
+            connection,
+            control,
+            opened: None,
+            has_heard: false,
+            socket: None,
+            keep_alive,
+            watched: None,
+            received: 0,
+            expires,
+        }
     }
 
     async fn next_event(&mut self) -> Event {
@@ -413,7 +462,7 @@ impl QuicLink {
                     Event::Closed(MessageError::Larger.into())
                 }
                 // Boxed, so that an idle link, which waits here, takes no memory for its end.
-                Err(broken) => Event::Closed(Box::pin(why_ended(&self.connection, broken)).await),
+                Err(broken) => Event::Closed(Box::pin(self.why_ended(broken)).await),
             },
             opened = opened, if self.has_heard => {
                 self.opened = Some(accept_stream(self.connection.clone()).boxed());
@@ -425,7 +474,19 @@ impl QuicLink {
     async fn send_text(&mut self, text: String) -> Result<(), LinkError> {
         match self.control.send(text).await {
             Ok(()) => Ok(()),
-            Err(broken) => Err(why_ended(&self.connection, broken).await),
+            Err(broken) => Err(self.why_ended(broken).await),
+        }
+    }
+
+    /// Finds the reason why there are no more control messages. A peer ends them before it sends
+    /// the reason.
+    async fn why_ended(&mut self, broken: std::io::Error) -> LinkError {
+        let Ok(reason) = timeout(2 * GOODBYE, self.connection.closed()).await else {
+            return LinkError::Transport(format!("its control stream: {broken}"));
+        };
+        match &self.watched {
+            Some(watched) if watched.is_dead() => failed(&ConnectionError::TimedOut),
+            _ => failed(&reason),
         }
     }
 
@@ -455,6 +516,19 @@ impl End for QuicLink {
         true
     }
 
+    fn keep_alive(&self) -> KeepAlive {
+        self.keep_alive
+    }
+
+    fn set_keep_alive(&mut self, keep_alive: KeepAlive) {
+        self.keep_alive = keep_alive;
+    }
+
+    fn is_silent(&mut self) -> bool {
+        let received = sweep::received(&self.connection);
+        std::mem::replace(&mut self.received, received) == received
+    }
+
     fn next(&mut self) -> BoxFuture<'_, Event> {
         Box::pin(self.next_event())
     }
@@ -480,15 +554,6 @@ async fn open_stream(connection: Connection, kind: StreamKind) -> Result<Io, Lin
     let tag = if kind == StreamKind::Calls { CALLS } else { BULK };
     send.write_u8(tag).await.map_err(|e| LinkError::Transport(e.to_string()))?;
     Ok(Box::new(tokio::io::join(recv, send)))
-}
-
-/// Finds the reason why there are no more control messages. A peer ends them before it sends the
-/// reason.
-async fn why_ended(connection: &Connection, broken: std::io::Error) -> LinkError {
-    if let Ok(reason) = timeout(2 * GOODBYE, connection.closed()).await {
-        return failed(&reason);
-    }
-    LinkError::Transport(format!("its control stream: {broken}"))
 }
 
 fn failed(error: &ConnectionError) -> LinkError {

@@ -101,6 +101,22 @@ impl Link {
         self.0.reopens_calls()
     }
 
+    /// The interval of its signs of life.
+    pub fn keep_alive(&self) -> KeepAlive {
+        self.0.keep_alive()
+    }
+
+    /// At the edge: changes the interval to what the cloud wants.
+    pub fn set_keep_alive(&mut self, keep_alive: KeepAlive) {
+        self.0.set_keep_alive(keep_alive);
+    }
+
+    /// At the edge, each interval: true if nothing came since the last look, so that the cloud is
+    /// to be asked. False where the transport asks on its own.
+    pub fn is_silent(&mut self) -> bool {
+        self.0.is_silent()
+    }
+
     /// The next event. May be dropped and called again without loss.
     pub async fn next(&mut self) -> Event {
         self.0.next().await

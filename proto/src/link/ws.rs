@@ -66,6 +66,7 @@ pub struct WsLink {
     /// The socket while no calls stream is open.
     calls: Lending,
     control: Control,
+    keep_alive: KeepAlive,
     side: Side,
     /// The time at which the other side's certificate ends.
     expires: Option<SystemTime>,
@@ -126,6 +127,12 @@ impl Acceptor {
     #[must_use]
     pub fn with_join(self, tls: Arc<rustls::ServerConfig>) -> Self {
         Self { join: Some(tls), ..self }
+    }
+
+    /// The same acceptor, for a link with these signs of life.
+    #[must_use]
+    pub fn with_keep_alive(self, keep_alive: KeepAlive) -> Self {
+        Self { keep_alive, ..self }
     }
 
     /// Reads the ClientHello of a connection. It takes little memory and no cryptography, so it
@@ -262,7 +269,7 @@ impl WsLink {
             // Only a cloud that knows of it does it.
             calls.set_end(StreamEnd::Theirs);
         }
-        Self { calls, control, side, expires }
+        Self { calls, control, keep_alive, side, expires }
     }
 
     async fn next_event(&mut self) -> Event {
@@ -403,6 +410,22 @@ impl End for WsLink {
 
     fn reopens_calls(&self) -> bool {
         self.calls.reopens()
+    }
+
+    fn keep_alive(&self) -> KeepAlive {
+        self.keep_alive
+    }
+
+    fn set_keep_alive(&mut self, keep_alive: KeepAlive) {
+        self.keep_alive = keep_alive;
+        // It is here until the first call, and the cloud says its interval before that.
+        if let Some(socket) = self.calls.socket() {
+            socket.set_keep_alive(keep_alive);
+        }
+    }
+
+    fn is_silent(&mut self) -> bool {
+        false
     }
 
     fn next(&mut self) -> BoxFuture<'_, Event> {

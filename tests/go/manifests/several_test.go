@@ -44,6 +44,7 @@ edge_csi_replica_leads 1x120
 edge_csi_replica_trouble 0x120
 edge_csi_links{transport="quic"} 99x120
 edge_csi_link_ups_total 0+1x120
+edge_csi_link_looks_untrusted_total 0x120
 edge_csi_driver_nodes_linked{driver="d"} 99x120
 edge_csi_driver_nodes_health{driver="d",state="up"} 99x120
 edge_csi_driver_nodes_health{driver="d",state="gone"} 0x120

@@ -111,6 +111,7 @@ pub fn welcome(version: &str) -> Welcome {
         renew_now: false,
         leader_epoch: None,
         watermark: None,
+        keep_alive_ms: None,
     }
 }
 

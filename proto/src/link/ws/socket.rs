@@ -7,12 +7,13 @@
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
 use futures_channel::mpsc;
 use futures_util::{Sink, Stream, StreamExt};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::time::{Instant, Interval};
+use tokio::time::{Instant, Interval, MissedTickBehavior};
 use tokio_tungstenite::tungstenite::protocol::CloseFrame;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::{Error as WsError, Message as Frame};
@@ -22,7 +23,7 @@ use super::stream_end::StreamEnd;
 use crate::host::limit::{Bucket, Rate};
 use crate::host::plain::{plain, start};
 use crate::link::error::{LinkError, Reason, WRITE};
-use crate::link::keep_alive::KeepAlive;
+use crate::link::keep_alive::{KeepAlive, QUESTIONS};
 
 /// The largest binary message, in bytes.
 const MAX_CHUNK: usize = 64 * 1024;
@@ -55,7 +56,10 @@ pub(super) struct Socket {
     has_written: bool,
     ping: Interval,
     keep_alive: KeepAlive,
-    last_received: Instant,
+    /// The pings since the peer sent anything.
+    unanswered: u32,
+    /// True once a full interval has passed after the last of [`QUESTIONS`] pings.
+    is_silent: bool,
     /// The signs of life that the peer may still send.
     signs: Bucket,
     reason: Reason,
@@ -75,11 +79,8 @@ impl Socket {
         // A message may have 256 KiB, and a peer may read none.
         let (send, to_send) = mpsc::channel(2);
         let reason = Reason::default();
-        let mut ping =
-            tokio::time::interval_at(Instant::now() + keep_alive.every, keep_alive.every);
-        ping.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let ping = pings(keep_alive.every);
         let control = Control { received: receive, send, reason: reason.clone() };
-        let last_received = Instant::now();
         let unread = Bytes::new();
         (
             Self {
@@ -92,12 +93,21 @@ impl Socket {
                 has_written: false,
                 ping,
                 keep_alive,
-                last_received,
+                unanswered: 0,
+                is_silent: false,
                 signs: Bucket::default(),
                 reason,
             },
             control,
         )
+    }
+
+    /// Sends pings at this interval from now on.
+    pub(super) fn set_keep_alive(&mut self, keep_alive: KeepAlive) {
+        if self.keep_alive != keep_alive {
+            self.keep_alive = keep_alive;
+            self.ping = pings(keep_alive.every);
+        }
     }
 
     /// Ready when bytes of the stream can be read, or the socket is closed.
@@ -135,8 +145,16 @@ impl Socket {
         loop {
             // A control message that finds no room holds up what follows it.
             let _ = ready!(self.received.poll_ready(cx));
-            let frame = ready!(Pin::new(&mut self.ws).poll_next(cx));
-            self.last_received = Instant::now();
+            let Poll::Ready(frame) = Pin::new(&mut self.ws).poll_next(cx) else {
+                // All that has come is read.
+                if self.is_silent {
+                    let every = self.keep_alive.every;
+                    let dead = format!("no sign of life: {QUESTIONS} pings, one each {every:?}");
+                    return Poll::Ready(Err(self.failed(dead)));
+                }
+                return Poll::Pending;
+            };
+            (self.unanswered, self.is_silent) = (0, false);
             match frame {
                 Some(Ok(Frame::Binary(bytes))) if !bytes.is_empty() => {
                     return Poll::Ready(Ok(bytes));
@@ -213,14 +231,11 @@ impl Socket {
         while let Some(Ok(_)) = self.ws.next().await {}
     }
 
-    /// Sends pings, and gives up a peer that says nothing or reads nothing.
+    /// Sends pings, and gives up a peer that reads nothing.
     fn poll_pings(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         while self.ping.poll_tick(cx).is_ready() {
-            // The next tick would be too late.
-            if self.last_received.elapsed() + self.keep_alive.every > self.keep_alive.dead_after {
-                let dead = format!("no sign of life for {:?}", self.keep_alive.dead_after);
-                return Err(self.failed(dead));
-            }
+            self.is_silent = self.unanswered >= QUESTIONS;
+            self.unanswered += 1;
             let took = self.ws.get_ref().tls().get_ref().0.took();
             if self.unsent.is_some_and(|since| since.max(took).elapsed() >= WRITE) {
                 return Err(self.failed(LinkError::NotRead.to_string()));
@@ -280,6 +295,13 @@ impl Socket {
         Pin::new(&mut self.ws).start_send(Frame::Binary(chunk)).map_err(|e| self.ws_failed(&e))?;
         Poll::Ready(Ok(length))
     }
+}
+
+/// Ticks at this interval, and never sooner: a tick that is late puts the next ones off.
+fn pings(every: Duration) -> Interval {
+    let mut ping = tokio::time::interval_at(Instant::now() + every, every);
+    ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ping
 }
 
 fn close_frame(reason: &str) -> Frame {

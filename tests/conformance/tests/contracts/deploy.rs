@@ -64,6 +64,7 @@ fn what_is_written_is_what_is_registered() {
         nodes: (0, 0),
         links: vec![("wss", 0)],
         link_ups: 0,
+        link_looks_untrusted: 0,
         not_taken: (0, 0),
         quota_refusals: vec![("drivers", 0)],
         log_suppressed: vec![("node", 0)],
