@@ -246,7 +246,15 @@ impl Outgoing {
     /// The system's.
     pub fn bind(to: SocketAddr) -> std::io::Result<Self> {
         let any: SocketAddr = if to.is_ipv4() { ([0; 4], 0).into() } else { ([0; 16], 0).into() };
-        Quinn::client(any).map(Self)
+        Self::bind_at(any)
+    }
+
+    /// A socket at this address of the node.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn bind_at(from: SocketAddr) -> std::io::Result<Self> {
+        Quinn::client(from).map(Self)
     }
 }
 

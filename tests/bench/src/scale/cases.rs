@@ -4,10 +4,10 @@
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use drivers::grpc::controller_client::ControllerClient;
 use proto::csi;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tonic::transport::Channel;
 
 use super::edges::{CAPACITY, Fleet, node_name};
@@ -19,8 +19,14 @@ use crate::usage;
 use harness::stand::{Cloud, Stand, channel};
 use harness::wait::STOP;
 
-/// How long all edges may take to link.
+/// How long all edges of a fleet may take to link, and each of them in a large one.
 const LINKING: Duration = Duration::from_secs(180);
+const LINKING_EACH: Duration = Duration::from_millis(4);
+/// In a larger fleet all edges leave and come back once.
+const SMALL: usize = 20_000;
+/// csi-provisioner's `--timeout`, and the first and the longest pause before it calls again.
+const PROVISIONER: Duration = Duration::from_secs(10);
+const RETRIES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(300)];
 /// New connections still probe their path for so long.
 const SETTLED: Duration = Duration::from_secs(3);
 /// How long idle links are watched: two rounds of keep-alive.
@@ -30,6 +36,11 @@ const WATCHED: Duration = Duration::from_secs(10);
 const LATER: Duration = Duration::from_secs(180);
 /// An idle HTTP/2 connection has ended after this time.
 const ENDED: Duration = Duration::from_secs(13);
+/// The time after which memory is measured again in a larger fleet.
+const LONG_ENDED: Duration = Duration::from_secs(600);
+/// How long a delete is repeated, and the pause of who calls one node meanwhile.
+const DELETING: Duration = Duration::from_secs(300);
+const BETWEEN: Duration = Duration::from_millis(5);
 /// How many calls are made while the others idle.
 const CALLS: usize = 2000;
 /// How often all edges leave and come back.
@@ -63,26 +74,28 @@ pub async fn idle(
     let mut fleet = measured.fleet()?;
     rows.extend(measured.link_from_zero(&fleet).await?);
     let mut caller = measured.caller().await?;
-    let mut row = measured.watch(Case::Idle).await?;
+    let mut row = measured.watch(Case::Idle, &fleet).await?;
     row.p99_us = Some(p99(&mut caller).await?);
     rows.push(row);
     if deep {
         tokio::time::sleep(LATER).await;
-        rows.push(measured.watch(Case::Later).await?);
+        rows.push(measured.watch(Case::Later, &fleet).await?);
         call_each(&mut caller, links).await?;
-        rows.push(measured.watch(Case::Called).await?);
-        tokio::time::sleep(ENDED).await;
-        rows.push(measured.watch(Case::Ended).await?);
+        rows.push(measured.watch(Case::Called, &fleet).await?);
+        tokio::time::sleep(if links > SMALL { LONG_ENDED } else { ENDED }).await;
+        rows.push(measured.watch(Case::Ended, &fleet).await?);
+        rows.push(measured.delete_unknown().await?);
         let log = Log::of_cloud(measured.stand.dir());
-        for round in 1..=ROUNDS {
+        let rounds = if links > SMALL { 1 } else { ROUNDS };
+        for round in 1..=rounds {
             let before = log.count("unlinked")?;
             fleet.leave().await;
-            log.until("unlinked", before + links, LINKING).await?;
+            log.until("unlinked", before + links, measured.linking()).await?;
             let gone = measured.kib_per_link()?;
             fleet.dial();
-            fleet.all_linked(LINKING).await?;
+            fleet.all_linked(measured.linking()).await?;
             call_each(&mut caller, links).await?;
-            let row = measured.watch(Case::Round).await?;
+            let row = measured.watch(Case::Round, &fleet).await?;
             rows.push(Row { round: Some(round), gone_kib_per_link: Some(gone), ..row });
         }
     }
@@ -122,6 +135,7 @@ pub async fn storm(
     row.peak_kib = Some(usage::peak_kib(measured.pid()?)?);
     row.cloud_us_per_link = Some(usage::cpu(measured.pid()?)?.as_secs_f64() * 1e6 / links as f64);
     row.dials = Some(dials);
+    row.silent = Some(fleet.ended_by_silence());
     rows.push(row);
     fleet.leave().await;
     measured.cloud.process.stop(STOP).await
@@ -146,7 +160,7 @@ pub async fn renewals(path: &'static str, links: usize, rows: &mut Vec<Row>) -> 
     fleet.renew(RENEWING);
     let seen = load(&caller, links).await?;
     let cpu = usage::cpu(measured.pid()?)?.saturating_sub(before);
-    fleet.all_renewed(LINKING).await?;
+    fleet.all_renewed(measured.linking()).await?;
     let mut row = measured.row(Case::Renewals)?;
     row.cpu_percent = Some(cpu.as_secs_f64() / seen.took.as_secs_f64() * 100.0);
     row.p99_us = Some(seen.percentile(0.99));
@@ -188,6 +202,11 @@ impl Measured {
         Ok(ControllerClient::new(channel(&self.stand.cloud_front(DRIVER)).await?))
     }
 
+    /// How long all edges may take to link.
+    fn linking(&self) -> Duration {
+        LINKING.max(LINKING_EACH * u32::try_from(self.links).unwrap_or(u32::MAX))
+    }
+
     fn row(&self, case: Case) -> anyhow::Result<Row> {
         Ok(Row::new(case, self.path, self.links, self.rest_kib))
     }
@@ -202,7 +221,7 @@ impl Measured {
         let begun = Instant::now();
         let cpu = usage::cpu(self.pid()?)?;
         fleet.dial();
-        fleet.all_linked(LINKING).await?;
+        fleet.all_linked(self.linking()).await?;
         let took = begun.elapsed().as_secs_f64();
         let cpu = usage::cpu(self.pid()?)?.saturating_sub(cpu).as_secs_f64();
         let mut row = self.row(Case::Zero)?;
@@ -214,7 +233,7 @@ impl Measured {
     }
 
     /// Looks at csi-cloud while nothing happens but keep-alive.
-    async fn watch(&self, case: Case) -> anyhow::Result<Row> {
+    async fn watch(&self, case: Case, fleet: &Fleet) -> anyhow::Result<Row> {
         tokio::time::sleep(SETTLED).await;
         let begun = Instant::now();
         let before = usage::cpu(self.pid()?)?;
@@ -223,21 +242,60 @@ impl Measured {
         let mut row = self.row(case)?;
         row.cpu_percent = Some(cpu.as_secs_f64() / begun.elapsed().as_secs_f64() * 100.0);
         row.kib_per_link = Some(self.kib_per_link()?);
+        row.silent = Some(fleet.ended_by_silence());
+        Ok(row)
+    }
+
+    /// Deletes a volume that no edge has, as csi-provisioner does it, while one node is called.
+    async fn delete_unknown(&self) -> anyhow::Result<Row> {
+        let (pid, mut caller) = (self.pid()?, self.caller().await?);
+        let quiet = p99(&mut caller).await?;
+        let before = usage::resident_kib(pid)?;
+        let deleting = tokio::spawn(delete(self.caller().await?));
+        let (begun, mut seen, mut most) = (Instant::now(), Seen::default(), before);
+        while !deleting.is_finished() {
+            let called = Instant::now();
+            call(&mut caller, 0).await?;
+            seen.answered(called);
+            most = most.max(usage::resident_kib(pid)?);
+            tokio::time::sleep(BETWEEN).await;
+        }
+        deleting.await??;
+        let mut row = self.row(Case::Unknown)?;
+        row.took_s = Some(begun.elapsed().as_secs_f64());
+        row.grown_mib = Some((most - before) as f64 / 1024.0);
+        (row.p99_us, row.quiet_p99_us) = (Some(seen.finished(begun).percentile(0.99)), Some(quiet));
         Ok(row)
     }
 
     /// Waits until each edge has linked since `back`. Returns the sorted times in s after that, and
     /// the number of attempts.
     async fn all_back(&self, fleet: &Fleet, back: Instant) -> anyhow::Result<(Vec<f64>, u64)> {
-        let log = Log::of_cloud(self.stand.dir());
-        log.until(" linked", 2 * self.links, LINKING).await.context("edges do not come back")?;
-        fleet.all_linked(LINKING).await?;
+        fleet.all_welcomed(self.links, self.linking()).await.context("edges do not come back")?;
         let (welcomed, dials) = fleet.take_welcomed();
         let mut seconds: Vec<_> =
             welcomed.iter().map(|at| at.saturating_duration_since(back).as_secs_f64()).collect();
         seconds.sort_by(f64::total_cmp);
         Ok((seconds, dials))
     }
+}
+
+/// Deletes a volume that no edge has, again and again until that succeeds.
+async fn delete(mut caller: ControllerClient<Channel>) -> anyhow::Result<()> {
+    let [mut pause, longest] = RETRIES;
+    let begun = Instant::now();
+    while begun.elapsed() < DELETING {
+        let volume_id = "nobody-has-it".to_owned();
+        let request = csi::DeleteVolumeRequest { volume_id, ..Default::default() };
+        match timeout(PROVISIONER, caller.delete_volume(request)).await {
+            Ok(Ok(_)) => return Ok(()),
+            Ok(Err(status)) => eprintln!("DeleteVolume after {:?}: {status}", begun.elapsed()),
+            Err(_) => eprintln!("DeleteVolume after {:?}: no answer", begun.elapsed()),
+        }
+        tokio::time::sleep(pause).await;
+        pause = longest.min(pause * 2);
+    }
+    bail!("an unknown volume is not deleted after {DELETING:?}")
 }
 
 /// A call to one node's driver, and whether its answer is right.

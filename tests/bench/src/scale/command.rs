@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use rustix::process::{Resource, getrlimit};
+
 use super::{cases, report};
 use crate::report::finish;
 
@@ -33,9 +35,8 @@ const IDLE: [usize; 4] = [500, 1000, 2000, 20_000];
 /// With this number of edges, each is called, and all leave and come back.
 const DEEP: usize = 2000;
 const STORM: usize = 5000;
-/// Both ends of a link over WebSocket need a file descriptor each, and a process often has no more
-/// than this.
-const MOST_WS: usize = 9000;
+/// The file descriptors of each process that are none of its links.
+const OTHERS: usize = 500;
 
 /// Measures, on a core of its own.
 ///
@@ -43,11 +44,14 @@ const MOST_WS: usize = 9000;
 /// A target is missed, or a program does not do what it must.
 pub async fn main(args: Args) -> anyhow::Result<()> {
     let mut rows = Vec::new();
+    // Each end of a link over WebSocket needs one.
+    let descriptors = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
+    let most_ws = usize::try_from(descriptors)?.saturating_sub(OTHERS);
     for path in ["ws", "quic"] {
         if args.path.as_deref().is_some_and(|only| only != path) {
             continue;
         }
-        let fits = |links: &usize| path == "quic" || *links <= MOST_WS;
+        let fits = |links: &usize| path == "quic" || *links <= most_ws;
         let (idle, storm) =
             args.links.map_or_else(|| (IDLE.to_vec(), STORM), |links| (vec![links], links));
         let wanted = |case| args.case.as_deref().is_none_or(|only| only == case);

@@ -41,6 +41,8 @@ use super::kind::{DRIVER, Kind};
 pub const CAPACITY: i64 = 1 << 40;
 /// Links over QUIC that share a UDP socket.
 const LINKS_PER_SOCKET: usize = 64;
+/// Edges that dial from one address: csi-cloud takes 32,768 connections of each.
+const EDGES_PER_ADDRESS: usize = 16_384;
 /// Dials at the same time. The machine has two cores, so more would only wait within this process.
 const DIALS: usize = 256;
 /// The longest wait before the leader is dialed, as csi-edge's.
@@ -85,6 +87,8 @@ struct Shared {
     /// The time of each link's welcome.
     welcomed: Mutex<Vec<Instant>>,
     dials: AtomicU64,
+    /// The links that ended because one end heard nothing.
+    silent: AtomicU64,
 }
 
 /// How a link ended.
@@ -103,6 +107,12 @@ enum Greeted {
     Welcome(Option<u32>),
     /// A refusal, and where the leader is.
     Refused(Vec<String>),
+}
+
+/// The address from which the edge with this number dials.
+fn source(number: usize) -> anyhow::Result<SocketAddr> {
+    let last = u8::try_from(1 + number / EDGES_PER_ADDRESS).context("too many edges")?;
+    Ok(([127, 0, 1, last], 0).into())
 }
 
 /// The name of the edge with this number.
@@ -132,14 +142,14 @@ impl Fleet {
             let addr = endpoint.address();
             places.push(Place { addr: addr.parse().context("no address")?, endpoint });
         }
-        let Some(Place { endpoint, addr }) = places.first() else { bail!("no place to dial") };
+        let Some(Place { endpoint, .. }) = places.first() else { bail!("no place to dial") };
         let authority = CertificateAuthority::open(pki)?;
         let ca = CertificateDer::from_pem_file(pki.join("ca.crt"))?;
         let mut outgoing = None;
         let mut edges = Vec::with_capacity(links);
         for number in kind.numbers.clone() {
             if endpoint.transport == Transport::Quic && number % LINKS_PER_SOCKET == 0 {
-                outgoing = Some(quic::Outgoing::bind(*addr)?);
+                outgoing = Some(quic::Outgoing::bind_at(source(number)?)?);
             }
             let node: NodeName = node_name(number).parse()?;
             let (certificate, key) = authority.node(&node, kind.days)?;
@@ -169,6 +179,7 @@ impl Fleet {
             renewed: watch::Sender::new(0),
             welcomed: Mutex::default(),
             dials: AtomicU64::new(0),
+            silent: AtomicU64::new(0),
         };
         Ok(Self { edges, shared: Arc::new(shared), tasks: Tasks::default() })
     }
@@ -234,6 +245,11 @@ impl Fleet {
     pub fn take_welcomed(&self) -> (Vec<Instant>, u64) {
         let welcomed = std::mem::take(&mut *self.shared.welcomed.lock());
         (welcomed, self.shared.dials.swap(0, Ordering::Relaxed))
+    }
+
+    /// The links of all time that ended because one end heard nothing.
+    pub fn ended_by_silence(&self) -> u64 {
+        self.shared.silent.load(Ordering::Relaxed)
     }
 
     /// Closes all links; the edges can dial again.
@@ -360,6 +376,10 @@ impl Edge {
         let answer = tokio::time::timeout(proto::link::HANDSHAKE, link.next()).await;
         match answer.map_err(|_| LinkError::TimedOut)? {
             Event::Message(Message::Welcome(welcome)) => {
+                if let Some(ms) = welcome.keep_alive_ms {
+                    let told = Duration::from_millis(ms.into());
+                    link.set_keep_alive(KeepAlive::default().told(told));
+                }
                 Ok(Greeted::Welcome(welcome.backoff_cap_ms))
             }
             Event::Message(Message::Refused(refused)) => {
@@ -394,7 +414,11 @@ impl Edge {
                         }
                     }
                     Event::Message(_) => {}
-                    Event::Closed(_) => return false,
+                    Event::Closed(error) => {
+                        let is_silent = error.to_string().contains("no sign of life");
+                        shared.silent.fetch_add(is_silent.into(), Ordering::Relaxed);
+                        return false;
+                    }
                 },
                 () = self.is_to_renew(shared), if requested.is_none() => {
                     let request = NewCertificate::new().ok();
@@ -462,8 +486,17 @@ async fn answer_calls(capacity: i64, io: Io) {
         serve::serve(io, move |request| answer(capacity, request), std::future::pending()).await;
 }
 
+/// Answers as a driver without volumes.
 async fn answer(capacity: i64, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
+    let method = request.uri().path().rsplit('/').next().unwrap_or_default().to_owned();
     let _ = frame::collect(request.into_body()).await;
-    let response = csi::GetCapacityResponse { available_capacity: capacity, ..Default::default() };
-    Ok(forward::Answer::of(frame::frame(&response.encode_to_vec())).response())
+    let response = match method.as_str() {
+        "GetCapacity" => {
+            csi::GetCapacityResponse { available_capacity: capacity, ..Default::default() }
+                .encode_to_vec()
+        }
+        "DeleteVolume" => Vec::new(),
+        _ => return Ok(tonic::Status::not_found("there is no such volume").into_http()),
+    };
+    Ok(forward::Answer::of(frame::frame(&response)).response())
 }

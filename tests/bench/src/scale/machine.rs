@@ -71,7 +71,7 @@ impl Log {
                      and {times} are expected"
                 );
             }
-            tokio::time::sleep(Duration::from_millis(200)).await;
+            tokio::time::sleep(Duration::from_secs(1)).await;
         }
     }
 }
