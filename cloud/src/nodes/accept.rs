@@ -29,6 +29,7 @@ use crate::nodes::brief::{BriefConnections, Stay};
 use crate::nodes::join;
 use crate::nodes::link_task;
 use crate::nodes::links::Links;
+use crate::nodes::overload::Overload;
 use proto::host::door::{Admission, Limits, Pending};
 
 /// The listen backlog, which the system caps (`net.core.somaxconn`). After a restart of csi-cloud a
@@ -45,6 +46,7 @@ pub struct Acceptor {
     links: Arc<Links>,
     admission: Admission,
     brief: BriefConnections,
+    overload: Overload,
     keep_alive: KeepAlive,
     tasks: Tasks,
 }
@@ -53,7 +55,10 @@ impl Acceptor {
     /// An acceptor for these links, whose tasks are part of `tasks`.
     pub fn new(links: Arc<Links>, limits: Limits, keep_alive: KeepAlive, tasks: Tasks) -> Self {
         let (admission, brief) = (Admission::new(limits), BriefConnections::default());
-        Self { links, admission, brief, keep_alive, tasks }
+        let overload = Overload::default();
+        let measured = overload.clone();
+        tasks.spawn_until_stop(TaskKind::All("overload"), async move { measured.measure().await });
+        Self { links, admission, brief, overload, keep_alive, tasks }
     }
 
     /// Listens on an endpoint, prints it, and accepts links until they are drained or stopped.
@@ -96,6 +101,8 @@ impl Acceptor {
 
     async fn accept(&self, listener: &TcpListener, acceptor: ws::Acceptor) {
         loop {
+            // What nobody accepts waits in the kernel, which refuses more.
+            self.overload.over().await;
             match listener.accept().await {
                 Ok((tcp, from)) => self.take_tcp(tcp, from, acceptor.clone()),
                 Err(error) => {
@@ -134,6 +141,10 @@ impl Acceptor {
     fn take_quic(&self, incoming: quic::Incoming, quic: Arc<quic::Acceptor>) {
         if self.links.is_drained() {
             return incoming.refuse();
+        }
+        if self.overload.is_on() {
+            // Its edge sends it again, later and later.
+            return incoming.ignore();
         }
         let from = incoming.remote_address();
         // The source address of a datagram may be forged.

@@ -25,6 +25,7 @@ pub mod links;
 pub(crate) mod machine;
 pub mod node_call;
 pub mod node_status;
+mod overload;
 pub(crate) mod published_topology;
 pub mod query;
 mod question;

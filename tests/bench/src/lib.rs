@@ -8,6 +8,7 @@
 pub mod badnet;
 pub mod calls;
 pub mod command;
+mod control_group;
 pub mod durable;
 pub mod figures;
 pub mod grown;

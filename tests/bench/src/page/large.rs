@@ -97,8 +97,8 @@ async fn link(stand: &Stand, cloud: &Cloud, nodes: usize) -> anyhow::Result<Edge
     let kind = |from: usize, to: usize| Kind {
         numbers: from..to,
         days: 30,
-        health: None,
         zone: Some(format!("zone-{:02}", from / ZONE)),
+        ..Kind::default()
     };
     let [away, down, ending, flapping] = [90, 50, 30, 15].map(|back| nodes - back);
     let mut good = Vec::new();

@@ -7,13 +7,15 @@ use std::time::Duration;
 use anyhow::{Context, bail, ensure};
 use drivers::grpc::controller_client::ControllerClient;
 use proto::csi;
+use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 use tonic::transport::Channel;
 
 use super::edges::{CAPACITY, Fleet, node_name};
-use super::kind::{DRIVER, SEGMENT};
+use super::kind::{DRIVER, Kind, SEGMENT};
 use super::machine::{Half, Log, pin};
 use super::report::{Case, Row};
+use crate::control_group::ControlGroup;
 use crate::load::{Seen, percentile, together};
 use crate::usage;
 use harness::stand::{Cloud, Stand, channel};
@@ -38,6 +40,13 @@ const LATER: Duration = Duration::from_secs(180);
 const ENDED: Duration = Duration::from_secs(13);
 /// The time after which memory is measured again in a larger fleet.
 const LONG_ENDED: Duration = Duration::from_secs(600);
+/// Under overload: the scheduler's period, the interval of an edge's signs of life, what each row
+/// covers, how many rows without more links end it, and after which time it ends at the latest.
+const PERIOD_US: u64 = 100_000;
+const SIGNS: Duration = Duration::from_secs(5);
+const PART: Duration = Duration::from_secs(15);
+const SETTLED_AFTER: u32 = 8;
+const OVERLOADED: Duration = Duration::from_secs(900);
 /// How long a delete is repeated, and the pause of who calls one node meanwhile.
 const DELETING: Duration = Duration::from_secs(300);
 const BETWEEN: Duration = Duration::from_millis(5);
@@ -170,6 +179,50 @@ pub async fn renewals(path: &'static str, links: usize, rows: &mut Vec<Row>) -> 
     measured.cloud.process.stop(STOP).await
 }
 
+/// More edges dial than csi-cloud has CPU for, with a sign of life of each in 5 s, while it has
+/// this share of a core, in percent. A row for each part of the time.
+///
+/// # Errors
+/// As for [`idle`]; also without control groups, or when links do not settle.
+pub async fn overload(
+    path: &'static str,
+    links: usize,
+    share: u64,
+    rows: &mut Vec<Row>,
+) -> anyhow::Result<()> {
+    let measured = Measured::start(path, links).await?;
+    let bound = ("cpu.cfs_quota_us", PERIOD_US * share / 100);
+    let group = ControlGroup::new("cpu", bound).context("cannot bound csi-cloud's CPU")?;
+    group.hold(measured.pid()?)?;
+    let kind = Kind { numbers: 0..links, days: 1, signs: Some(SIGNS), ..Kind::default() };
+    let mut fleet = Fleet::of(Path::new(&measured.stand.pki()), &measured.cloud.urls, kind)?;
+    fleet.dial();
+    let (begun, mut most, mut since_more) = (Instant::now(), 0, 0);
+    while since_more < SETTLED_AFTER && begun.elapsed() < OVERLOADED {
+        let before = usage::cpu(measured.pid()?)?;
+        tokio::time::sleep(PART).await;
+        let cpu = usage::cpu(measured.pid()?)?.saturating_sub(before);
+        let mut row = measured.row(Case::Overload)?;
+        row.cpu_percent = Some(cpu.as_secs_f64() / PART.as_secs_f64() * 100.0);
+        row.took_s = Some(begun.elapsed().as_secs_f64());
+        row.linked = Some(fleet.linked());
+        row.silent = Some(fleet.old_ended_by_silence());
+        row.dials = Some(fleet.take_welcomed().1);
+        eprintln!(
+            "after {:3.0} s: {} of {links} linked",
+            begun.elapsed().as_secs_f64(),
+            fleet.linked()
+        );
+        since_more = if fleet.linked() > most + most / 100 { 0 } else { since_more + 1 };
+        most = most.max(fleet.linked());
+        rows.push(row);
+    }
+    let left = fleet.linked();
+    ensure!(left * 10 >= most * 9, "of {most} links {left} are left: they do not settle");
+    fleet.leave().await;
+    measured.cloud.process.stop(STOP).await
+}
+
 impl Measured {
     async fn start(path: &'static str, links: usize) -> anyhow::Result<Self> {
         Self::on(Stand::new().await?, path, links, &[]).await
@@ -251,16 +304,19 @@ impl Measured {
         let (pid, mut caller) = (self.pid()?, self.caller().await?);
         let quiet = p99(&mut caller).await?;
         let before = usage::resident_kib(pid)?;
-        let deleting = tokio::spawn(delete(self.caller().await?));
+        let mut deleting = JoinSet::from_iter([delete(self.caller().await?)]);
         let (begun, mut seen, mut most) = (Instant::now(), Seen::default(), before);
-        while !deleting.is_finished() {
+        let deleted = loop {
+            if let Some(deleted) = deleting.try_join_next() {
+                break deleted;
+            }
             let called = Instant::now();
             call(&mut caller, 0).await?;
             seen.answered(called);
             most = most.max(usage::resident_kib(pid)?);
             tokio::time::sleep(BETWEEN).await;
-        }
-        deleting.await??;
+        };
+        deleted??;
         let mut row = self.row(Case::Unknown)?;
         row.took_s = Some(begun.elapsed().as_secs_f64());
         row.grown_mib = Some((most - before) as f64 / 1024.0);

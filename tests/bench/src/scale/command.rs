@@ -19,12 +19,15 @@ pub struct Args {
     /// Only over this transport: ws or quic
     #[arg(long, value_parser = ["ws", "quic"])]
     path: Option<String>,
-    /// Only this case: idle, storm or renewals
-    #[arg(long, value_parser = ["idle", "storm", "renewals"])]
+    /// Only this case: idle, storm or renewals; overload only if it is named (root)
+    #[arg(long, value_parser = ["idle", "storm", "renewals", "overload"])]
     case: Option<String>,
     /// How long csi-cloud is away in a storm, in ms
     #[arg(long, default_value_t = 1000)]
     down_ms: u64,
+    /// The share of a core that csi-cloud has under overload, in percent
+    #[arg(long, default_value_t = 10)]
+    share: u64,
     /// Where the rows go
     #[arg(long, default_value = "target/bench/scale.jsonl")]
     out: std::path::PathBuf,
@@ -35,6 +38,8 @@ const IDLE: [usize; 4] = [500, 1000, 2000, 20_000];
 /// With this number of edges, each is called, and all leave and come back.
 const DEEP: usize = 2000;
 const STORM: usize = 5000;
+/// More than a tenth of a core carries.
+const OVERLOAD: usize = 20_000;
 /// The file descriptors of each process that are none of its links.
 const OTHERS: usize = 500;
 
@@ -62,6 +67,10 @@ pub async fn main(args: Args) -> anyhow::Result<()> {
         }
         if wanted("storm") && fits(&storm) {
             cases::storm(path, storm, Duration::from_millis(args.down_ms), &mut rows).await?;
+        }
+        let overloading = args.links.unwrap_or(OVERLOAD);
+        if args.case.as_deref() == Some("overload") && fits(&overloading) {
+            cases::overload(path, overloading, args.share, &mut rows).await?;
         }
         let renewing = args.links.unwrap_or(DEEP);
         if wanted("renewals") && fits(&renewing) {

@@ -33,7 +33,7 @@ use proto::names::{DriverName, NodeName};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use tokio::sync::{Semaphore, watch};
-use tokio::time::Instant;
+use tokio::time::{Instant, Interval, interval_at};
 
 use super::kind::{DRIVER, Kind};
 
@@ -47,6 +47,8 @@ const EDGES_PER_ADDRESS: usize = 16_384;
 const DIALS: usize = 256;
 /// The longest wait before the leader is dialed, as csi-edge's.
 const SPREAD: Duration = Duration::from_millis(500);
+/// A link that was up for so long shall not end by silence.
+pub const OLD: Duration = Duration::from_secs(60);
 /// How long edges may take to leave.
 const LEAVING: Duration = Duration::from_secs(60);
 
@@ -87,8 +89,11 @@ struct Shared {
     /// The time of each link's welcome.
     welcomed: Mutex<Vec<Instant>>,
     dials: AtomicU64,
-    /// The links that ended because one end heard nothing.
+    /// The links that ended because one end heard nothing, and those of them that were old.
     silent: AtomicU64,
+    old_silent: AtomicU64,
+    /// How often each edge sends a sign of life of its own, as older ones did.
+    signs: Option<Duration>,
 }
 
 /// How a link ended.
@@ -126,7 +131,7 @@ impl Fleet {
     /// # Errors
     /// The CA or the URL cannot be used, or there are no sockets.
     pub fn new(pki: &Path, urls: &[String], links: usize) -> anyhow::Result<Self> {
-        Self::of(pki, urls, Kind { numbers: 0..links, days: 1, health: None, zone: None })
+        Self::of(pki, urls, Kind { numbers: 0..links, days: 1, ..Kind::default() })
     }
 
     /// Edges of one kind, that have not dialed yet.
@@ -180,6 +185,8 @@ impl Fleet {
             welcomed: Mutex::default(),
             dials: AtomicU64::new(0),
             silent: AtomicU64::new(0),
+            old_silent: AtomicU64::new(0),
+            signs: kind.signs,
         };
         Ok(Self { edges, shared: Arc::new(shared), tasks: Tasks::default() })
     }
@@ -250,6 +257,16 @@ impl Fleet {
     /// The links of all time that ended because one end heard nothing.
     pub fn ended_by_silence(&self) -> u64 {
         self.shared.silent.load(Ordering::Relaxed)
+    }
+
+    /// The same of links that had been up for [`OLD`].
+    pub fn old_ended_by_silence(&self) -> u64 {
+        self.shared.old_silent.load(Ordering::Relaxed)
+    }
+
+    /// The links that are up.
+    pub fn linked(&self) -> usize {
+        *self.shared.linked.borrow()
     }
 
     /// Closes all links; the edges can dial again.
@@ -398,9 +415,13 @@ impl Edge {
         shared: &Shared,
         tasks: &Tasks,
     ) -> bool {
-        let mut requested = None;
+        let (mut requested, begun) = (None, Instant::now());
+        let mut signs = shared.signs.map(|every| interval_at(begun + every, every));
         loop {
             tokio::select! {
+                () = next_sign(&mut signs) => {
+                    let _ = link.send(&Message::Probe(True)).await;
+                }
                 event = link.next() => match event {
                     Event::Opened(_, io) => {
                         tasks.spawn_until_stop("http2", answer_calls(self.capacity, io));
@@ -416,7 +437,9 @@ impl Edge {
                     Event::Message(_) => {}
                     Event::Closed(error) => {
                         let is_silent = error.to_string().contains("no sign of life");
+                        let is_old = is_silent && begun.elapsed() >= OLD;
                         shared.silent.fetch_add(is_silent.into(), Ordering::Relaxed);
+                        shared.old_silent.fetch_add(is_old.into(), Ordering::Relaxed);
                         return false;
                     }
                 },
@@ -456,6 +479,14 @@ impl Edge {
         *self.tls.lock() = tls;
         self.has_renewed.store(true, Ordering::Relaxed);
         Some(())
+    }
+}
+
+/// Waits until a sign of life is due.
+async fn next_sign(signs: &mut Option<Interval>) {
+    match signs {
+        Some(signs) => drop(signs.tick().await),
+        None => std::future::pending().await,
     }
 }
 

@@ -1,6 +1,7 @@
 //! What light edges say of themselves: their driver, its place and its health.
 
 use std::ops::Range;
+use std::time::Duration;
 
 use bytes::Bytes;
 use prost::Message as _;
@@ -20,7 +21,7 @@ pub const SEGMENT: &str = "topology.scale.example/node";
 pub const ZONE: &str = "topology.scale.example/zone";
 
 /// What some edges of a fleet are like.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub struct Kind {
     /// Their numbers.
     pub numbers: Range<usize>,
@@ -30,6 +31,8 @@ pub struct Kind {
     pub health: Option<Health>,
     /// A segment of their topology that they share.
     pub zone: Option<String>,
+    /// How often each sends a sign of life of its own; csi-cloud chooses without it.
+    pub signs: Option<Duration>,
 }
 
 impl Kind {
