@@ -2,7 +2,8 @@
 //!
 //! Callers poll one topology after another, so no node may delay an answer. A slow node, or one
 //! without a link, counts with its last answer. So does one whose driver is down. After the grace
-//! it counts as full, and nothing is placed there.
+//! it counts as full, and nothing is placed there. Of many nodes, those are not asked whose last
+//! answer is recent.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, RandomState};
@@ -26,6 +27,8 @@ use tokio::time::Instant;
 use tonic::Code;
 use tracing::debug;
 
+use super::remembered;
+use super::remembered::AskedOver;
 use super::request::CallRequest;
 use super::single_flight::{Pending, SingleFlight, wait, wait_end};
 use crate::error::Error;
@@ -59,8 +62,15 @@ pub struct Capacities {
 /// The last answers of nodes. When the newer half is full, it replaces the older one.
 #[derive(Default)]
 struct LastCapacities {
-    newer: HashMap<QueryKey, csi::GetCapacityResponse>,
-    older: HashMap<QueryKey, csi::GetCapacityResponse>,
+    newer: HashMap<QueryKey, LastCapacity>,
+    older: HashMap<QueryKey, LastCapacity>,
+}
+
+/// A node's last answer, and when it was asked.
+#[derive(Clone)]
+struct LastCapacity {
+    capacity: csi::GetCapacityResponse,
+    asked: Option<AskedOver>,
 }
 
 /// The sum over the queried nodes.
@@ -107,13 +117,20 @@ impl Capacities {
         let end = wait_end(call.deadline);
         let is_single = nodes.len() == 1;
         let lane = if is_single { Lane::Call } else { Lane::FanOut };
+        let oldest = remembered::oldest(nodes.len());
         let mut queried = Vec::with_capacity(nodes.len());
+        let (mut sum, mut rested) = (Sum::default(), Duration::ZERO);
         for node in nodes {
+            if let Some((age, capacity)) = oldest.and_then(|age| self.recent(&node, request, age)) {
+                sum.add(&capacity);
+                rested = rested.max(age);
+                continue;
+            }
             let pending = self.query(&node, request, lane, call);
             let pending = pending.map_err(|source| call.malformed(source))?;
             queried.push((node, pending));
         }
-        let mut sum = Sum::default();
+        call.running.rested_on(rested);
         let asked = queried.iter().filter(|(_, pending)| pending.is_some()).count();
         for (node, pending) in queried {
             let answer = match pending {
@@ -189,11 +206,12 @@ impl Capacities {
         let method = call.method;
         let outbound = call.outbound(&for_node);
         Ok(Some(self.in_flight.run(key.clone(), lane, move || async move {
+            let asked = queries.links().now(&key.0).as_ref().map(AskedOver::now);
             let answer = query_node(&queries, &key.0, method, lane, outbound).await;
             match &answer {
                 Ok(answer) => {
                     if let Some(capacity) = read(answer) {
-                        lock(&last).keep(key, capacity);
+                        lock(&last).keep(key, LastCapacity { capacity, asked });
                     }
                 }
                 Err(error) => {
@@ -210,6 +228,21 @@ impl Capacities {
         self.queries.links().driver_away(node, &self.queries.driver)
     }
 
+    /// The age of a linked node's last answer and the answer, if nothing has changed since, and it
+    /// is no older than this.
+    fn recent(
+        &self,
+        node: &NodeName,
+        request: u64,
+        oldest: Duration,
+    ) -> Option<(Duration, csi::GetCapacityResponse)> {
+        let queries = &self.queries;
+        let link = queries.links().now(node).filter(|_| self.away(node).is_none())?;
+        let LastCapacity { capacity, asked } = lock(&self.last).get(&(node.clone(), request))?;
+        let age = asked?.age(&link, &queries.driver).filter(|age| *age <= oldest)?;
+        Some((age, capacity))
+    }
+
     /// Adds a node's last answer. A node that has been away for the grace adds nothing.
     fn add_last(&self, sum: &mut Sum, node: NodeName, request: u64) {
         if self.away(&node).is_some_and(|away| away >= self.grace) {
@@ -219,7 +252,7 @@ impl Capacities {
         let key = (node, request);
         let last = lock(&self.last).get(&key);
         match last {
-            Some(capacity) => sum.add(&capacity),
+            Some(last) => sum.add(&last.capacity),
             None => sum.unknown.push(key.0),
         }
     }
@@ -285,14 +318,14 @@ fn lock(last: &Mutex<LastCapacities>) -> MutexGuard<'_, LastCapacities> {
 }
 
 impl LastCapacities {
-    fn keep(&mut self, key: QueryKey, capacity: csi::GetCapacityResponse) {
+    fn keep(&mut self, key: QueryKey, last: LastCapacity) {
         if self.newer.len() >= KEPT && !self.newer.contains_key(&key) {
             self.older = std::mem::take(&mut self.newer);
         }
-        self.newer.insert(key, capacity);
+        self.newer.insert(key, last);
     }
 
-    fn get(&self, key: &QueryKey) -> Option<csi::GetCapacityResponse> {
+    fn get(&self, key: &QueryKey) -> Option<LastCapacity> {
         self.newer.get(key).or_else(|| self.older.get(key)).cloned()
     }
 }

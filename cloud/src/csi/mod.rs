@@ -17,6 +17,7 @@ pub mod front;
 pub mod identity;
 pub mod lists;
 pub mod node_fronts;
+mod remembered;
 pub mod request;
 pub mod route;
 pub mod single_flight;

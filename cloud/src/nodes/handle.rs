@@ -19,6 +19,7 @@ use proto::http2::limits::MAX_PASSING;
 use proto::http2::paced::{Budget, Paced};
 use proto::link::endpoint::Transport;
 use proto::link::{Io, LinkError, StreamKind};
+use proto::names::DriverName;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, SemaphorePermit, oneshot};
 use tokio::time::{Instant, sleep};
 
@@ -65,6 +66,8 @@ pub struct Handle {
     full: AtomicBool,
     /// The drivers that the node names and that have no front. Shown, never stored.
     unserved: parking_lot::Mutex<Vec<Unserved>>,
+    /// When a call last ended that may have changed what a driver has, for drivers with any.
+    changed: parking_lot::Mutex<Vec<(DriverName, Instant)>>,
     /// The health of the drivers.
     pub(super) health: ReportedHealth,
     /// Notified when its own edge has to be told something new.
@@ -133,6 +136,7 @@ impl Handle {
             in_use: AtomicBool::new(true),
             full: AtomicBool::default(),
             unserved: parking_lot::Mutex::default(),
+            changed: parking_lot::Mutex::default(),
             health: ReportedHealth::default(),
             news: Notify::new(),
             begun: Instant::now(),
@@ -208,6 +212,21 @@ impl Handle {
 
     pub(super) fn set_unserved(&self, drivers: Vec<Unserved>) {
         *self.unserved.lock() = drivers;
+    }
+
+    /// When a call last ended that may have changed what a driver has; `None` if there was none.
+    pub(crate) fn changed(&self, driver: &DriverName) -> Option<Instant> {
+        let changed = self.changed.lock();
+        changed.iter().find_map(|(of, at)| (of == driver).then_some(*at))
+    }
+
+    /// Notes that such a call has ended now.
+    pub(crate) fn note_changed(&self, driver: &DriverName) {
+        let (now, mut changed) = (Instant::now(), self.changed.lock());
+        match changed.iter_mut().find(|(of, _)| of == driver) {
+            Some((_, at)) => *at = now,
+            None => changed.push((driver.clone(), now)),
+        }
     }
 
     /// Reserves room for one more call.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use http::Response;
 use http::uri::Authority;
+use proto::csi::column::Locks;
 use proto::csi::{Id, Method};
 use proto::host::chain;
 use proto::host::peer_log::{LogPeer, peer_info};
@@ -90,6 +91,22 @@ pub(crate) struct Ended {
     pub(crate) maybe_dispatched: bool,
 }
 
+/// A call that may change what a driver has. Its end is noted, whatever it is: then earlier answers
+/// of the node are of no use.
+struct Change<'a> {
+    links: &'a Links,
+    driver: &'a DriverName,
+    node: &'a NodeName,
+}
+
+impl Drop for Change<'_> {
+    fn drop(&mut self) {
+        if let Some(link) = self.links.now(self.node) {
+            link.note_changed(self.driver);
+        }
+    }
+}
+
 /// The reason why there is no answer.
 enum Failed {
     /// The link or its byte stream was lost; the call may have arrived.
@@ -117,6 +134,12 @@ impl NodeCall<'_> {
 
     /// Sends a call as [`Self::unary`] does, and says whether the driver may have got it.
     pub(crate) async fn tracked(mut self, call: &mut Call) -> Ended {
+        let Sender { links, driver, .. } = self.sender;
+        let _change = (self.method.locks_column() != Locks::Nothing).then(|| Change {
+            links,
+            driver,
+            node: self.node,
+        });
         let about = std::mem::take(&mut self.about);
         let table = self.sender.in_doubt;
         let in_doubt = table.map(|table| {

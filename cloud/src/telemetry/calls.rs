@@ -280,6 +280,11 @@ impl Running {
         self.calls.metrics.slow(&self.driver);
     }
 
+    /// Notes the age of the oldest answer that was used instead of a question to its node.
+    pub(crate) fn rested_on(&self, age: Duration) {
+        self.calls.metrics.remembered(&self.driver, age);
+    }
+
     /// Marks the call as sent to a node, until the guard is dropped.
     pub(crate) fn sent(&self, node: &NodeName) -> Sent<'_> {
         let mut progress = self.lock();

@@ -68,6 +68,7 @@ pub struct Metrics {
     homes_unconfirmed: Family<DriverLabel, Gauge>,
     intents: Family<DriverLabel, Gauge>,
     slow: Family<DriverLabel, Counter>,
+    remembered_seconds: Family<DriverLabel, Gauge>,
     queue: Gauge,
     commits: Counter,
     commit_failures: Counter,
@@ -156,6 +157,14 @@ impl Metrics {
         self.slow.get_or_create(&DriverLabel { driver: Named(driver.clone()) }).inc();
     }
 
+    /// Sets the age of the oldest answer that was used instead of a question to its node.
+    pub(crate) fn remembered(&self, driver: &DriverName, age: Duration) {
+        let labels = DriverLabel { driver: Named(driver.clone()) };
+        self.remembered_seconds
+            .get_or_create(&labels)
+            .set(i64::try_from(age.as_secs()).unwrap_or(i64::MAX));
+    }
+
     /// Counts and times a request to the Kubernetes API server.
     pub(crate) fn api_request(&self, request: &'static str, outcome: &'static str, time: Duration) {
         self.api_requests.get_or_create(&AskedApi { request, outcome }).inc();
@@ -230,6 +239,7 @@ impl Metrics {
             }
             // Zero until a list did not wait, so that its panel has data.
             drop(self.slow.get_or_create(&named()));
+            drop(self.remembered_seconds.get_or_create(&named()));
             for (reason, nodes) in &driver.set_apart {
                 let labels = SetApart { driver: named().driver, reason };
                 self.driver_nodes_set_apart.get_or_create(&labels).set(whole(*nodes));
@@ -379,6 +389,11 @@ impl Metrics {
             "Nodes that lists did not wait for",
             self.slow.clone(),
         );
+        registry.register(
+            "remembered_seconds",
+            "The age of the oldest answer of a node in the last list or capacity of many nodes",
+            self.remembered_seconds.clone(),
+        );
     }
 
     fn register_store(&mut self) {
@@ -458,6 +473,7 @@ impl Default for Metrics {
             homes_unconfirmed: Family::default(),
             intents: Family::default(),
             slow: Family::default(),
+            remembered_seconds: Family::default(),
             queue: Gauge::default(),
             commits: Counter::default(),
             commit_failures: Counter::default(),

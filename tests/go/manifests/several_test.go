@@ -57,6 +57,7 @@ edge_csi_direct_not_taken_nodes 0x120
 edge_csi_quota_refusals_total{quota="volumes"} 0x120
 edge_csi_log_lines_suppressed_total{peer="stranger"} 0x120
 edge_csi_list_slow_nodes_total{driver="d"} 0x120
+edge_csi_remembered_seconds{driver="d"} 30x120
 edge_csi_calls_total{driver="d",rpc="CreateSnapshot",code="OK"} 0+60x120
 edge_csi_calls_total{driver="d",rpc="CreateSnapshot",code="UNAVAILABLE"} 0x120
 edge_csi_calls_total{driver="d",rpc="CreateSnapshot",code="INTERNAL"} 0x120

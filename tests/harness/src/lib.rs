@@ -3,6 +3,7 @@
 //!
 //! It may use the `drivers`, and of `cloud` the API of etcd. It knows nothing of Kubernetes.
 
+pub mod answers;
 pub mod clock;
 pub mod etcd;
 pub mod etcd_server;

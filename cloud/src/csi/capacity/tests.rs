@@ -58,9 +58,10 @@ fn a_question_is_the_same_whatever_the_order_of_its_maps() {
 fn what_was_said_last_is_kept_for_so_many() {
     let mut last = LastCapacities::default();
     for n in 0..=2 * KEPT {
-        last.keep(query(n), capacity(n as i64, None, None));
+        let capacity = capacity(n as i64, None, None);
+        last.keep(query(n), LastCapacity { capacity, asked: None });
     }
-    assert_eq!(last.get(&query(2 * KEPT)).unwrap().available_capacity, 2 * KEPT as i64);
+    assert_eq!(last.get(&query(2 * KEPT)).unwrap().capacity.available_capacity, 2 * KEPT as i64);
     assert!(last.get(&query(KEPT)).is_some(), "the older half is still there");
     assert!(last.get(&query(0)).is_none());
     assert!(last.newer.len() + last.older.len() <= 2 * KEPT);

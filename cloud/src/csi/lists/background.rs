@@ -24,6 +24,9 @@ use crate::state::store::writer::Store;
 
 /// Links that are established within this time are handled together.
 const SETTLE: Duration = Duration::from_secs(1);
+/// How many times longer than one check took nothing is checked: a large fleet that links takes
+/// minutes.
+const IDLE_TIMES: u32 = 20;
 /// The interval between checks for nodes without a complete list.
 const INTERVAL: Duration = Duration::from_secs(60);
 
@@ -37,14 +40,17 @@ impl Lists {
         let mut linked = self.refresher.queries.links().linking();
         let mut asked = HashMap::new();
         let mut turns = Turns::default();
+        let mut settle = SETTLE;
         loop {
-            tokio::time::sleep(SETTLE).await;
+            tokio::time::sleep(settle).await;
             linked.mark_unchanged();
+            let begun = Instant::now();
             if merges() {
                 self.ask_new_nodes(&mut asked);
                 self.ask_apart_nodes();
                 self.ask_known_nodes(&mut turns);
             }
+            settle = SETTLE.max(begun.elapsed() * IDLE_TIMES);
             // The interval covers drivers that appear on an existing link, and failed attempts.
             tokio::select! {
                 biased;

@@ -4,6 +4,8 @@
 //! one without a link, appears as last known, and later pages stay correct. A list is complete or
 //! an error: the CO takes a missing entry for deleted and attaches its volume again.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use http::Response;
 use proto::csi::frame;
@@ -22,6 +24,7 @@ use super::kind::{ListKind, ListRequest, Page, Secrets};
 use super::refresh::{ListQuery, Refreshed, Refresher};
 use super::whole::WholeList;
 use super::{page, token};
+use crate::csi::remembered;
 use crate::csi::request::CallRequest;
 use crate::csi::single_flight::{Pending, SingleFlight, wait, wait_end};
 use crate::error::Error;
@@ -90,7 +93,8 @@ impl Lists {
             .read(|state| page::page(state.driver(&queries.driver), kind, after.as_deref(), limit)))
     }
 
-    /// Asks all linked nodes and waits a little. A slow answer still counts for the next list.
+    /// Asks all linked nodes and waits a little. A slow answer still counts for the next list. Of
+    /// many nodes, those are not asked whose last list is recent.
     async fn refresh(
         &self,
         kind: ListKind,
@@ -101,8 +105,14 @@ impl Lists {
         let end = wait_end(call.deadline);
         let mut asked = Vec::new();
         let mut unanswered = Vec::new();
-        for node in self.nodes() {
-            if self.refresher.no_use(&node).is_some() {
+        let nodes = self.nodes();
+        let oldest = remembered::oldest(nodes.len()).filter(|_| secrets.is_empty());
+        let mut rested = Duration::ZERO;
+        for node in nodes {
+            let age = oldest.and_then(|_| self.refresher.age(&node, kind));
+            if let Some(age) = age.filter(|age| oldest.is_some_and(|oldest| *age <= oldest)) {
+                rested = rested.max(age);
+            } else if self.refresher.no_use(&node).is_some() {
                 // It is asked, so that it can recover, and nobody waits for it.
                 if links.now(&node).is_some() {
                     drop(self.ask(&node, kind, &secrets));
@@ -113,6 +123,7 @@ impl Lists {
                 unanswered.push(node);
             }
         }
+        call.running.rested_on(rested);
         let mut why = None;
         let mut held = Vec::new();
         let mut why_held = None;

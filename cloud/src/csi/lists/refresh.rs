@@ -1,6 +1,6 @@
 //! Asks one node for a complete list, page after page, and records it.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,6 +21,7 @@ use super::kind::{ListKind, Page, Secrets};
 use super::progress::{Endless, Progress};
 use super::unlisted::Unlisted;
 use super::whole::{HeldBack, ListEnd, ListPage, Recorded, WholeList, missing};
+use crate::csi::remembered::AskedOver;
 use crate::error::Error;
 use crate::nodes::discover::too_early;
 use crate::nodes::query::{NodeQueries, QueryError};
@@ -47,6 +48,8 @@ const OTHERS: Duration = Duration::from_millis(500);
 /// The number of entries at the node, or why it was not listed.
 pub(super) type Refreshed = Result<usize, Arc<QueryError>>;
 
+type Listed = HashMap<(NodeName, ListKind), Option<AskedOver>>;
+
 /// The node and the list that it is asked for.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub(super) struct ListQuery {
@@ -60,8 +63,9 @@ pub(super) struct ListQuery {
 pub(super) struct Refresher {
     pub(super) queries: NodeQueries,
     pub(super) store: Store,
-    /// The complete lists since the start of csi-cloud.
-    listed: Arc<Mutex<HashSet<(NodeName, ListKind)>>>,
+    /// The complete lists since the start of csi-cloud, and when each was last asked for without
+    /// secrets.
+    listed: Arc<Mutex<Listed>>,
     /// The lists of nodes before all nodes were listed.
     first_lists: Arc<FirstLists>,
     /// Nodes not yet listed, and since when callers have waited for them.
@@ -82,18 +86,25 @@ impl Refresher {
         }
     }
 
-    fn listed(&self) -> MutexGuard<'_, HashSet<(NodeName, ListKind)>> {
+    fn listed(&self) -> MutexGuard<'_, Listed> {
         self.listed.lock()
     }
 
     /// True if the node was listed completely before. Its first list covers both kinds.
     pub(super) fn is_known(&self, node: &NodeName, kind: ListKind, at: &NodeDriver) -> bool {
-        at.listed > 0 || self.listed().contains(&(node.clone(), kind))
+        at.listed > 0 || self.listed().contains_key(&(node.clone(), kind))
+    }
+
+    /// The age of a linked node's last list, if nothing has changed since.
+    pub(super) fn age(&self, node: &NodeName, kind: ListKind) -> Option<Duration> {
+        let link = self.queries.links().now(node)?;
+        let asked = self.listed().get(&(node.clone(), kind)).cloned()??;
+        asked.age(&link, &self.queries.driver)
     }
 
     /// Forgets the node's complete lists.
     pub(super) fn forget(&self, node: &NodeName) {
-        self.listed().retain(|(listed, _)| listed != node);
+        self.listed().retain(|(listed, _), _| listed != node);
         self.unlisted.forget(node);
         self.first_lists.forget(node);
         self.backoffs.forget(node);
@@ -119,7 +130,11 @@ impl Refresher {
             // May fail: some drivers need a secret. Our own snapshots are known without it.
             drop(self.list_in_time(&snapshots).await);
         }
+        let asked = self.queries.links().now(node).as_ref().map(AskedOver::now);
         let listed = self.list_in_time(&query).await.map_err(Arc::new);
+        if listed.is_ok() && query.secrets.is_empty() {
+            self.listed().insert((node.clone(), *kind), asked);
+        }
         match &listed {
             Err(error) if error.is_over_quota() || no_use(error).is_some() => {
                 self.backoffs.begin(node, *kind, error.clone());
@@ -183,7 +198,7 @@ impl Refresher {
     pub(super) fn is_listed_elsewhere(&self, node: &NodeName, kind: ListKind) -> bool {
         let listed = self.listed();
         let other = |(of, had): &(NodeName, ListKind)| of != node && *had == kind;
-        if listed.iter().any(other) {
+        if listed.keys().any(other) {
             return true;
         }
         drop(listed);
@@ -309,7 +324,7 @@ impl Refresher {
 
     /// Notes a complete list.
     fn set_listed(&self, node: &NodeName, kind: ListKind) {
-        self.listed().insert((node.clone(), kind));
+        self.listed().entry((node.clone(), kind)).or_default();
         self.unlisted.listed(node, kind);
         self.first_lists.settled(node, kind);
         // A node's first list of volumes covers its snapshots too.

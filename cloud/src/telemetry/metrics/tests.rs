@@ -104,3 +104,13 @@ fn all_is_written_with_its_labels() {
     }
     assert!(text.ends_with("# EOF\n"));
 }
+
+#[test]
+fn the_age_of_what_was_not_asked_is_that_of_the_last_list() {
+    let (metrics, driver) = (Metrics::default(), "d.example".parse().unwrap());
+    for age in [61_900, 2_000] {
+        metrics.remembered(&driver, Duration::from_millis(age));
+    }
+    let text = metrics.text(&now());
+    assert!(text.contains("edge_csi_remembered_seconds{driver=\"d.example\"} 2\n"), "{text}");
+}

@@ -23,7 +23,7 @@ use harness::wait::STOP;
 
 /// How long all edges of a fleet may take to link, and each of them in a large one.
 const LINKING: Duration = Duration::from_secs(180);
-const LINKING_EACH: Duration = Duration::from_millis(4);
+const LINKING_EACH: Duration = Duration::from_millis(9);
 /// In a larger fleet all edges leave and come back once.
 const SMALL: usize = 20_000;
 /// csi-provisioner's `--timeout`, and the first and the longest pause before it calls again.

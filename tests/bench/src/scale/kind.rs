@@ -11,7 +11,7 @@ use proto::csi;
 use proto::csi::controller_service_capability::rpc::Type as Rpc;
 use proto::names::{DriverName, NodeName};
 
-use crate::grown::node_local;
+use harness::answers::node_local;
 
 /// The driver that every edge has.
 pub const DRIVER: &str = "scale.test.edge-csi.io";

@@ -20,6 +20,7 @@ mod hung_program;
 mod kube;
 mod limits;
 mod links;
+mod many_nodes;
 mod net;
 mod node_ids;
 mod offline_front;
