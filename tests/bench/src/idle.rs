@@ -89,7 +89,9 @@ async fn link(scheme: &str, time: Duration) -> anyhow::Result<Vec<Figure>> {
     sleep(SETTLED).await;
     let spent = spent(&world, time).await?;
     world.stop().await?;
-    let most = if scheme == "quic" { 4.0 } else { 9.0 };
+    // Over TCP, 8.1 on an idle machine. On a busy one answers come too late to carry the
+    // acknowledgements too.
+    let most = if scheme == "quic" { 4.0 } else { 10.0 };
     let what = format!("idle link, {scheme}");
     let wire = Figure::new(format!("{what}: on the wire"), spent.wire * DAY / 1e6, "MB a day");
     Ok([vec![wire.at_most(most)], spent.others(&what)].concat())

@@ -32,6 +32,7 @@ const SHORT: Duration = Duration::from_secs(1);
 const EVERY: Duration = Duration::from_millis(100);
 /// The frames of one write.
 const AT_ONCE: usize = 2_000;
+const AT_ONCE_BYTES: usize = 64 * 1024;
 /// The part of a core that a program may take for a flood.
 pub(super) const CORES: f64 = 0.25;
 /// The bounds of a debug build for a flood of headers, which it decodes many times more slowly: the
@@ -251,11 +252,13 @@ async fn repeat(io: impl AsyncRead + AsyncWrite, begin: &[u8], frame: &[u8], sen
     let taking = async { while let Ok(1..) = reader.read(&mut unread).await {} };
     let flooding = async {
         writer.write_all(begin).await?;
-        let frames = frame.repeat(AT_ONCE);
+        // Large ones are counted before the whole of them is out: the connection may end there.
+        let at_once = AT_ONCE.min(AT_ONCE_BYTES / frame.len()).max(1);
+        let frames = frame.repeat(at_once);
         loop {
             writer.write_all(&frames).await?;
             writer.flush().await?;
-            sent.fetch_add(AT_ONCE as u64, Ordering::Relaxed);
+            sent.fetch_add(at_once as u64, Ordering::Relaxed);
         }
     };
     tokio::select! {
