@@ -130,7 +130,9 @@ impl Capacities {
             let pending = pending.map_err(|source| call.malformed(source))?;
             queried.push((node, pending));
         }
-        call.running.rested_on(rested);
+        if oldest.is_some() {
+            call.running.rested_on(rested);
+        }
         let asked = queried.iter().filter(|(_, pending)| pending.is_some()).count();
         for (node, pending) in queried {
             let answer = match pending {
@@ -228,8 +230,7 @@ impl Capacities {
         self.queries.links().driver_away(node, &self.queries.driver)
     }
 
-    /// The age of a linked node's last answer and the answer, if nothing has changed since, and it
-    /// is no older than this.
+    /// A linked node's last answer and its age, if it can be used instead of another question.
     fn recent(
         &self,
         node: &NodeName,
@@ -239,7 +240,7 @@ impl Capacities {
         let queries = &self.queries;
         let link = queries.links().now(node).filter(|_| self.away(node).is_none())?;
         let LastCapacity { capacity, asked } = lock(&self.last).get(&(node.clone(), request))?;
-        let age = asked?.age(&link, &queries.driver).filter(|age| *age <= oldest)?;
+        let age = asked?.age(&link, &queries.driver, oldest)?;
         Some((age, capacity))
     }
 

@@ -42,12 +42,17 @@ impl AskedOver {
         Self { at: Instant::now(), link: Arc::downgrade(link) }
     }
 
-    /// The age of the answer, if the node still has the same link and nothing has changed for this
-    /// driver.
-    pub(super) fn age(&self, link: &Arc<Handle>, driver: &DriverName) -> Option<Duration> {
+    /// The age of the answer if it can be used: the node still has the same link, no later call may
+    /// have changed what this driver has, and the answer is no older than `oldest`.
+    pub(super) fn age(
+        &self,
+        link: &Arc<Handle>,
+        driver: &DriverName,
+        oldest: Duration,
+    ) -> Option<Duration> {
         let is_same = std::ptr::eq(self.link.as_ptr(), Arc::as_ptr(link));
         let is_changed = link.changed(driver).is_some_and(|changed| changed >= self.at);
-        (is_same && !is_changed).then(|| self.at.elapsed())
+        (is_same && !is_changed).then(|| self.at.elapsed()).filter(|age| *age <= oldest)
     }
 }
 
@@ -77,12 +82,13 @@ mod tests {
         let asked = AskedOver::now(&first);
         let second_later = Duration::from_secs(1);
         tokio::time::advance(second_later).await;
-        assert_eq!(asked.age(&first, &driver), Some(second_later));
-        assert_eq!(asked.age(&second, &driver), None);
+        assert_eq!(asked.age(&first, &driver, MINUTE), Some(second_later));
+        assert_eq!(asked.age(&first, &driver, second_later / 2), None);
+        assert_eq!(asked.age(&second, &driver, MINUTE), None);
         first.note_changed(&driver);
-        assert_eq!(asked.age(&first, &driver), None);
-        assert_eq!(asked.age(&first, &other), Some(second_later));
+        assert_eq!(asked.age(&first, &driver, MINUTE), None);
+        assert_eq!(asked.age(&first, &other, MINUTE), Some(second_later));
         tokio::time::advance(second_later).await;
-        assert!(AskedOver::now(&first).age(&first, &driver).is_some());
+        assert!(AskedOver::now(&first).age(&first, &driver, MINUTE).is_some());
     }
 }

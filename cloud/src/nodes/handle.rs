@@ -66,7 +66,7 @@ pub struct Handle {
     full: AtomicBool,
     /// The drivers that the node names and that have no front. Shown, never stored.
     unserved: parking_lot::Mutex<Vec<Unserved>>,
-    /// When a call last ended that may have changed what a driver has, for drivers with any.
+    /// For each driver, the end of the last call that may have changed its volumes or snapshots.
     changed: parking_lot::Mutex<Vec<(DriverName, Instant)>>,
     /// The health of the drivers.
     pub(super) health: ReportedHealth,
@@ -214,7 +214,8 @@ impl Handle {
         *self.unserved.lock() = drivers;
     }
 
-    /// When a call last ended that may have changed what a driver has; `None` if there was none.
+    /// The end of the last call that may have changed a driver's volumes or snapshots; `None` if
+    /// there was no such call on this link.
     pub(crate) fn changed(&self, driver: &DriverName) -> Option<Instant> {
         let changed = self.changed.lock();
         changed.iter().find_map(|(of, at)| (of == driver).then_some(*at))

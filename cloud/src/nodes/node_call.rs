@@ -91,8 +91,8 @@ pub(crate) struct Ended {
     pub(crate) maybe_dispatched: bool,
 }
 
-/// A call that may change what a driver has. Its end is noted, whatever it is: then earlier answers
-/// of the node are of no use.
+/// A call that may change a driver's volumes or snapshots. When it is dropped, the link notes the
+/// time, so that earlier lists and capacities of the node are not used again.
 struct Change<'a> {
     links: &'a Links,
     driver: &'a DriverName,

@@ -19,7 +19,8 @@ const EVERY: Duration = Duration::from_millis(100);
 const LATE: Duration = Duration::from_millis(500);
 /// It is no longer overloaded when it is no later than this.
 const EASED: Duration = Duration::from_millis(250);
-/// The part of each measurement in the mean: one stop of the whole process is no overload.
+/// Each measurement counts for one part in so many of the mean, so that a process that was stopped
+/// once does not count as overloaded.
 const WEIGHT: u32 = 8;
 
 /// Whether csi-cloud is overloaded. Clones share it.

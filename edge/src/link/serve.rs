@@ -111,7 +111,7 @@ struct Serving {
     dial: Arc<Dial>,
     /// None after it was closed.
     link: Option<Link>,
-    /// The looks for signs of life; none if the cloud takes no questions.
+    /// The looks for signs of life; `None` if the cloud does not read questions from edges.
     looks: Option<Looks>,
     /// The cloud's number among several, as it said last.
     epoch: Option<LeaderEpoch>,

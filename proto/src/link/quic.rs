@@ -94,7 +94,7 @@ fn transport(keep_alive: KeepAlive, streams_from_peer: u32) -> TransportConfig {
     let mut acks = AckFrequencyConfig::default();
     acks.ack_eliciting_threshold(ACK_ABOVE.into()).max_ack_delay(Some(ACK_DELAY));
     config.ack_frequency_config(Some(acks));
-    // A time beyond VarInt's range is no limit; ours is far below.
+    // The conversion fails only beyond VarInt's range, which our times are far from.
     config.max_idle_timeout(CEILING.max(keep_alive.every * 4).try_into().ok());
     config
 }

@@ -24,8 +24,8 @@ use crate::state::store::writer::Store;
 
 /// Links that are established within this time are handled together.
 const SETTLE: Duration = Duration::from_secs(1);
-/// How many times longer than one check took nothing is checked: a large fleet that links takes
-/// minutes.
+/// The pause after a check, in multiples of the time that the check took. A large fleet links for
+/// minutes, and each check looks at all of its nodes.
 const IDLE_TIMES: u32 = 20;
 /// The interval between checks for nodes without a complete list.
 const INTERVAL: Duration = Duration::from_secs(60);

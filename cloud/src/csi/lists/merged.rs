@@ -109,8 +109,7 @@ impl Lists {
         let oldest = remembered::oldest(nodes.len()).filter(|_| secrets.is_empty());
         let mut rested = Duration::ZERO;
         for node in nodes {
-            let age = oldest.and_then(|_| self.refresher.age(&node, kind));
-            if let Some(age) = age.filter(|age| oldest.is_some_and(|oldest| *age <= oldest)) {
+            if let Some(age) = oldest.and_then(|age| self.refresher.age(&node, kind, age)) {
                 rested = rested.max(age);
             } else if self.refresher.no_use(&node).is_some() {
                 // It is asked, so that it can recover, and nobody waits for it.
@@ -123,7 +122,9 @@ impl Lists {
                 unanswered.push(node);
             }
         }
-        call.running.rested_on(rested);
+        if oldest.is_some() {
+            call.running.rested_on(rested);
+        }
         let mut why = None;
         let mut held = Vec::new();
         let mut why_held = None;

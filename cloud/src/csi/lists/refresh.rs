@@ -95,11 +95,16 @@ impl Refresher {
         at.listed > 0 || self.listed().contains_key(&(node.clone(), kind))
     }
 
-    /// The age of a linked node's last list, if nothing has changed since.
-    pub(super) fn age(&self, node: &NodeName, kind: ListKind) -> Option<Duration> {
+    /// The age of a linked node's last list, if it can be used instead of another one.
+    pub(super) fn age(
+        &self,
+        node: &NodeName,
+        kind: ListKind,
+        oldest: Duration,
+    ) -> Option<Duration> {
         let link = self.queries.links().now(node)?;
         let asked = self.listed().get(&(node.clone(), kind)).cloned()??;
-        asked.age(&link, &self.queries.driver)
+        asked.age(&link, &self.queries.driver, oldest)
     }
 
     /// Forgets the node's complete lists.
