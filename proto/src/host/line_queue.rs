@@ -1,12 +1,12 @@
 //! Lines of the log on their way out, so that whoever reads them holds up nothing.
 //!
-//! A thread of its own writes them. A line is written before its event goes on, so that a crash
-//! loses none, but nothing waits for more than 5 ms. If the reader hangs or the disk is slow, lines
-//! wait in bounded memory; what finds no room is dropped and counted, and the next line tells the
-//! count. Lines that peers cause have a room of their own ([`super::peer_log`]), so they push out
-//! no other.
+//! A thread of its own writes them, and lines that come within 10 ms together: under load, a thread
+//! that is woken for each line costs more than the line. An error is written at once and before its
+//! event goes on, so that an abort loses none, but nothing waits for more than 5 ms; other lines
+//! wait for nobody. If the reader hangs or the disk is slow, lines wait in bounded memory; what
+//! finds no room is dropped and counted, and the next line tells the count. Lines that peers cause
+//! have a room of their own ([`super::peer_log`]), so they push out no other.
 
-use std::collections::VecDeque;
 use std::io;
 use std::io::Write;
 use std::sync::Arc;
@@ -14,14 +14,16 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use tokio::time::Instant;
-use tracing::Metadata;
+use tracing::{Level, Metadata};
 use tracing_subscriber::fmt::MakeWriter;
 
 use super::peer_log::is_peers;
 
 /// The bytes of one sort of lines that wait.
 const ROOM_BYTES: usize = 256 * 1024;
-/// The longest time for which an event waits for its line.
+/// How long a line waits for others, to be written with them.
+const TOGETHER: Duration = Duration::from_millis(10);
+/// The longest time for which an error waits for its line.
 const WAIT: Duration = Duration::from_millis(5);
 
 /// The sorts of lines, each with room of its own.
@@ -45,23 +47,36 @@ struct LineState {
 
 #[derive(Default)]
 struct Lines {
-    waiting: VecDeque<(LineSort, Vec<u8>)>,
-    /// The bytes that wait, by sort.
+    /// What waits, as one text.
+    waiting: Vec<u8>,
+    /// The bytes that wait or are being written, by sort.
     bytes: [usize; 2],
     /// The lines that were dropped since the last one was written, by sort.
     dropped: [u64; 2],
     /// The lines that were taken, and those of them that were written.
     pushed: u64,
     written: u64,
-    /// A line took longer than events wait, and the queue has not been empty since.
+    /// Somebody waits for them.
+    is_awaited: bool,
+    /// A line took longer than errors wait, and the queue has not been empty since.
     is_slow: bool,
     has_writer: bool,
+}
+
+/// Lines that are written together.
+struct Batch {
+    text: Vec<u8>,
+    /// The bytes of the lines, by sort.
+    bytes: [usize; 2],
+    /// The lines that were taken, up to the last of these.
+    pushed: u64,
 }
 
 /// Writes lines of one sort.
 pub struct LineWriter {
     queue: LineQueue,
     sort: LineSort,
+    waits: bool,
 }
 
 impl LineQueue {
@@ -73,10 +88,10 @@ impl LineQueue {
         let queue = self.clone();
         std::thread::Builder::new().name("log".into()).spawn(move || {
             loop {
-                let line = queue.next();
-                // A line that cannot be written is lost: there is nobody to tell.
-                let _ = out.write_all(&line).and_then(|()| out.flush());
-                queue.written();
+                let batch = queue.next();
+                // Lines that cannot be written are lost: there is nobody to tell.
+                let _ = out.write_all(&batch.text).and_then(|()| out.flush());
+                queue.written(&batch);
             }
         })?;
         self.0.lines.lock().has_writer = true;
@@ -84,8 +99,8 @@ impl LineQueue {
     }
 
     /// Queues a line for whoever started the program.
-    pub(super) fn tell(&self, line: Vec<u8>) {
-        self.push(LineSort::Own, line);
+    pub(super) fn tell(&self, line: &[u8]) {
+        self.push(LineSort::Own, line, true);
     }
 
     /// Waits until every line is written, at most for `grace`.
@@ -98,6 +113,8 @@ impl LineQueue {
     /// Waits until so many lines are written, at most for `grace`. True if they are.
     fn wait(&self, lines: &mut MutexGuard<'_, Lines>, written: u64, grace: Duration) -> bool {
         let end = Instant::now() + grace;
+        lines.is_awaited |= lines.written < written;
+        self.0.changed.notify_all();
         while lines.has_writer && lines.written < written {
             if self.0.changed.wait_until(lines, end.into_std()).timed_out() {
                 return false;
@@ -106,7 +123,8 @@ impl LineQueue {
         true
     }
 
-    fn push(&self, sort: LineSort, line: Vec<u8>) {
+    /// Queues a line, and waits for it if that is wanted.
+    fn push(&self, sort: LineSort, line: &[u8], waits: bool) {
         let mut lines = self.0.lines.lock();
         let place = sort as usize;
         if lines.bytes[place] + line.len() > ROOM_BYTES {
@@ -114,39 +132,38 @@ impl LineQueue {
             return;
         }
         lines.bytes[place] += line.len();
-        lines.waiting.push_back((sort, line));
+        let is_first = lines.waiting.is_empty();
+        lines.waiting.extend_from_slice(line);
         lines.pushed += 1;
-        self.0.changed.notify_all();
+        if is_first {
+            self.0.changed.notify_all();
+        }
         let own = lines.pushed;
-        if !lines.is_slow && !self.wait(&mut lines, own, WAIT) {
+        if waits && !lines.is_slow && !self.wait(&mut lines, own, WAIT) {
             lines.is_slow = true;
         }
     }
 
-    /// Notes that a line was written.
-    fn written(&self) {
+    /// Notes that these were written.
+    fn written(&self, batch: &Batch) {
         let mut lines = self.0.lines.lock();
-        lines.written += 1;
+        lines.written = batch.pushed;
+        for (left, written) in lines.bytes.iter_mut().zip(batch.bytes) {
+            *left -= written;
+        }
         lines.is_slow &= !lines.waiting.is_empty();
         self.0.changed.notify_all();
     }
 
-    /// Waits for the next line.
-    fn next(&self) -> Vec<u8> {
+    /// Waits for the next lines.
+    fn next(&self) -> Batch {
         let mut lines = self.0.lines.lock();
-        loop {
-            if let Some((sort, line)) = lines.waiting.pop_front() {
-                lines.bytes[sort as usize] -= line.len();
-                return match lines.told() {
-                    Some(mut told) => {
-                        told.extend(line);
-                        told
-                    }
-                    None => line,
-                };
-            }
-            self.0.changed.wait(&mut lines);
-        }
+        self.0.changed.wait_while(&mut lines, |lines| lines.waiting.is_empty());
+        self.0.changed.wait_while_for(&mut lines, |lines| !lines.is_awaited, TOGETHER);
+        lines.is_awaited = false;
+        let mut text = lines.told().unwrap_or_default();
+        text.append(&mut std::mem::take(&mut lines.waiting));
+        Batch { text, bytes: lines.bytes, pushed: lines.pushed }
     }
 }
 
@@ -169,19 +186,19 @@ impl MakeWriter<'_> for LineQueue {
     type Writer = LineWriter;
 
     fn make_writer(&self) -> LineWriter {
-        LineWriter { queue: self.clone(), sort: LineSort::Own }
+        LineWriter { queue: self.clone(), sort: LineSort::Own, waits: true }
     }
 
     fn make_writer_for(&self, line: &Metadata<'_>) -> LineWriter {
         let sort = if is_peers(line) { LineSort::Peer } else { LineSort::Own };
-        LineWriter { queue: self.clone(), sort }
+        LineWriter { queue: self.clone(), sort, waits: *line.level() == Level::ERROR }
     }
 }
 
 impl Write for LineWriter {
     /// Takes a whole line, as tracing's formatter writes it.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        self.queue.push(self.sort, line.to_vec());
+        self.queue.push(self.sort, line, self.waits);
         Ok(line.len())
     }
 
@@ -225,7 +242,7 @@ mod tests {
             lines.take_while(|line| !line.contains("the end")).collect::<Vec<_>>()
         });
         queue.flush(GRACE);
-        queue.tell(b"the end\n".to_vec());
+        queue.tell(b"the end\n");
         let lines = lines.join().unwrap();
         assert_eq!(count(&lines, "an own line"), own);
         let written = count(&lines, "a peer's line");

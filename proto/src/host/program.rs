@@ -87,7 +87,7 @@ fn exit_code(failure: &anyhow::Error) -> ExitCode {
 /// Writes a line to stdout, for whoever started the program. It is dropped if it cannot be written:
 /// a disk is full, or the reader hangs or is gone.
 pub fn tell(line: impl Display) {
-    TOLD.tell(format!("{line}\n").into_bytes());
+    TOLD.tell(format!("{line}\n").as_bytes());
 }
 
 /// The filter of the log, from `RUST_LOG`.
