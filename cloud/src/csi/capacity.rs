@@ -36,6 +36,7 @@ use crate::nodes::connections::Lane;
 use crate::nodes::query::NodeQueries;
 use crate::rewrite::message;
 use crate::state::node_names::names;
+use crate::state::policy::Policy;
 use crate::state::set_apart::Reason;
 use crate::state::store::writer::Store;
 
@@ -54,6 +55,7 @@ pub struct Capacities {
     queries: NodeQueries,
     store: Store,
     grace: Duration,
+    always_asked: usize,
     in_flight: SingleFlight<QueryKey, NodeAnswer>,
     last: Arc<Mutex<LastCapacities>>,
     hasher: RandomState,
@@ -92,12 +94,14 @@ struct Sum {
 }
 
 impl Capacities {
-    /// Queries run as tasks of this group. A node that has been away for `grace` counts as full.
-    pub fn new(queries: NodeQueries, store: Store, grace: Duration, tasks: Tasks) -> Self {
+    /// Queries run as tasks of this group. A node that has been away for the policy's grace counts
+    /// as full.
+    pub fn new(queries: NodeQueries, store: Store, policy: &Policy, tasks: Tasks) -> Self {
         Self {
             queries,
             store,
-            grace,
+            grace: policy.grace,
+            always_asked: policy.always_asked,
             in_flight: SingleFlight::new(tasks),
             last: Arc::default(),
             hasher: RandomState::new(),
@@ -117,7 +121,7 @@ impl Capacities {
         let end = wait_end(call.deadline);
         let is_single = nodes.len() == 1;
         let lane = if is_single { Lane::Call } else { Lane::FanOut };
-        let oldest = remembered::oldest(nodes.len());
+        let oldest = remembered::oldest(nodes.len(), self.always_asked);
         let mut queried = Vec::with_capacity(nodes.len());
         let (mut sum, mut rested) = (Sum::default(), Duration::ZERO);
         for node in nodes {

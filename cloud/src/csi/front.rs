@@ -72,8 +72,8 @@ impl Front {
         let queries = NodeQueries::new(driver.clone(), links, policy.ask_with_secrets);
         let dispatcher = Dispatcher {
             journal: Arc::new(CreateJournal::new(driver, store.clone())),
-            lists: Lists::new(queries.clone(), store.clone(), tasks.clone()),
-            capacities: Capacities::new(queries.clone(), store.clone(), policy.grace, tasks),
+            lists: Lists::new(queries.clone(), store.clone(), policy.always_asked, tasks.clone()),
+            capacities: Capacities::new(queries.clone(), store.clone(), &policy, tasks),
             inquiries: Inquiries::new(inquiring),
             in_doubt: InDoubt::default(),
             exhausted: ExhaustedNodes::default(),

@@ -13,8 +13,6 @@ use tokio::time::Instant;
 
 use crate::nodes::handle::Handle;
 
-/// Among so few nodes, all are asked.
-const FEW: usize = 64;
 /// The oldest answer among up to [`MANY`] nodes.
 const MINUTE: Duration = Duration::from_secs(60);
 const MANY: usize = 2_000;
@@ -22,11 +20,12 @@ const MANY: usize = 2_000;
 const LONGEST: Duration = Duration::from_secs(600);
 const MOST: usize = 100_000;
 
-/// The oldest answer that may be used for so many nodes; `None` if all are asked.
-pub(super) fn oldest(nodes: usize) -> Option<Duration> {
+/// The oldest answer that may be used for so many nodes; `None` if all are asked, as they are
+/// among no more than `always_asked`.
+pub(super) fn oldest(nodes: usize, always_asked: usize) -> Option<Duration> {
     let more = nodes.clamp(MANY, MOST) - MANY;
     let part = more as f64 / (MOST - MANY) as f64;
-    (nodes > FEW).then(|| MINUTE + (LONGEST - MINUTE).mul_f64(part))
+    (nodes > always_asked).then(|| MINUTE + (LONGEST - MINUTE).mul_f64(part))
 }
 
 /// When a node was asked, and over which link.
@@ -66,7 +65,7 @@ mod tests {
     #[test]
     fn the_more_nodes_the_older_an_answer_may_be_up_to_ten_minutes() {
         let seconds = [1, 64, 65, 2_000, 51_000, 100_000, 1_000_000]
-            .map(|nodes| oldest(nodes).map(|oldest| oldest.as_secs()));
+            .map(|nodes| oldest(nodes, 64).map(|oldest| oldest.as_secs()));
         let some = [60, 60, 330, 600, 600].map(Some);
         assert_eq!(seconds, [&[None, None][..], &some].concat()[..]);
     }

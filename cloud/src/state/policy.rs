@@ -26,6 +26,8 @@ const OF_SHARED: [&str; 5] = [
 
 /// The default grace period, in seconds.
 const GRACE: u16 = 10;
+/// The most nodes that are all asked for each list and sum.
+const ALWAYS_ASKED: usize = 64;
 
 /// The placement of a volume without a requested topology and without a source.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -82,6 +84,9 @@ pub struct Policy {
     /// Requests that go to several nodes keep their secrets. By default only the one node that has
     /// the thing gets them.
     pub ask_with_secrets: bool,
+    /// Among so many nodes all are asked for each list and sum of capacities; among more, those
+    /// whose answers are not recent. 64 but in tests.
+    pub always_asked: usize,
 }
 
 impl Policy {
@@ -98,6 +103,7 @@ impl Policy {
             controllers: None,
             topology: BTreeMap::new(),
             ask_with_secrets: false,
+            always_asked: ALWAYS_ASKED,
         }
     }
 
@@ -203,6 +209,7 @@ impl Policy {
             controllers,
             topology,
             ask_with_secrets,
+            always_asked: default.always_asked,
         }
     }
 }

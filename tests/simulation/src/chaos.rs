@@ -99,7 +99,9 @@ impl Chaos {
         let of_sites = if of_site.chance(30) { of_site.between(1, 6) } else { 0 };
         for _ in 0..of_sites {
             let are_doubled = fleet.shape().are_doubled;
-            events.push((of_site.time(0, span), event_of_site(nodes, are_doubled, of_site)));
+            let at = of_site.time(0, span);
+            let suffered = events_of_site(nodes, are_doubled, of_site);
+            events.extend(suffered.into_iter().map(|event| (at, event)));
         }
         events.sort_by_key(|(at, _)| *at);
         Self { events, fleet, sidecars, trace, tasks, counted: BTreeMap::new() }
@@ -299,15 +301,28 @@ fn event(
 }
 
 /// What happens at a site in some runs besides.
-fn event_of_site(nodes: usize, are_doubled: bool, dice: &mut Dice) -> FleetEvent {
+fn events_of_site(nodes: usize, are_doubled: bool, dice: &mut Dice) -> Vec<FleetEvent> {
     let node = dice.below(nodes);
     let way = dice.pick(&[Way::Up, Way::Down]);
     let long = dice.time(100, 60_000);
     if are_doubled && dice.chance(70) {
-        FleetEvent::EdgeDoubled(node, long)
-    } else {
-        FleetEvent::Suffer(node, way, Mishap::Panic)
+        return vec![FleetEvent::EdgeDoubled(node, long)];
     }
+    match dice.below(3) {
+        0 => vec![FleetEvent::Suffer(node, way, Mishap::Panic)],
+        // As where its csi-edge is stopped for minutes.
+        1 => stall(node, dice.time(60_000, 300_000)).to_vec(),
+        // As where csi-cloud has too much to do.
+        _ => {
+            let late = dice.time(500, 12_000);
+            (0..nodes).flat_map(|node| stall(node, late)).collect()
+        }
+    }
+}
+
+/// All that a node sends and gets is late by so much.
+fn stall(node: usize, time: Duration) -> [FleetEvent; 2] {
+    [Way::Up, Way::Down].map(|way| FleetEvent::Suffer(node, way, Mishap::Stall(time)))
 }
 
 /// Some fault that a driver may have without lying to Kubernetes.

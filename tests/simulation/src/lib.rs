@@ -118,10 +118,7 @@ async fn simulate(seed: u64, keys: Arc<Keys>, trace: Trace) -> anyhow::Result<Ou
     let began = Instant::now();
     let mut dice = Dice::new(seed, "run");
     let tasks = Tasks::default();
-    let shape = with_liar(shape(&mut dice), &mut Dice::new(seed, "is there a liar"));
-    let idle = Dice::new(seed, "idle connections").pick(&[IDLE / 10, IDLE / 3, IDLE]);
-    let are_doubled = Dice::new(seed, "doubled edges").chance(15);
-    let shape = Shape { idle, are_doubled, ..with_replicas(shape, seed) };
+    let shape = shape_of(seed, &mut dice);
     let bad = dice.pick(&[0, 0, 10, 30, 60]);
     let net = Net::new(Dice::new(seed, "net"), bad, trace.clone(), tasks.clone());
     let fleet =
@@ -212,6 +209,17 @@ fn world(seed: u64, fleet: &Arc<Fleet>, dice: &mut Dice, trace: &Trace) -> World
     world
 }
 
+/// The shape of a seed's fleet.
+fn shape_of(seed: u64, dice: &mut Dice) -> Shape {
+    let shape = with_liar(shape(dice), &mut Dice::new(seed, "is there a liar"));
+    Shape {
+        idle: Dice::new(seed, "idle connections").pick(&[IDLE / 10, IDLE / 3, IDLE]),
+        is_like_many: Dice::new(seed, "like many nodes").chance(40),
+        are_doubled: Dice::new(seed, "doubled edges").chance(15),
+        ..with_replicas(shape, seed)
+    }
+}
+
 /// How large the fleet is, how far its volumes reach, and how often its cloud dies of a commit.
 fn shape(dice: &mut Dice) -> Shape {
     Shape {
@@ -220,6 +228,7 @@ fn shape(dice: &mut Dice) -> Shape {
         endpoints: if dice.chance(50) { &ENDPOINTS[..] } else { &ENDPOINTS[..1] },
         crashes: dice.pick(&[0, 50, 90]),
         idle: IDLE,
+        is_like_many: false,
         replicas: 1,
         are_doubled: false,
         liar: None,

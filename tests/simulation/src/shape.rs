@@ -39,6 +39,9 @@ pub struct Shape {
     pub crashes: u32,
     /// After how long without a call the cloud ends an HTTP/2 connection.
     pub idle: Duration,
+    /// Whether lists and sums of capacities use answers of nodes that are recent, as among many
+    /// nodes.
+    pub is_like_many: bool,
     /// How many clouds there are, of which one leads.
     pub replicas: usize,
     /// Whether two csi-edges may run on one machine. They keep no state then, so that none of them
@@ -78,6 +81,7 @@ impl Shape {
         let honest = || NodeSet::new(names().filter_map(|node| node.parse().ok()).collect());
         let is_excluded = self.liar.is_some_and(|liar| !liar.is_allowed);
         let is_declared = self.liar.is_some_and(|liar| liar.is_declared);
+        let default = Policy::new(None);
         Policy {
             scope: Some(self.scope),
             // Whoever may be elected can do all to a shared driver's volumes.
@@ -87,7 +91,8 @@ impl Shape {
                 .then(|| (TOPOLOGY_KEY.to_owned(), KeyKind::Node))
                 .into_iter()
                 .collect(),
-            ..Policy::new(None)
+            always_asked: if self.is_like_many { 0 } else { default.always_asked },
+            ..default
         }
     }
 

@@ -36,6 +36,7 @@ use crate::state::store::writer::Store;
 /// The lists of one driver.
 pub struct Lists {
     pub(super) refresher: Refresher,
+    always_asked: usize,
     in_flight: SingleFlight<ListQuery, Refreshed>,
 }
 
@@ -48,9 +49,11 @@ pub(crate) struct SingleNode {
 }
 
 impl Lists {
-    /// Queries to nodes run as tasks of this group.
-    pub fn new(queries: NodeQueries, store: Store, tasks: Tasks) -> Self {
-        Self { refresher: Refresher::new(queries, store), in_flight: SingleFlight::new(tasks) }
+    /// Queries to nodes run as tasks of this group. Among `always_asked` nodes, all are asked for
+    /// each list.
+    pub fn new(queries: NodeQueries, store: Store, always_asked: usize, tasks: Tasks) -> Self {
+        let refresher = Refresher::new(queries, store);
+        Self { refresher, always_asked, in_flight: SingleFlight::new(tasks) }
     }
 
     /// Answers a list over all nodes.
@@ -106,7 +109,8 @@ impl Lists {
         let mut asked = Vec::new();
         let mut unanswered = Vec::new();
         let nodes = self.nodes();
-        let oldest = remembered::oldest(nodes.len()).filter(|_| secrets.is_empty());
+        let oldest = remembered::oldest(nodes.len(), self.always_asked);
+        let oldest = oldest.filter(|_| secrets.is_empty());
         let mut rested = Duration::ZERO;
         for node in nodes {
             if let Some(age) = oldest.and_then(|age| self.refresher.age(&node, kind, age)) {

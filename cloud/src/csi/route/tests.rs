@@ -138,15 +138,12 @@ impl World {
     fn route(&self, method: Method, key: &Key) -> Result<Plan, Unclear> {
         let state = State::of(self.changes.iter().cloned());
         let policy = Policy {
-            scope: None,
             placement: self.placement.clone(),
             reschedule: self.reschedule,
             beside_source: self.beside_source,
             grace: GRACE,
-            nodes: None,
             controllers: self.controllers.clone(),
-            topology: Default::default(),
-            ask_with_secrets: false,
+            ..Policy::new(None)
         };
         let mut kubernetes = self.kubernetes.clone();
         for id in method.about(key) {
