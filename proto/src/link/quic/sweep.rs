@@ -37,6 +37,15 @@ pub(super) struct WatchedLink {
     is_dead: AtomicBool,
 }
 
+/// A look at all links.
+#[derive(Clone, Copy)]
+struct SweepLook {
+    now: Instant,
+    late: Duration,
+    /// When packets of anybody were last seen to be lost.
+    lost: Option<Instant>,
+}
+
 /// The last look at a link.
 struct Seen {
     every: Duration,
@@ -52,12 +61,14 @@ impl Seen {
     }
 
     /// Takes how much was received by now. True if the edge was asked often enough and says
-    /// nothing. A look that is late counts only what was received.
-    fn take(&mut self, received: u64, now: Instant, late: Duration) -> bool {
-        self.due = now + self.every;
+    /// nothing. A look that is late, or before which packets were lost, counts only what was
+    /// received.
+    fn take(&mut self, received: u64, look: SweepLook) -> bool {
+        let before = self.due.checked_sub(self.every);
+        self.due = look.now + self.every;
         if received != self.received {
             (self.received, self.silent) = (received, 0);
-        } else if late * 2 < self.every {
+        } else if look.late * 2 < self.every && look.lost <= before {
             self.silent += 1;
         }
         self.silent > QUESTIONS
@@ -76,9 +87,9 @@ impl WatchedLink {
     }
 
     /// Looks at it if that is due. True if its edge is dead.
-    fn look(&self, now: Instant, late: Duration) -> bool {
+    fn look(&self, look: SweepLook) -> bool {
         let mut seen = self.seen.lock();
-        now >= seen.due && seen.take(received(&self.connection), now, late)
+        look.now >= seen.due && seen.take(received(&self.connection), look)
     }
 
     fn spare(&self) {
@@ -116,15 +127,16 @@ impl SilenceSweep {
         let mut looks = interval(LOOK.min(every / 5));
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut before = lost();
+        let mut lost_at = None;
         loop {
             let late = looks.tick().await.elapsed();
-            let silent = self.silent(late);
-            let lost = lost();
-            let has_lost = std::mem::replace(&mut before, lost) != lost;
-            if silent.links.is_empty() {
-                continue;
+            let now = Instant::now();
+            let after = lost();
+            if std::mem::replace(&mut before, after) != after {
+                lost_at = Some(now);
             }
-            if !has_lost && !silent.are_many {
+            let silent = self.silent(SweepLook { now, late, lost: lost_at });
+            if !silent.are_many {
                 silent.links.iter().for_each(|link| link.end());
                 continue;
             }
@@ -133,20 +145,18 @@ impl SilenceSweep {
             peer_warn!(
                 LogPeer::Stranger,
                 links = silent.links.len(),
-                has_lost,
-                "many links say nothing at once, or the socket loses packets: csi-cloud may be \
-                 overloaded, so none of them is ended yet"
+                "many links say nothing at once: csi-cloud may be overloaded, so none of them is \
+                 ended yet"
             );
         }
     }
 
-    fn silent(&self, late: Duration) -> SilentLinks {
-        let now = Instant::now();
+    fn silent(&self, look: SweepLook) -> SilentLinks {
         let mut all = self.0.lock();
         let mut links = Vec::new();
         all.retain(|link| {
             let Some(link) = link.upgrade() else { return false };
-            if !link.is_dead() && link.look(now, late) {
+            if !link.is_dead() && link.look(look) {
                 links.push(link);
             }
             true
@@ -194,27 +204,39 @@ mod tests {
 
     const EVERY: Duration = Duration::from_secs(5);
 
-    /// What looks find at an edge of which so many packets have come, each look this late.
-    fn found(seen: &mut Seen, received: &[u64], late: Duration) -> Vec<bool> {
-        let mut look = |received: &u64| {
+    /// What looks find at an edge of which so many packets have come, each look this late. Packets
+    /// are lost before the looks with these numbers.
+    fn found(seen: &mut Seen, received: &[u64], late: Duration, losses: &[usize]) -> Vec<bool> {
+        let mut lost = None;
+        let mut look = |(number, received): (usize, &u64)| {
             let now = seen.due + late;
-            seen.take(*received, now, late)
+            if losses.contains(&number) {
+                lost = Some(now - EVERY / 2);
+            }
+            seen.take(*received, SweepLook { now, late, lost })
         };
-        received.iter().map(&mut look).collect()
+        received.iter().enumerate().map(&mut look).collect()
     }
 
     #[tokio::test]
     async fn an_edge_is_dead_after_three_questions_and_a_full_interval_after_each() {
         let mut seen = Seen::begin(KeepAlive { every: EVERY });
-        assert_eq!(found(&mut seen, &[7, 7, 7, 7, 8], Duration::ZERO), [false; 5]);
-        assert_eq!(found(&mut seen, &[8; 4], Duration::ZERO), [false, false, false, true]);
+        assert_eq!(found(&mut seen, &[7, 7, 7, 7, 8], Duration::ZERO, &[]), [false; 5]);
+        assert_eq!(found(&mut seen, &[8; 4], Duration::ZERO, &[]), [false, false, false, true]);
     }
 
     #[tokio::test]
     async fn a_late_look_ends_nobody() {
         let mut seen = Seen::begin(KeepAlive { every: EVERY });
-        assert_eq!(found(&mut seen, &[7; 20], EVERY / 2), [false; 20]);
-        assert_eq!(found(&mut seen, &[7; 4], EVERY / 3), [false, false, false, true]);
+        assert_eq!(found(&mut seen, &[7; 20], EVERY / 2, &[]), [false; 20]);
+        assert_eq!(found(&mut seen, &[7; 4], EVERY / 3, &[]), [false, false, false, true]);
+    }
+
+    #[tokio::test]
+    async fn an_interval_in_which_packets_were_lost_does_not_count() {
+        let mut seen = Seen::begin(KeepAlive { every: EVERY });
+        let looks = found(&mut seen, &[7; 8], Duration::ZERO, &[2, 3]);
+        assert_eq!(looks, [false, false, false, false, false, false, true, true]);
     }
 
     #[test]
