@@ -13,11 +13,12 @@ use tonic::transport::Channel;
 
 use super::edges::{CAPACITY, Fleet, node_name};
 use super::kind::{DRIVER, Kind, SEGMENT};
-use super::machine::{Half, Log, pin};
+use super::machine::{Half, pin};
 use super::report::{Case, Row};
 use crate::control_group::ControlGroup;
 use crate::load::{Seen, percentile, together};
 use crate::usage;
+use harness::http::metric;
 use harness::stand::{Cloud, Stand, channel};
 use harness::wait::STOP;
 
@@ -94,12 +95,10 @@ pub async fn idle(
         tokio::time::sleep(if links > SMALL { LONG_ENDED } else { ENDED }).await;
         rows.push(measured.watch(Case::Ended, &fleet).await?);
         rows.push(measured.delete_unknown().await?);
-        let log = Log::of_cloud(measured.stand.dir());
         let rounds = if links > SMALL { 1 } else { ROUNDS };
         for round in 1..=rounds {
-            let before = log.count("unlinked")?;
             fleet.leave().await;
-            log.until("unlinked", before + links, measured.linking()).await?;
+            measured.none_linked().await?;
             let gone = measured.kib_per_link()?;
             fleet.dial();
             fleet.all_linked(measured.linking()).await?;
@@ -236,7 +235,8 @@ impl Measured {
         more: &[&str],
     ) -> anyhow::Result<Self> {
         let listen = if path == "quic" { "quic://127.0.0.1:0" } else { "wss://127.0.0.1:0" };
-        let cloud = stand.cloud(&[listen], &[DRIVER], more).await?;
+        let more = [&["--http", "127.0.0.1:0"], more].concat();
+        let cloud = stand.cloud(&[listen], &[DRIVER], &more).await?;
         let mut measured = Self { stand, cloud, path, links, rest_kib: 0 };
         pin(Some(measured.pid()?), Half::Cloud)?;
         measured.rest_kib = usage::resident_kib(measured.pid()?)?;
@@ -269,6 +269,22 @@ impl Measured {
         Ok(kib as f64 / self.links as f64)
     }
 
+    /// Waits until csi-cloud knows that all edges are gone.
+    async fn none_linked(&self) -> anyhow::Result<()> {
+        let address = self.cloud.http.as_deref().context("csi-cloud serves no HTTP")?;
+        let scheme = if self.path == "ws" { "wss" } else { self.path };
+        let links = format!("edge_csi_links{{transport=\"{scheme}\"}}");
+        let deadline = Instant::now() + self.linking();
+        loop {
+            let linked = metric(address, &links).await?;
+            if linked == 0.0 {
+                return Ok(());
+            }
+            ensure!(Instant::now() < deadline, "csi-cloud has {linked} links of edges that left");
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    }
+
     /// All edges dial a csi-cloud that has no links.
     async fn link_from_zero(&self, fleet: &Fleet) -> anyhow::Result<Option<Row>> {
         let begun = Instant::now();
@@ -293,9 +309,16 @@ impl Measured {
         tokio::time::sleep(WATCHED).await;
         let cpu = usage::cpu(self.pid()?)?.saturating_sub(before);
         let mut row = self.row(case)?;
-        row.cpu_percent = Some(cpu.as_secs_f64() / begun.elapsed().as_secs_f64() * 100.0);
-        row.kib_per_link = Some(self.kib_per_link()?);
-        row.silent = Some(fleet.ended_by_silence());
+        let percent = cpu.as_secs_f64() / begun.elapsed().as_secs_f64() * 100.0;
+        let (kib, silent) = (self.kib_per_link()?, fleet.ended_by_silence());
+        eprintln!(
+            "{case:?}: {} links, {kib:.1} KiB each, {percent:.1} % of a core, {silent} ended by \
+             silence",
+            fleet.linked()
+        );
+        row.cpu_percent = Some(percent);
+        row.kib_per_link = Some(kib);
+        row.silent = Some(silent);
         Ok(row)
     }
 
@@ -318,8 +341,9 @@ impl Measured {
         };
         deleted??;
         let mut row = self.row(Case::Unknown)?;
-        row.took_s = Some(begun.elapsed().as_secs_f64());
-        row.grown_mib = Some((most - before) as f64 / 1024.0);
+        let (took, grown) = (begun.elapsed().as_secs_f64(), (most - before) as f64 / 1024.0);
+        eprintln!("an unknown volume was deleted in {took:.1} s, with {grown:.0} MiB more");
+        (row.took_s, row.grown_mib) = (Some(took), Some(grown));
         (row.p99_us, row.quiet_p99_us) = (Some(seen.finished(begun).percentile(0.99)), Some(quiet));
         Ok(row)
     }

@@ -1,12 +1,8 @@
 //! Requests to the kernel: a core each for csi-cloud and the edges, and the usage of csi-cloud.
 
-use std::path::{Path, PathBuf};
-use std::time::Duration;
-
-use anyhow::{Context, bail};
+use anyhow::Context;
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-use tokio::time::Instant;
 
 /// Which half of the machine a process may use.
 #[derive(Clone, Copy)]
@@ -35,43 +31,4 @@ pub fn pin(pid: Option<u32>, half: Half) -> anyhow::Result<()> {
         None => None,
     };
     sched_setaffinity(pid, &set).context("cannot keep a process on one core")
-}
-
-/// A log that is being written.
-pub struct Log(PathBuf);
-
-impl Log {
-    /// csi-cloud's in the directory of a stand.
-    pub fn of_cloud(dir: &Path) -> Self {
-        Self(dir.join("csi-cloud.log"))
-    }
-
-    /// How often a text is in it.
-    ///
-    /// # Errors
-    /// It cannot be read.
-    pub fn count(&self, text: &str) -> anyhow::Result<usize> {
-        Ok(std::fs::read_to_string(&self.0)?.matches(text).count())
-    }
-
-    /// Waits until the log has a text this many times.
-    ///
-    /// # Errors
-    /// It is not within `limit`.
-    pub async fn until(&self, text: &str, times: usize, limit: Duration) -> anyhow::Result<()> {
-        let deadline = Instant::now() + limit;
-        loop {
-            let count = self.count(text)?;
-            if count >= times {
-                return Ok(());
-            }
-            if Instant::now() >= deadline {
-                bail!(
-                    "csi-cloud's log has {text:?} {count} times after {limit:?}, \
-                     and {times} are expected"
-                );
-            }
-            tokio::time::sleep(Duration::from_secs(1)).await;
-        }
-    }
 }
