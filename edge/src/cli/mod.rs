@@ -53,8 +53,9 @@ pub struct Serve {
     #[arg(long, value_name = "DIR")]
     pub identity: Option<PathBuf>,
     /// The hash of csi-cloud's CA: csi-edge joins by itself while --identity has no certificate.
-    /// With --token-file
-    #[arg(long, value_name = "sha256:HEX")]
+    /// With --token-file. In the chart's pods it is in the environment, so that all commands have
+    /// it
+    #[arg(long, value_name = "sha256:HEX", env = "EDGE_CSI_CA_HASH")]
     pub ca_hash: Option<Pin>,
     /// The file of the token to join with, for example of a projected ServiceAccount token
     #[arg(long, value_name = "FILE")]

@@ -89,7 +89,7 @@ func arguments(t *testing.T, container corev1.Container, configuration string) [
 	if err := os.WriteFile(file, []byte(configuration), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	values := map[string]string{"POD_NAME": "csi-cloud-0", "CA_HASH": "sha256:" + strings.Repeat("0", 64)}
+	values := map[string]string{"POD_NAME": "csi-cloud-0", "EDGE_CSI_CA_HASH": "sha256:" + strings.Repeat("0", 64)}
 	arguments := []string{"serve", "--check"}
 	for _, argument := range container.Args[1:] {
 		for _, found := range variable.FindAllStringSubmatch(argument, -1) {
