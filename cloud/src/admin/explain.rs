@@ -4,7 +4,7 @@
 use proto::admin::command::{Answer, Command, Refusal};
 use std::io::Write;
 
-use clap::{ArgMatches, Args, FromArgMatches, Subcommand};
+use clap::{ArgMatches, Args, FromArgMatches, Subcommand, ValueEnum};
 use proto::admin::cells::short;
 use proto::admin::command_line::Printer;
 use proto::admin::output::{ListWriter, Output};
@@ -140,7 +140,14 @@ fn table(mut out: &mut dyn Write, explanation: &Explanation) -> anyhow::Result<(
         writer.end(&mut out)?;
         writeln!(out)?;
     }
-    Ok(writeln!(out, "{}", explanation.verdict.sentence())?)
+    let verdict = &explanation.verdict;
+    if verdict.cause != Cause::Fine
+        && let Some(cause) = verdict.cause.to_possible_value()
+    {
+        let cause = cause.get_name();
+        writeln!(out, "{cause}, of which `csi-cloud explain cause {cause}` says more:")?;
+    }
+    Ok(writeln!(out, "{}", verdict.sentence())?)
 }
 
 fn row(step: &ExplainStep) -> Vec<String> {
@@ -201,6 +208,7 @@ mod tests {
         table(&mut out, &Explanation { steps: vec![step], verdict }).unwrap();
         let text = String::from_utf8(out).unwrap();
         assert_eq!(text.lines().last(), Some("node n1 has no link; look there"));
+        assert!(text.contains("`csi-cloud explain cause node-away`"), "{text}");
         assert!(text.starts_with("OBJECT") && text.contains("node n1"), "{text}");
     }
 

@@ -1,10 +1,11 @@
 //! The command line of csi-cloud, and the commands that need no running csi-cloud.
 //!
 //! [`Commands`] is the list of all commands but `serve`.
-//! May use: all rooms to its left in docs/architecture.md.
+//! May use: all rooms to its left in docs/design/code-map.md.
 
 mod ca;
 mod doctor;
+mod explain_cause;
 mod relay;
 pub mod store;
 
@@ -12,6 +13,7 @@ use clap::{Parser, Subcommand};
 use proto::admin::command_line::{CommandList, Entry, Parsed};
 
 use self::doctor::Doctor;
+use self::explain_cause::ExplainCause;
 use self::relay::{FormerRelay, Relay};
 use crate::admin::server::COMMANDS;
 use crate::config::serve_arguments::Serve;
@@ -37,7 +39,7 @@ Example:
     --ca pki/ca.crt --cert pki/cloud.crt --key pki/cloud.key
 
   csi-cloud relay --fronts /run/csi --driver hostdir.edge-csi.io \\
-    --to unix:/run/edge-csi/holders.sock
+    --to unix:/run/edge-csi/relays.sock
 
 RUST_LOG sets what is logged, for example RUST_LOG=debug or RUST_LOG=cloud=debug,info.";
 
@@ -87,7 +89,8 @@ impl CommandList for Commands {
         &[("top", "watch csi-cloud drivers"), ("owners", "csi-cloud leases")];
 
     fn entries() -> impl Iterator<Item = &'static Entry> {
-        LOCAL.iter().chain(COMMANDS.iter().map(|served| &served.entry))
+        let served = COMMANDS.iter().map(|served| &served.entry);
+        LOCAL.iter().chain(served).chain(&BELOW_SERVED)
     }
 }
 
@@ -103,6 +106,9 @@ static LOCAL: [Entry; 9] = [
     Entry::local::<store::Export>(),
     Entry::local::<store::Import>(),
 ];
+
+/// The same below commands that need one.
+static BELOW_SERVED: [Entry; 1] = [Entry::local::<ExplainCause>()];
 
 #[cfg(test)]
 mod tests {

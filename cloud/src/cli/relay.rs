@@ -22,8 +22,8 @@ pub(super) struct Relay {
     /// A driver to hold a CSI socket for; give it once for each
     #[arg(long = "driver", value_name = "NAME", required = true)]
     drivers: Vec<DriverName>,
-    /// Where csi-cloud takes the calls (its --holders): unix:PATH or https://HOST:PORT; of several
-    /// the first that answers
+    /// Where csi-cloud takes the calls (its key `relays`): unix:PATH or https://HOST:PORT; of
+    /// several the first that answers
     #[arg(long, value_name = "PLACE", required = true)]
     to: Vec<Address>,
     /// For https: the CA that both ends trust, PEM

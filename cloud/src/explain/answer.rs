@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Display;
 
+use clap::ValueEnum;
 use proto::admin::view::ExplainStep;
 use proto::names::{DriverName, NodeName};
 use serde::{Deserialize, Serialize};
@@ -30,7 +31,7 @@ pub struct Verdict {
 }
 
 /// Why something waits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Cause {
     /// Nothing is wrong with its storage.
