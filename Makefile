@@ -150,7 +150,7 @@ page: ## The page in Chromium (Debian's chromium and chromium-driver), with 3 no
 	$(if $(SHORT),$(CARGO) build --workspace --locked,$(call RELEASE,bench))
 	$(if $(SHORT),target/debug,target/measure)/bench page $(if $(SHORT),--short)
 
-# What is not here is in `make test` and `make e2e`: docs/testing.md has the table.
+# What is not here is in `make test` and `make e2e`: docs/design/testing.md has the table.
 SITE = bad_starts:: full_disk:: other_machine:: runs:: older_store:: state:: offline_front:: endpoints:: renewal:: \
   trust:: links::an_edge doctor::large_packets
 
@@ -185,7 +185,7 @@ artifacts: tools ## What is installed from, in target/artifacts: static programs
 	$(if $(TWICE),sh tests/reproducible.sh,deploy/artifacts.sh) target/artifacts $(ARCH)
 	sh tests/artifacts.sh target/artifacts
 
-machines: build ## Debian packages of target/artifacts on two booted machines, by the steps of docs/operations.md, to a running pod (root)
+machines: build ## Debian packages of target/artifacts on two booted machines, by the steps of docs/how-to/systemd.md, to a running pod (root)
 	sh tests/machines/run.sh target/artifacts
 
 # Without what a debugger wants, and with what several have in common built once.

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Whether what deploy/artifacts.sh packs is laid out as docs/operations.md installs it, and is the same each time. Empty
+# Whether what deploy/artifacts.sh packs is laid out as the pages in docs install it, and is the same each time. Empty
 # static programs stand in for ours, so nothing is built. `make check` runs it; `make artifacts` then looks at the real
 # ones: tests/artifacts.sh DIRECTORY.
 set -eu

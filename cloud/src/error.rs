@@ -1,8 +1,9 @@
 //! The failures of csi-cloud, and the one place where each becomes a gRPC status.
 //!
-//! The codes are promises to the sidecars (`docs/errors.md`). If an operation may still run, or the
-//! cause may pass by itself, the code is UNAVAILABLE, DEADLINE_EXCEEDED or ABORTED, never a final
-//! one. A driver's own status never passes through here; it is copied. May use: no other room.
+//! The codes are promises to the sidecars (`docs/reference/errors.md`). If an operation may still
+//! run, or the cause may pass by itself, the code is UNAVAILABLE, DEADLINE_EXCEEDED or ABORTED,
+//! never a final one. A driver's own status never passes through here; it is copied. May use: no
+//! other room.
 
 use proto::csi::direct::Contradiction;
 use proto::csi::frame::FrameError;
@@ -63,7 +64,8 @@ pub enum Error {
     /// The node is set apart: it gets no new volumes.
     #[error(
         "node {node} is set apart for driver {driver}, so nothing new is made there: {why}; \
-         `csi-cloud nodes` shows it, and docs/operations.md says what to do"
+         `csi-cloud nodes` shows it, and docs/design/nodes-and-drivers.md says \
+         what to do"
     )]
     SetApart {
         /// The node that the call is for.

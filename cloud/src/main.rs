@@ -7,7 +7,7 @@ use cloud::cli::{Cli, Command};
 use cloud::config::Config;
 use proto::host::program;
 
-// Each call makes dozens of small allocations; docs/performance.md has what this saves.
+// Each call makes dozens of small allocations; tests/bench/README.md has what this saves.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

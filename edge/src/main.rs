@@ -8,7 +8,7 @@ use edge::commands::{Cli, Command};
 use edge::config::Config;
 use proto::host::program;
 
-// Each call makes dozens of small allocations; docs/performance.md has what this saves.
+// Each call makes dozens of small allocations; tests/bench/README.md has what this saves.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs the Debian packages on two machines, by the steps of docs/operations.md, "With systemd", as they stand there:
+# Installs the Debian packages on two machines, by the steps of docs/how-to/systemd.md, as they stand there:
 # tests/machines/run.sh DIRECTORY (root). A machine is a small Debian that systemd-nspawn boots. It has the artefacts and
 # no source. A Kubernetes is there before (kubernetes.sh); hostdir stands for the vendor's driver.
 set -eu
@@ -72,16 +72,14 @@ machine() { # machine NAME: boots one
 
 # Each step's commands as a file, and which machine it is for.
 awk -v work="$work" '
-    /^### With systemd/ { on = 1; next }
-    on && /^#/ { exit }
-    on && /^[0-9]+\. / {
-        step = $1 + 0
-        if (/At the cloud.s host/) machine = "cloud"
-        if (/At the node/) machine = "node-1"
-        print step, machine > (work "/steps")
-    }
-    on && step && (/^       / || !NF) { print substr($0, step > 9 ? 9 : 8) > (work "/step-" step) }
-' docs/operations.md
+    /^## At the cloud.s host/ { machine = "cloud"; next }
+    /^## At the node/ { machine = "node-1"; next }
+    /^## / { machine = "" }
+    machine && !code && /^[0-9]+\. / { step = $1 + 0; print step, machine > (work "/steps") }
+    machine && !code && /^ +```sh$/ { code = index($0, "`"); next }
+    code && /^ +```$/ { code = 0; next }
+    code { print substr($0, code) > (work "/step-" step) }
+' docs/how-to/systemd.md
 
 machine cloud
 machine node-1
@@ -101,7 +99,7 @@ begun=$(date +%s)
 while read -r step machine; do
     from=$(date +%s)
     # A step without commands is to paste what an earlier one printed.
-    grep -q . "$work/step-$step" || grep -h '^ *csi-edge join' "$work"/printed-* > "$work/step-$step"
+    grep -qs . "$work/step-$step" || grep -h '^ *csi-edge join' "$work"/printed-* > "$work/step-$step"
     if ! at "$machine" < "$work/step-$step" > "$work/printed-$step" 2> "$work/errors"; then
         cat "$work/step-$step" "$work/printed-$step" "$work/errors" >&2
         echo "machines: step $step failed at $machine" >&2

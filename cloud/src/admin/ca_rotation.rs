@@ -222,7 +222,7 @@ impl AdminState {
             return Err(Refusal::conflict(
                 "several csi-clouds share this store, and this command would change the files of \
                  one; change the files of each by hand, in the order of \"Another CA\" in \
-                 docs/operations.md, and look at `csi-cloud ca rotate status` in between",
+                 docs/how-to/certificates.md, and look at `csi-cloud ca rotate status` in between",
             ));
         }
         self.issuers()

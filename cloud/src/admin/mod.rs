@@ -1,7 +1,7 @@
 //! The admin socket: what csi-cloud knows, and the changes that only an operator may make.
 //!
 //! Each command is one file, with its arguments, its work and its table, and one line in `server`.
-//! Field names are a promise to scripts (`docs/operations.md`): they do not change.
+//! Field names are a promise to scripts (`docs/reference/commands.md`): they do not change.
 //! `health` serves `/livez`, `/readyz` and `/metrics`.
 //! May use: error, telemetry, state, pki, nodes, lease, csi, kubernetes, explain.
 

@@ -186,8 +186,8 @@ impl From<OrderError> for Refusal {
 
 impl AdminState {
     fn cluster(&self) -> Result<&Cluster, Refusal> {
-        let alone = "this csi-cloud has its store alone; several share one in etcd, see \"Several \
-                     csi-clouds\" in docs/operations.md";
+        let alone = "this csi-cloud has its store alone; several share one in etcd, see \
+                     docs/how-to/high-availability.md";
         self.store.cluster().map(|cluster| &**cluster).ok_or_else(|| Refusal::conflict(alone))
     }
 

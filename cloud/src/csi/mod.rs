@@ -1,7 +1,7 @@
 //! The CSI sockets in the cloud: calls are read, routed, dispatched and answered here.
 //!
 //! `request` parses each request once. The codes of answers are promises to the sidecars
-//! (`docs/errors.md`). May use: error, telemetry, state, rewrite, nodes, lease.
+//! (`docs/reference/errors.md`). May use: error, telemetry, state, rewrite, nodes, lease.
 
 mod after_start;
 pub mod capacity;

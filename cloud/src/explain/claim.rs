@@ -372,7 +372,7 @@ fn not_unstaged(
              neither detached nor deleted"
         ),
         "`csi-edge calls --ended` at the node has the driver's answer to NodeUnstageVolume; for \
-         \"is still published\" after a power cut see docs/kubeedge.md",
+         \"is still published\" after a power cut see docs/how-to/kubeedge.md",
     );
     Some(verdict.at(node))
 }

@@ -13,7 +13,7 @@ impl Explainer<'_> {
                 Cause::StoreFails,
                 "csi-cloud's store takes no more changes, so it answers no call that changes \
                  anything",
-                "see EdgeCsiStoreFailing in docs/operations.md",
+                "see EdgeCsiStoreFailing in docs/troubleshoot/alerts.md",
             )));
             return chain.end(|| Verdict::fine(""));
         }

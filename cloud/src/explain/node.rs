@@ -351,7 +351,7 @@ fn linked(
     Some(Verdict::of(
         Cause::NodeSetApart,
         format!("node {node} is set apart, so nothing new is made there: {why}"),
-        "docs/operations.md says what to do (Nodes that are set apart)",
+        "docs/design/nodes-and-drivers.md says what to do",
     ))
 }
 

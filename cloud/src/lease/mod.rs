@@ -1,7 +1,7 @@
 //! Exclusive leases of direct volumes: a lease is durable before its node may use the volume.
 //!
 //! The store's task decides one step after another, so of two concurrent requests one is refused.
-//! `docs/direct-volumes.md` proves that no two nodes hold a volume at a time.
+//! `docs/design/direct-volumes.md` proves that no two nodes hold a volume at a time.
 //! May use: error, state, nodes.
 
 pub mod answer;

@@ -52,8 +52,8 @@ pub enum RotationError {
     Own(#[from] OwnError),
     /// A file cannot be written.
     #[error(
-        "{} cannot be written: {why}. If it is a mounted Secret, change that instead: docs/\
-         operations.md, \"Another CA\"",
+        "{} cannot be written: {why}. If it is a mounted Secret, change that instead: \
+         docs/how-to/certificates.md, \"Another CA\"",
         path.display()
     )]
     Write {

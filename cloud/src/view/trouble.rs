@@ -89,7 +89,7 @@ fn store(state: &AdminState) -> Option<Fault> {
     let sort = Sort { severity: Severity::Fault, many: "the store fails".into(), all: None };
     let text =
         "csi-cloud's store takes no more changes, so it answers no call that changes anything";
-    let next = "see EdgeCsiStoreFailing in docs/operations.md";
+    let next = "see EdgeCsiStoreFailing in docs/troubleshoot/alerts.md";
     let place = ("store".into(), PageTarget::Overview);
     Some(fault(sort, place, (text.into(), next.into()), None))
 }
@@ -101,7 +101,7 @@ fn own_certificates(snapshot: &Snapshot) -> Vec<Fault> {
         let severity = if has_ended { Severity::Fault } else { Severity::Warning };
         let sort = Sort { severity, many: of.clone(), all: None };
         let text = format!("{of} {}", ending(*end, snapshot.at));
-        let next = "see Certificates in docs/operations.md".into();
+        let next = "see docs/how-to/certificates.md".into();
         fault(sort, (of.clone(), PageTarget::Certificates), (text, next), None)
     });
     faults.collect()
@@ -209,7 +209,7 @@ fn not_taken(state: &AdminState, snapshot: &Snapshot) -> Vec<Fault> {
         let many = "at {} nodes runtimes did not take direct volumes".into();
         let sort = Sort { severity: Severity::Warning, many, all: None };
         let text = format!("{total} direct volumes at node {node} were taken by no runtime");
-        let next = "see EdgeCsiDirectNotTaken in docs/operations.md".into();
+        let next = "see EdgeCsiDirectNotTaken in docs/troubleshoot/alerts.md".into();
         Some(fault(sort, (node.to_string(), PageTarget::Node(node)), (text, next), None))
     });
     faults.collect()

@@ -1,8 +1,8 @@
 //! The failures of csi-edge, and the one place where each becomes a gRPC status.
 //!
-//! The codes are promises to the sidecars (`docs/errors.md`). If an operation may still run, or the
-//! cause may pass by itself, the code is UNAVAILABLE, DEADLINE_EXCEEDED or ABORTED, never a final
-//! one. It may use `fence`.
+//! The codes are promises to the sidecars (`docs/reference/errors.md`). If an operation may still
+//! run, or the cause may pass by itself, the code is UNAVAILABLE, DEADLINE_EXCEEDED or ABORTED,
+//! never a final one. It may use `fence`.
 
 use std::fmt;
 use std::sync::Arc;

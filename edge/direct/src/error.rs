@@ -1,8 +1,8 @@
 //! The failures of direct volumes, and the one place where each becomes a gRPC status.
 //!
-//! The codes are promises to the kubelet (`docs/errors.md`). If an operation may still run, or the
-//! cause may pass by itself, the code is UNAVAILABLE, DEADLINE_EXCEEDED or ABORTED, never a final
-//! one. It uses no other room.
+//! The codes are promises to the kubelet (`docs/reference/errors.md`). If an operation may still
+//! run, or the cause may pass by itself, the code is UNAVAILABLE, DEADLINE_EXCEEDED or ABORTED,
+//! never a final one. It uses no other room.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
 //! Volumes that a node hands to VM runtimes as devices instead of mounting them:
-//! `docs/direct-volumes.md`.
+//! `docs/design/direct-volumes.md`.
 //!
 //! Promises: `edge-calls` knows direct volumes through closures only, `DeleteGuard` and
 //! `IsDirect`, which [`Direct`] makes. It may use `proto` and `edge-calls`.

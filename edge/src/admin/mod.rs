@@ -1,7 +1,7 @@
 //! The admin socket of csi-edge: what this node knows, for its operator.
 //!
 //! Each command is one file with its path, its JSON and its work, and one line in `server`'s table.
-//! Field names are a promise to scripts (`docs/operations.md`): they do not change.
+//! Field names are a promise to scripts (`docs/reference/commands.md`): they do not change.
 //! It may use `edge-calls`, `edge-direct`, `discovery`, `link` and `state`.
 
 pub mod calls;

@@ -102,7 +102,7 @@ async fn metrics_have_each_driver_in_one_state() {
     ] {
         assert!(text.contains(line), "{line} is not in {text}");
     }
-    let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/operations.md");
+    let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/reference/metrics.md");
     let guide = std::fs::read_to_string(guide).unwrap();
     for metric in text.lines().filter_map(|line| line.strip_prefix("# TYPE ")) {
         let (name, kind) = metric.split_once(' ').unwrap();

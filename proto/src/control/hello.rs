@@ -25,7 +25,7 @@ use crate::csi::topology::Scope;
 use crate::host::plain::{plain, plain_text};
 use crate::names::{DriverName, NodeName};
 
-/// The protocol that this version speaks; `docs/wire.md` describes it.
+/// The protocol that this version speaks; `docs/reference/wire.md` describes it.
 pub const PROTOCOL: u32 = 1;
 /// The oldest version that this one links to.
 pub const OLDEST_PEER: &str = "0.2.0";

@@ -1,8 +1,8 @@
 //! Turns Edge CSI's own failures into gRPC statuses.
 //!
-//! The codes are promises to the sidecars (`docs/errors.md`). If an operation may still run, or the
-//! cause may pass by itself, the code is UNAVAILABLE, DEADLINE_EXCEEDED or ABORTED, never a final
-//! one. A driver's own status never passes through here; it is copied.
+//! The codes are promises to the sidecars (`docs/reference/errors.md`). If an operation may still
+//! run, or the cause may pass by itself, the code is UNAVAILABLE, DEADLINE_EXCEEDED or ABORTED,
+//! never a final one. A driver's own status never passes through here; it is copied.
 
 use std::error::Error;
 
@@ -14,7 +14,7 @@ use crate::host::chain::chain;
 
 /// A failure that becomes a gRPC status.
 pub trait ToStatus: Error + Sized + 'static {
-    /// The gRPC code for this failure; `docs/errors.md` explains each.
+    /// The gRPC code for this failure; `docs/reference/errors.md` explains each.
     fn code(&self) -> Code;
 
     /// The failure and all its causes, in one line.
@@ -79,7 +79,7 @@ pub fn code_name(code: Code) -> &'static str {
 ///
 /// A line is a pattern of the enum without `Self::`, and its code. After a semicolon follow the
 /// variants that hold another [`ToStatus`], whose code they have. A variant without a line does not
-/// compile; the test that compares `docs/errors.md` with the code reads `CASES`.
+/// compile; the test that compares `docs/reference/errors.md` with the code reads `CASES`.
 #[macro_export]
 macro_rules! codes {
     ($error:ident:

@@ -1,7 +1,7 @@
 //! Busy polling between quick calls: the program does not sleep, so no thread must be woken.
 //!
 //! Waking a sleeping thread takes longer than the rest of a quick call, and a call wakes each of
-//! our programs twice (`docs/performance.md`). A program with one call at a time, whose last call
+//! our programs twice (`tests/bench/README.md`). A program with one call at a time, whose last call
 //! was quick, polls for a while before it sleeps. It yields the CPU in between. Slow calls cost
 //! nothing of this.
 

@@ -110,8 +110,8 @@ impl Call {
 /// An HTTP/2 connection to call on: a link, or a driver's socket.
 ///
 /// It uses h2 directly. hyper's client would take each call through a queue and two more tasks, a
-/// third of the cost of a call (`docs/performance.md`). It also writes the headers before the body
-/// is there.
+/// third of the cost of a call (`tests/bench/README.md`). It also writes the headers before the
+/// body is there.
 ///
 /// A clone is the same connection, which ends when all are gone.
 #[derive(Clone)]

@@ -21,9 +21,9 @@ var (
 func TestTheDocumentsInstall(t *testing.T) {
 	root := filepath.Join(Deploy, "..")
 	for document, want := range map[string]string{
-		"README.md":          "join_service_account",
-		"docs/operations.md": "registry.example/csi-cloud:0.2.0",
-		"docs/kubeedge.md":   "ValidatingAdmissionPolicy",
+		"README.md":               "join_service_account",
+		"docs/start/install.md":   "registry.example/csi-cloud:0.2.0",
+		"docs/how-to/kubeedge.md": "ValidatingAdmissionPolicy",
 	} {
 		text, err := os.ReadFile(filepath.Join(root, document))
 		if err != nil {

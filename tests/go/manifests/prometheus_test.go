@@ -29,7 +29,7 @@ func TestAlertsAreExpressionsAndHaveARunbook(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	operations, err := os.ReadFile("../../../docs/operations.md")
+	operations, err := os.ReadFile("../../../docs/troubleshoot/alerts.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,16 +43,16 @@ func TestAlertsAreExpressionsAndHaveARunbook(t *testing.T) {
 				t.Errorf("%s: %v", rule.Alert, err)
 			}
 			if !headings[rule.Alert] {
-				t.Errorf("docs/operations.md has no heading %s", rule.Alert)
+				t.Errorf("docs/troubleshoot/alerts.md has no heading %s", rule.Alert)
 			}
 			delete(headings, rule.Alert)
-			if want := "docs/operations.md#" + strings.ToLower(rule.Alert); rule.Annotations["runbook_url"] != want {
+			if want := "docs/troubleshoot/alerts.md#" + strings.ToLower(rule.Alert); rule.Annotations["runbook_url"] != want {
 				t.Errorf("%s: its runbook is %q, not %q", rule.Alert, rule.Annotations["runbook_url"], want)
 			}
 		}
 	}
 	for heading := range headings {
-		t.Errorf("docs/operations.md explains %s, which is no alert", heading)
+		t.Errorf("docs/troubleshoot/alerts.md explains %s, which is no alert", heading)
 	}
 }
 
@@ -65,7 +65,7 @@ func TestTheChartsAlertsLinkToTheirRunbooks(t *testing.T) {
 		}
 		for _, rule := range rules.Spec.Groups[0].Rules {
 			alerts++
-			want := "https://git.example/edge-csi/docs/operations.md#" + strings.ToLower(rule.Alert)
+			want := "https://git.example/edge-csi/docs/troubleshoot/alerts.md#" + strings.ToLower(rule.Alert)
 			if link := rule.Annotations["runbook_url"]; link != want {
 				t.Errorf("%s: its runbook is %q, not %q", rule.Alert, link, want)
 			}

@@ -1,7 +1,7 @@
 //! Several csi-clouds with one store, as a state machine whose every state is looked at.
 //!
 //! It has what decides: leader, epoch, intent, home and lease. A rule that is left out must lead to
-//! a broken promise. `docs/testing.md` says what the model leaves out of the programs.
+//! a broken promise. `tests/simulation/README.md` says what the model leaves out of the programs.
 
 pub mod bounds;
 pub mod calls;

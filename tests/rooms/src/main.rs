@@ -42,7 +42,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Fail on imports against the order in docs/architecture.md, circles, and missing door plates.
+    /// Fail on imports against the order in docs/design/code-map.md, circles, and missing door
+    /// plates.
     Check,
     /// Fail on production code that names a CSI method outside proto/src/csi.
     Methods,

@@ -11,7 +11,7 @@ use anyhow::{Context, bail, ensure};
 use crate::tree::Tree;
 
 /// Where the order stands.
-pub(crate) const DOCUMENT: &str = "docs/architecture.md";
+pub(crate) const DOCUMENT: &str = "docs/design/code-map.md";
 
 /// The declared order.
 #[derive(Debug, Default)]
@@ -184,7 +184,7 @@ mod tests {
     #[test]
     fn a_wrong_line_is_refused_with_its_place() {
         for (block, why) in [
-            ("low a b", "docs/architecture.md:8"),
+            ("low a b", "docs/design/code-map.md:8"),
             ("low:", "no rooms"),
             ("low: a a", "twice"),
             ("low: a\nlow: b", "two lines"),

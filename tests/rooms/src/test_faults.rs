@@ -183,7 +183,10 @@ fn crates_of_the_tests_are_declared_and_have_no_circles_either() {
         ("tests/t/tests/suite/two.rs", "use super::one::one;\npub fn two() {}"),
     ];
     let undeclared = faults(&files);
-    assert_eq!(undeclared, ["tests/t/Cargo.toml: docs/architecture.md has no line for this crate"]);
+    assert_eq!(
+        undeclared,
+        ["tests/t/Cargo.toml: docs/design/code-map.md has no line for this crate"]
+    );
     files.push((DOCUMENT, order));
     assert_eq!(faults(&files), NONE);
     files[4].1 = "use super::two::two;\npub fn one() {}";
@@ -228,19 +231,19 @@ fn rooms_and_the_document_must_agree() {
         [("low/src/lib.rs", "mod a;\nmod b;\nmod c;\nmod d;"), ("low/src/d/mod.rs", "")];
     assert_eq!(
         fault(&undeclared),
-        "low/src/d/mod.rs: docs/architecture.md declares no room `d` for this crate"
+        "low/src/d/mod.rs: docs/design/code-map.md declares no room `d` for this crate"
     );
     let block = "```rooms\nlow: a b c e\ntop: -\ncrates: low < top\n```\n";
     assert_eq!(
         fault(&[(DOCUMENT, block)]),
-        "docs/architecture.md: the room low/src/e does not exist"
+        "docs/design/code-map.md: the room low/src/e does not exist"
     );
     let found = faults(&[(DOCUMENT, "```rooms\nlow: a b c\nmid: -\n```\n")]);
     assert_eq!(
         found,
         [
-            "top/Cargo.toml: docs/architecture.md has no line for this crate",
-            "docs/architecture.md: mid is no crate of the workspace",
+            "top/Cargo.toml: docs/design/code-map.md has no line for this crate",
+            "docs/design/code-map.md: mid is no crate of the workspace",
         ]
     );
     assert_eq!(fault(&[("low/src/d.rs", "")]), "low/src/d.rs: no `mod` names this file");

@@ -244,7 +244,7 @@ fn existing(called: &Called) -> Id {
 }
 
 /// Whether the liar got the lease of a volume, or claimed it, before the cloud knew where it is
-/// (docs/security.md, "Leases of direct volumes").
+/// (docs/security/claims.md, "Leases and metadata").
 fn leased_without_home(world: &World, id: &str) -> bool {
     let id = Id::Volume(id.to_owned());
     world.fleet.read_noted(|noted| {

@@ -220,7 +220,8 @@ fn is_of_liars(world: &World, method: Method, name: &str) -> bool {
 /// Lists all nodes, loses the store, and lists again: all objects are found.
 pub async fn rebuilt(world: &World) -> Vec<String> {
     let fleet = &world.fleet;
-    // A store in etcd that is lost takes the epochs along: `operations.md` says what to do then.
+    // A store in etcd that is lost takes the epochs along: docs/how-to/high-availability.md says
+    // what to do then.
     if fleet.shape().scope == Scope::Shared || fleet.replicas.is_some() {
         return Vec::new();
     }

@@ -2,7 +2,7 @@
 //! any task is ready. The network breaks, and a model of Kubernetes' sidecars makes the calls.
 //!
 //! The seed decides every draw, so a seed repeats its run. Only some events of the same moment
-//! change their order (`docs/testing.md`).
+//! change their order (`tests/simulation/README.md`).
 
 pub mod chaos;
 pub mod check;

@@ -57,7 +57,7 @@ fn is_for_other_reasons(code: Code, text: &str) -> bool {
         || text.contains("may still be carried out there")
         || text.contains("may begin there")
         // Of a node that was never listed, all may be unknown, also while it is away; and it may
-        // dispute what has no home (docs/security.md, "What nothing stops").
+        // dispute what has no home (docs/security/README.md, "What nothing stops").
         || text.contains("cannot be listed whole") && text.contains(LIAR)
 }
 

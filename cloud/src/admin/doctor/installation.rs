@@ -160,7 +160,7 @@ impl Installation {
                 about,
                 format!("it cannot be looked at: {error}"),
                 "csi-cloud makes a new one at its start. If there was one, put it back first: \
-                 see \"The store\" in docs/operations.md",
+                 see docs/how-to/backup-restore.md",
             ),
         };
         let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
@@ -180,7 +180,7 @@ fn reached(at: &EtcdAt) -> Finding {
             CHECK,
             at.to_string(),
             format!("it cannot be read: {error:#}"),
-            "see \"Several csi-clouds\" in docs/operations.md",
+            "see docs/how-to/high-availability.md",
         ),
     }
 }

@@ -165,7 +165,7 @@ impl AdminState {
         const CHECK: &str = "store-open";
         if let Some(lack) = self.store.may_lack_creates() {
             let found = format!("nothing is created, and no lease granted: {lack}");
-            let next = "docs/operations.md, *A lost or older store*; then what the text names";
+            let next = "docs/how-to/backup-restore.md, \"Restore\"; then what the text names";
             return Finding::fault(CHECK, "store", found, next);
         }
         if self.store.is_open() {

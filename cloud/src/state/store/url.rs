@@ -1,6 +1,6 @@
 //! The location of the store, as a URL. Its scheme is the kind of store.
 //!
-//! docs/adding.md says what a new kind takes. An error names the scheme only, since a URL
+//! docs/design/recipes.md says what a new kind takes. An error names the scheme only, since a URL
 //! may contain a password.
 
 use std::fmt;

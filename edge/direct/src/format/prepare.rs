@@ -3,7 +3,7 @@
 //!
 //! Two marks survive a crash. The journal is durable before mkfs runs. A label on the device comes
 //! with the superblock and goes only after the check and the sync. So a volume with its label was
-//! never handed over, whichever node sees it. `docs/direct-volumes.md` has each step.
+//! never handed over, whichever node sees it. `docs/design/direct-volumes.md` has each step.
 
 use std::io;
 use std::path::Path;
@@ -76,15 +76,15 @@ pub enum FormatError {
     /// The recorded file system is gone.
     #[error(
         "it had the file system {0} and has none now, so it is not formatted: it is another \
-         device, or has lost its content. If that is meant, remove the volume's journal, `csi-edge \
-         direct list` names it"
+         device, or has lost its content. If that is meant, remove the volume's journal, the \
+         file in direct/volumes of csi-edge's state that names it"
     )]
     Lost(String),
     /// Another file system than the volume had.
     #[error(
         "it had the file system {then} and has {now} now: it is another device, or an older copy, \
          so it is neither checked nor handed over. If that is meant, remove the volume's journal, \
-         `csi-edge direct list` names it"
+         the file in direct/volumes of csi-edge's state that names it"
     )]
     Another {
         /// The UUID then.

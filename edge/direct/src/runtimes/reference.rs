@@ -1,5 +1,5 @@
 //! A runtime other than Kata: three requests by which any VM runtime can serve statistics and
-//! growth. `docs/direct-runtimes.md` is its contract.
+//! growth. `docs/reference/runtime-contract.md` is its contract.
 //!
 //! It uses CSI's own JSON for statistics and, unlike Kata, returns the size after a resize.
 

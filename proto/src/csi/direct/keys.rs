@@ -47,7 +47,7 @@ pub enum Contradiction {
         can: &'static str,
     },
     /// An unknown key.
-    #[error("{0} is no key of direct volumes; docs/direct-volumes.md lists them")]
+    #[error("{0} is no key of direct volumes; docs/how-to/direct-volumes.md lists them")]
     UnknownKey(String),
     /// The decision is left open where it had to be made.
     #[error(

@@ -1,4 +1,4 @@
-//! `docs/arriving.md`, step by step: from the sidecars of a driver at its nodes, with
+//! `docs/how-to/migrate.md`, step by step: from the sidecars of a driver at its nodes, with
 //! `--node-deployment`, to csi-cloud. A pod with a volume runs meanwhile and notices nothing.
 
 use std::path::PathBuf;

@@ -1,7 +1,7 @@
-//! docs/kubeedge.md, step by step out of the page. Stand-ins are there for what is KubeEdge's own:
-//! CloudCore's role, its kind of objects, and its label of the node. The chart is not installed by
-//! Helm: what it renders is applied, and a quota keeps its pods away, because the stand's processes
-//! are in their place.
+//! docs/how-to/kubeedge.md, step by step out of the page. Stand-ins are there for what is
+//! KubeEdge's own: CloudCore's role, its kind of objects, and its label of the node. The chart is
+//! not installed by Helm: what it renders is applied, and a quota keeps its pods away, because the
+//! stand's processes are in their place.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -30,7 +30,7 @@ const SOON: Duration = Duration::from_secs(90);
 /// How long the pod may take until it is back after a power cut.
 const BACK: Duration = Duration::from_secs(60);
 /// The page, and the section that has the steps.
-const PAGE: &str = "docs/kubeedge.md";
+const PAGE: &str = "docs/how-to/kubeedge.md";
 const SECTION: &str = "\n## From a plain cluster to a pod that survives a power cut\n";
 /// The name that the page has for the node.
 const NAMED: &str = "node-1";
@@ -82,13 +82,15 @@ fn steps(page: &str) -> anyhow::Result<Vec<String>> {
     let (_, section) = page.split_once(SECTION).context("the page has no steps")?;
     let section = section.split("\n## ").next().unwrap_or_default();
     let mut steps: Vec<String> = Vec::new();
+    let mut is_code = false;
     for line in section.lines() {
         let number = format!("{}. ", steps.len() + 1);
         if line.starts_with(&number) {
             steps.push(String::new());
-        } else if let (Some(step), Some(command)) = (steps.last_mut(), line.strip_prefix("       "))
-        {
-            step.push_str(command);
+        } else if line.trim_start().starts_with("```") {
+            is_code = !is_code;
+        } else if is_code && let Some(step) = steps.last_mut() {
+            step.push_str(line.strip_prefix("   ").unwrap_or(line));
             step.push('\n');
         }
     }
@@ -513,7 +515,7 @@ mod tests {
 
     #[test]
     fn the_steps_of_the_page_have_their_commands() {
-        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/kubeedge.md");
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/how-to/kubeedge.md");
         let steps = steps(&std::fs::read_to_string(page).unwrap()).unwrap();
         let counts: Vec<_> = steps.iter().map(|step| commands(step).len()).collect();
         assert_eq!(counts[1..], [0, 1, 1, 1, 1, 2, 2], "{steps:?}");

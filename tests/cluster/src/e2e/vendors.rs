@@ -24,7 +24,7 @@ use crate::stand::objects::{self, list, within};
 const PROGRAM: &str = "gcepd";
 /// The driver's name.
 const NAME: &str = "pd.csi.storage.gke.io";
-/// What docs/drivers.md has for a driver of one node with a topology of its own.
+/// What docs/how-to/add-driver.md has for a driver of one node with a topology of its own.
 const SECTION: &str = "[driver.\"pd.csi.storage.gke.io\"]\nscope = \"node\"\ntopology = { \
                        \"topology.gke.io/zone\" = \"node\" }\n";
 const CLASSES: &str = "---

@@ -362,8 +362,8 @@ fn groups() -> String {
     "--feature-gates=CSIVolumeGroupSnapshot=true".to_owned()
 }
 
-/// Long deadlines and short retry intervals, as docs/kubernetes.md recommends for edges that are
-/// often away. A shared driver's calls get a short deadline: for so long nobody else has a call
+/// Long deadlines and short retry intervals, as docs/reference/manifests.md has them for edges that
+/// are often away. A shared driver's calls get a short deadline: for so long nobody else has a call
 /// that is in doubt.
 fn sidecars_of(
     ground: &Ground,

@@ -1,5 +1,5 @@
-//! `deploy/` as a user applies it, with the steps of docs/operations.md. csi-cloud and the sidecars
-//! are pods of a fourth node, csi-edge and the tests' driver those of the edges.
+//! `deploy/` as a user applies it, with the steps of docs/start/install.md. csi-cloud and the
+//! sidecars are pods of a fourth node, csi-edge and the tests' driver those of the edges.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;

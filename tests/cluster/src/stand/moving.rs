@@ -1,5 +1,6 @@
 //! A running csi-cloud moves from its file to etcd, where it is one of several, and back again, as
-//! docs/operations.md has it. Meanwhile the socket relay keeps the sidecars' connections.
+//! docs/how-to/high-availability.md has it. Meanwhile the socket relay keeps the sidecars'
+//! connections.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -94,7 +95,7 @@ fn members(ground: &Ground, clients: &[u16], peers: &[u16]) -> Vec<Vec<String>> 
     REPLICAS.iter().zip(clients).zip(peers).map(of).collect()
 }
 
-/// Moves all records from one store to another, as docs/operations.md has it.
+/// Moves all records from one store to another, as docs/how-to/high-availability.md has it.
 async fn moved(ground: &Ground, from: &str, to: &str) -> anyhow::Result<()> {
     let all = admin(ground, &["store", "export", "--with-secrets", "--store", from]).await?;
     let exported = ground.at("all.jsonl");

@@ -90,7 +90,7 @@ fn the_dashboard_and_the_guide_have_every_metric_and_no_other() {
     assert!(metrics.contains("edge_csi_calls") && metrics.len() > 15, "{metrics:?}");
     for (file, all) in [
         ("deploy/helm/edge-csi/files/dashboard.json", true),
-        ("docs/operations.md", true),
+        ("docs/reference/metrics.md", true),
         ("deploy/helm/edge-csi/files/alerts.yaml", false),
     ] {
         let text = text(file);
@@ -206,21 +206,26 @@ fn edge_config(file: &Path) {
 }
 
 /// Where today's version stands: the file, the text before it, and how often.
-const VERSIONED: [(&str, &str, usize); 20] = [
+const VERSIONED: [(&str, &str, usize); 25] = [
     ("deploy/helm/edge-csi/Chart.yaml", "version: ", 1),
     ("deploy/helm/edge-csi/Chart.yaml", "appVersion: ", 1),
     ("deploy/helm/edge-csi/values.yaml", "tag: ", 5),
     ("deploy/Dockerfile", "csi-cloud:", 1),
-    ("deploy/README.md", "csi-cloud-", 4),
-    ("deploy/README.md", "csi-cloud_", 1),
-    ("deploy/README.md", "edge-csi-", 1),
-    ("docs/operations.md", "csi-cloud-", 3),
-    ("docs/operations.md", "csi-edge-", 1),
-    ("docs/operations.md", "csi-cloud:", 1),
-    ("docs/operations.md", "csi-edge:", 1),
-    ("docs/operations.md", "edge-csi-", 1),
-    ("docs/operations.md", "csi-cloud_", 1),
-    ("docs/operations.md", "csi-edge_", 1),
+    ("docs/reference/configuration.md", "edge-csi-", 1),
+    ("docs/start/install.md", "csi-cloud-", 1),
+    ("docs/start/install.md", "csi-edge-", 1),
+    ("docs/start/install.md", "csi-cloud:", 1),
+    ("docs/start/install.md", "csi-edge:", 1),
+    ("docs/start/install.md", "edge-csi-", 2),
+    ("docs/how-to/systemd.md", "csi-cloud_", 1),
+    ("docs/how-to/systemd.md", "csi-edge_", 1),
+    ("docs/how-to/manifests.md", "csi-cloud-", 2),
+    ("docs/how-to/add-driver.md", "edge-csi-", 3),
+    ("docs/how-to/backup-restore.md", "edge-csi-", 2),
+    ("docs/how-to/monitor.md", "edge-csi-", 2),
+    ("docs/how-to/high-availability.md", "edge-csi-", 1),
+    ("docs/how-to/join.md", "edge-csi-", 1),
+    ("docs/how-to/migrate.md", "edge-csi-", 1),
     ("README.md", "**State: ", 1),
     ("tests/cluster/src/stand/shipped.rs", "csi-cloud:", 1),
     ("tests/cluster/src/stand/shipped.rs", "csi-edge:", 1),

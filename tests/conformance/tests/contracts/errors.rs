@@ -1,5 +1,5 @@
-//! `docs/errors.md` and the error types agree: each variant's code has a row, and each row's
-//! variants have its code.
+//! `docs/reference/errors.md` and the error types agree: each variant's code has a row, and each
+//! row's variants have its code.
 
 #![expect(clippy::panic, reason = "helpers of tests")]
 
@@ -99,7 +99,7 @@ fn faults(page: &str, types: &[(&str, Cases)]) -> BTreeSet<String> {
 #[test]
 fn each_variant_and_code_has_a_row_and_each_row_names_what_there_is() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
-    let page = std::fs::read_to_string(path.join("docs/errors.md")).unwrap();
+    let page = std::fs::read_to_string(path.join("docs/reference/errors.md")).unwrap();
     assert!(rows(&page).len() > 50, "the tables were not found");
     assert_eq!(faults(&page, &TYPES), BTreeSet::new());
 }

@@ -1,4 +1,4 @@
-//! A runtime that serves the contract of `docs/direct-runtimes.md`.
+//! A runtime that serves the contract of `docs/reference/runtime-contract.md`.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,6 @@
 //! A VM runtime's sandbox: its work on a pod's mount, and the socket of the contract in
-//! `docs/direct-runtimes.md`. The guest provides all numbers at the time of each request.
+//! `docs/reference/runtime-contract.md`. The guest provides all numbers at the time of each
+//! request.
 
 use std::path::Path;
 use std::sync::Arc;

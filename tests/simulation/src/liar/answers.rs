@@ -192,8 +192,8 @@ fn made(dice: &mut Dice, honest: &[String], ids: &Ids) -> String {
 }
 
 fn created_volume(dice: &mut Dice, name: &str, ids: &Ids, record: &LiarRecord) -> Vec<u8> {
-    // What no node has claimed is believed to be the maker's (docs/security.md, "What nothing
-    // stops"). So it names volumes of honest nodes that have homes.
+    // What no node has claimed is believed to be the maker's (docs/security/README.md, "What
+    // nothing stops"). So it names volumes of honest nodes that have homes.
     let id = made(dice, &ids.homed, ids);
     let node = dice.pick(&[LIAR, LIAR, NODES[0], "nowhere"]);
     let accessible_topology = match dice.below(4) {

@@ -130,9 +130,9 @@ fn was_to_all(world: &World, id: &Id, number: usize) -> bool {
 /// Checks a create of this name and topology.
 ///
 /// A node that no cloud knew has no place yet that the liar could not claim. So only nodes that
-/// were known count (docs/security.md, "What nothing stops"). A node is passed over while its
-/// driver is down, or when it is away for longer than its grace (docs/architecture.md), whoever is
-/// next.
+/// were known count (docs/security/README.md, "What nothing stops"). A node is passed over
+/// while its driver is down, or when it is away for longer than its grace
+/// (docs/design/nodes-and-drivers.md), whoever is next.
 fn check_create(world: &World, name: &str, topology: &[Segments]) -> Result<(), String> {
     // An earlier attempt may have made it there, whatever the caller wants by now.
     if world.liar.has_name(name) {

@@ -268,7 +268,8 @@ impl Liar {
     /// The ids that it knows: Kubernetes shows them.
     fn ids(&self) -> Ids {
         // While the cloud knows one node only, it takes what has no home to be there. Whoever has
-        // volumes from before links all nodes first (docs/security.md, "What nothing stops").
+        // volumes from before links all nodes first (docs/security/README.md, "What nothing
+        // stops").
         let are_all_known = self.are_all_known();
         let fleet = &self.world.fleet;
         let has_home = |id: &str| {

@@ -1,4 +1,5 @@
-//! The states of the exam, and what is said of each. `docs/operations.md` has the same table.
+//! The states of the exam, and what is said of each. `docs/troubleshoot/causes.md` has an
+//! entry for each cause.
 //!
 //! A row makes each of them on the stand, and the table says which one.
 
@@ -64,40 +65,16 @@ mod tests {
     use crate::e2e::ROWS;
 
     #[test]
-    fn the_manual_has_the_same_table() {
-        let manual = include_str!("../../../../../docs/operations.md");
-        let from = manual.split("### The exam\n").nth(1).unwrap();
-        let lines = from.lines().skip_while(|line| !line.starts_with("|---"));
-        let lines = lines.skip(1).take_while(|line| line.starts_with('|'));
-        let first_cells = |line: &str| {
-            let cells = line.split('|').map(|cell| cell.trim().replace('`', ""));
-            cells.skip(1).take(4).collect::<Vec<_>>()
-        };
-        let written: Vec<_> = lines.map(first_cells).collect();
-        let expected: Vec<_> =
-            states().map(|of| [of.name, of.cause, of.event, of.on].map(str::to_owned)).collect();
-        assert_eq!(written, expected);
-    }
-
-    /// The causes that only csi-cloud's own tests make.
-    const ELSEWHERE: [&str; 1] = ["store-fails"];
-
-    #[test]
-    fn each_cause_that_a_symptom_names_is_made_by_a_test() {
-        let manual = include_str!("../../../../../docs/operations.md");
-        let from = manual.split("### Symptoms\n").nth(1).unwrap();
-        let lines = from.lines().skip_while(|line| !line.starts_with("|---"));
-        let lines: Vec<_> = lines.skip(1).take_while(|line| line.starts_with('|')).collect();
-        assert!(lines.len() > 40, "the table has {} lines", lines.len());
-        let made: BTreeSet<_> = states().map(|of| of.cause).chain(ELSEWHERE).collect();
-        for line in lines {
-            let cells: Vec<_> = line.split(" | ").collect();
-            let [_, _, found_by, _] = cells[..] else { panic!("four cells: {line}") };
-            assert!(!found_by.is_empty(), "{line}");
-            let quoted = found_by.split('`').skip(1).step_by(2);
-            for cause in quoted.filter(|word| !word.starts_with("csi-")) {
-                assert!(made.contains(cause), "no test makes {cause}: {line}");
-            }
+    fn the_manual_names_the_event_of_each_state_under_its_cause() {
+        let manual = include_str!("../../../../../docs/troubleshoot/causes.md");
+        for Broken { name, cause, event, on, .. } in states() {
+            let entry = manual.split(&format!("\n## {cause}\n\n")).nth(1);
+            let events = entry.and_then(|entry| entry.lines().next()).unwrap_or_default();
+            assert!(events.starts_with("Event: "), "{cause}: {events}");
+            assert!(
+                events.contains(&format!("`{event}`")) && events.contains(on),
+                "{name}: {events}"
+            );
         }
     }
 
