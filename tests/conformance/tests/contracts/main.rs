@@ -3,6 +3,7 @@
 
 mod deploy;
 mod descriptor;
+mod documents;
 mod errors;
 mod log;
 mod units;
