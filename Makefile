@@ -26,7 +26,7 @@ demo: ## Three edges, one over QUIC, and a volume's whole life
 
 test: $(GO_BIN)/.done build ## All tests; tiers whose tools are missing are named
 	$(CARGO) test --workspace --lib --test '*' --locked --quiet --no-run
-	@$(MAKE) --no-print-directory --jobs 3 --output-sync=line test-units test-waiting test-tiers
+	@sh tests/summary.sh $(MAKE) --no-print-directory --jobs 3 --output-sync=line test-units test-waiting test-tiers
 
 # The three parts of `make test`, which mostly wait and so run at once. Each line's output is shown when it has ended.
 test-units:

@@ -3,7 +3,6 @@
 //! Members reach each other through relays, so that a test cuts the wires between them. Commits are
 //! synchronized with the disk, as in life.
 
-use std::io::Write;
 use std::path::Path;
 
 use anyhow::{Context, ensure};
@@ -13,6 +12,7 @@ use crate::http;
 use crate::port;
 use crate::process::Process;
 use crate::relay::Relay;
+use crate::tier;
 use crate::wait::until;
 
 /// Debian's program.
@@ -28,11 +28,7 @@ pub fn is_installed(tier: &str) -> anyhow::Result<bool> {
     if Path::new(PROGRAM).exists() {
         return Ok(true);
     }
-    // Not println!: the test harness would keep that to itself.
-    writeln!(std::io::stderr(), "tier skipped: {tier}: etcd is not installed")?;
-    let may = std::env::var("CI").as_deref() != Ok("true")
-        || std::env::var_os("WITHOUT_KUBERNETES").is_some();
-    ensure!(may, "no tier may be skipped in CI but as .ci/run says");
+    tier::skipped(tier, "etcd is not installed", tier::is_without_kubernetes())?;
     Ok(false)
 }
 

@@ -24,6 +24,7 @@ pub mod relay;
 pub mod replicas;
 pub mod requests;
 pub mod stand;
+pub mod tier;
 pub mod twin;
 pub mod wait;
 pub mod world;

@@ -6,6 +6,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
+use harness::tier;
+
 use crate::deploy::{at, text};
 
 const UNITS: [&str; 3] = ["csi-cloud", "csi-page", "csi-edge"];
@@ -111,7 +113,7 @@ fn direct_volumes_take_back_what_is_listed_and_each_capability_has_its_reason() 
 #[test]
 fn systemd_can_read_the_units() {
     if Command::new("systemd-analyze").arg("--version").output().is_err() {
-        println!("tier skipped: systemd-analyze is not installed");
+        tier::skipped("units", "systemd-analyze is not installed", true).unwrap();
         return;
     }
     let dir = tempfile::tempdir().unwrap();
@@ -144,7 +146,7 @@ fn assert_low_exposure(name: &str, text: &str) {
     let errors = String::from_utf8_lossy(&output.stderr);
     // Before version 250 it asks a running systemd only.
     if errors.contains("unrecognized option") {
-        println!("tier skipped: systemd-analyze has no --offline");
+        tier::skipped("units", "systemd-analyze has no --offline", true).unwrap();
         return;
     }
     let table = String::from_utf8_lossy(&output.stdout);

@@ -3,7 +3,6 @@
 //! skipped, which fails in CI.
 
 use std::collections::BTreeMap;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -13,6 +12,7 @@ use harness::port;
 use harness::process::Process;
 use harness::requests::{controller, create, created};
 use harness::stand::Stand;
+use harness::tier;
 use harness::wait::{START, until};
 use harness::world::{DRIVER, NODE, TRANSPORTS, World};
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
@@ -56,11 +56,8 @@ fn programs() -> Option<(PathBuf, PathBuf)> {
         Some(_) => "kube-apiserver is not built (tests/go)",
         None => "etcd is not installed",
     };
-    // Not println!: the test harness would keep that to itself.
-    let _ = writeln!(std::io::stderr(), "tier skipped: csi-cloud in Kubernetes: {missing}");
-    let may = std::env::var("CI").as_deref() != Ok("true")
-        || std::env::var_os("WITHOUT_KUBERNETES").is_some();
-    assert!(may, "no tier may be skipped in CI but as .ci/run says");
+    let said = tier::skipped("csi-cloud in Kubernetes", missing, tier::is_without_kubernetes());
+    assert!(said.is_ok(), "{said:?}");
     None
 }
 
