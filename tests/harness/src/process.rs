@@ -11,6 +11,8 @@ use tokio::process::{Child, ChildStdout, Command};
 
 use crate::wait::until;
 
+/// How late csi-cloud and csi-edge write a line of their logs, at most.
+const LATE: Duration = Duration::from_millis(10);
 /// How much of a log an error shows, in bytes.
 const TAIL: usize = 3000;
 
@@ -70,7 +72,13 @@ impl Process {
         tokio::time::timeout(limit, reading).await.context("its stdout does not end")?
     }
 
-    /// Its whole log so far.
+    /// The whole log of what it has done so far.
+    pub async fn settled_log(&self) -> String {
+        tokio::time::sleep(LATE * 3).await;
+        String::from_utf8_lossy(&self.log()).into_owned()
+    }
+
+    /// What of its log is written.
     pub fn log(&self) -> Vec<u8> {
         std::fs::read(&self.log).unwrap_or_default()
     }

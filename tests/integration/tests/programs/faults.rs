@@ -386,7 +386,7 @@ async fn a_socket_of_no_driver_is_named_with_what_it_is() -> anyhow::Result<()> 
             Ok(())
         })
         .await?;
-        assert!(edge.log_tail().contains("cannot use the driver"), "{}", edge.log_tail());
+        edge.logged("cannot use the driver").await?;
         edge.stop(START).await?;
     }
     tasks.stop();

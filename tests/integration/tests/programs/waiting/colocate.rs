@@ -67,7 +67,7 @@ async fn a_volume_beside_its_source_is_named_once_with_its_claim() -> anyhow::Re
         assert_eq!(nodes.who_got("CreateVolume"), ["n2"]);
     }
     created(&nodes.call("CreateVolume", &restore("there", &snapshot, &["n2"])?).await?)?;
-    let log = nodes.log();
+    let log = nodes.log().await;
     let named: Vec<_> =
         log.lines().filter(|line| line.contains("made beside its source")).collect();
     let [line] = named.as_slice() else { anyhow::bail!("{named:#?}") };
@@ -88,7 +88,7 @@ async fn made_at_n2_and_named(policy: &str, named: &str) -> anyhow::Result<(Stri
         anyhow::bail!("{:?}", volume.accessible_topology.len())
     };
     let at = at.segments[TOPOLOGY_KEY].clone();
-    let log = nodes.log();
+    let log = nodes.log().await;
     nodes.stop().await?;
     Ok((at, log))
 }

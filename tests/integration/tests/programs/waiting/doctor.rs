@@ -138,7 +138,7 @@ async fn all_is_well_and_the_link_in_use_stays() -> anyhow::Result<()> {
         // More looks than a node may have links without a hello.
         let nodes = now_linked(&world).await?;
         assert_eq!(nodes[0]["address"], address, "{transport}: the node has linked again");
-        let log = String::from_utf8_lossy(&world.cloud.process.log()).into_owned();
+        let log = world.cloud.process.settled_log().await;
         let looks = log.matches("csi-edge doctor of node n1 has looked").count();
         // Over WebSocket each look has a second connection, for large packets.
         let connections = if transport.starts_with("wss") { 12 } else { 6 };

@@ -95,14 +95,14 @@ async fn calls_that_ended_are_shown_and_found_in_both_logs() -> anyhow::Result<(
 
         // One line at csi-cloud names all that an operator looks for.
         let id = calls[1]["id"].as_str().context("no id")?;
-        let cloud = String::from_utf8_lossy(&world.cloud.process.log()).into_owned();
+        let cloud = world.cloud.process.settled_log().await;
         let line = cloud.lines().find(|line| line.contains(&format!("call={id}")));
         let line = line.with_context(|| cloud.clone())?;
         for part in [NODE, DRIVER, "pvc-no", "shop/pvc-no", "ResourceExhausted", "no room"] {
             assert!(line.contains(part), "{part} is not in {line}");
         }
         let down = format!("call={TRACE}");
-        let edge = String::from_utf8_lossy(&world.edge.log()).into_owned();
+        let edge = world.edge.settled_log().await;
         for (log, what) in [(&edge, "not carried out"), (&cloud, "pvc-down")] {
             let is_in = log.lines().any(|line| line.contains(&down) && line.contains(what));
             assert!(is_in, "{down} {what} is not in {log}");
@@ -138,7 +138,7 @@ async fn a_restart_forgets_the_calls_that_ended_and_says_so() -> anyhow::Result<
     for file in [file, stand.at("cloud.redb.calls")] {
         assert!(!std::fs::exists(&file)?, "{file}");
     }
-    let log = String::from_utf8_lossy(&cloud.process.log()).into_owned();
+    let log = cloud.process.settled_log().await;
     assert!(log.contains("`calls` (--calls) has no effect"), "{log}");
     let explain = ["explain", "node", NODE, "--admin", &admin];
     let explained = stand.run("csi-cloud", &explain).await?;

@@ -45,10 +45,7 @@ async fn a_hello_from_the_future_is_refused_with_what_to_do() -> anyhow::Result<
             _ => panic!("not refused"),
         }
         assert!(matches!(link.next().await, Event::Closed(_)));
-        assert!(
-            world.cloud.process.log_tail().contains("speaks link protocol 2"),
-            "the cloud's log does not say it"
-        );
+        world.cloud.process.logged("speaks link protocol 2").await?;
         // The good link that was there is untouched.
         assert_eq!(
             world.front().await?.call(&controller("GetCapacity"), &[]).await?.code(),
@@ -88,8 +85,8 @@ async fn an_edge_that_is_refused_says_why() -> anyhow::Result<()> {
         .await?;
         assert!(matches!(link.next().await, Event::Closed(_)));
     }
-    assert!(edge.log_tail().contains("the cloud refused this edge"), "{}", edge.log_tail());
-    assert!(edge.log_tail().contains("upgrade csi-edge"), "{}", edge.log_tail());
+    edge.logged("the cloud refused this edge").await?;
+    edge.logged("upgrade csi-edge").await?;
     edge.stop(START).await
 }
 
@@ -175,9 +172,7 @@ async fn the_certificate_says_who_an_edge_is_and_a_newer_link_replaces_the_older
             Ok(())
         })
         .await?;
-        assert!(
-            world.cloud.process.log_tail().contains("calls itself otherwise than its certificate")
-        );
+        world.cloud.process.logged("calls itself otherwise than its certificate").await?;
         second.stop(START).await?;
         serving.stop().await;
         world.stop().await?;
@@ -213,11 +208,7 @@ async fn who_has_no_certificate_of_our_ca_gets_no_link() -> anyhow::Result<()> {
             Err(error) => error.to_string(),
         };
         assert!(refused.contains("ours is of another CA"), "{refused}");
-        assert!(
-            world.cloud.process.log_tail().contains("refused a connection"),
-            "{}",
-            world.cloud.process.log_tail()
-        );
+        world.cloud.process.logged("refused a connection").await?;
         world.stop().await?;
     }
     Ok(())

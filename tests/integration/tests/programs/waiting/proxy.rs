@@ -26,8 +26,8 @@ fn rule() -> Rule {
     Rule::Credentials(format!("shop:{PASSWORD}"))
 }
 
-fn no_password(edge: &Process) -> anyhow::Result<()> {
-    let log = String::from_utf8_lossy(&edge.log()).into_owned();
+async fn no_password(edge: &Process) -> anyhow::Result<()> {
+    let log = edge.settled_log().await;
     let is_shown = [ESCAPED, PASSWORD].iter().any(|password| log.contains(password));
     ensure!(!is_shown, "the password is in the log:\n{log}");
     Ok(())
@@ -50,7 +50,7 @@ async fn an_edge_links_through_a_proxy_and_again_when_that_was_cut() -> anyhow::
     let url = proxy.url(&user());
     let world = World::behind(stand, TRANSPORTS[0], &["--proxy", &url]).await?;
     let shown = format!("proxy={}", proxy.url(""));
-    let log = String::from_utf8_lossy(&world.edge.log()).into_owned();
+    let log = world.edge.settled_log().await;
     assert!(log.contains("dialed through a proxy") && log.contains(&shown), "{log}");
     let front = world.front().await?;
     works(&front, "v").await?;
@@ -59,7 +59,7 @@ async fn an_edge_links_through_a_proxy_and_again_when_that_was_cut() -> anyhow::
     proxy.cut();
     until("it works again", || works(&front, "w")).await?;
     assert!(proxy.tunnels() >= tunnels + 2, "{} tunnels", proxy.tunnels());
-    no_password(&world.edge)?;
+    no_password(&world.edge).await?;
     world.stop().await
 }
 
@@ -69,7 +69,7 @@ async fn refused(url: String, text: &str) -> anyhow::Result<()> {
     let more = ["--cloud", "wss://127.0.0.1:1", "--proxy", url.as_str()];
     let edge = stand.edge_with(NODE, &[(DRIVER, "/none.sock")], &more).await?;
     edge.logged(text).await?;
-    no_password(&edge)?;
+    no_password(&edge).await?;
     edge.kill().await
 }
 
@@ -104,7 +104,7 @@ async fn the_environment_names_a_proxy_and_what_goes_past_it() -> anyhow::Result
         stand.environment("NO_PROXY", no_proxy);
         let world = World::behind(stand, TRANSPORTS[0], more).await?;
         assert_eq!(proxy.tunnels() > 0, is_used, "NO_PROXY={no_proxy} {more:?}");
-        no_password(&world.edge)?;
+        no_password(&world.edge).await?;
         world.stop().await?;
     }
     Ok(())
@@ -116,7 +116,7 @@ async fn a_proxy_in_the_environment_that_cannot_be_read_is_named() -> anyhow::Re
     stand.environment("https_proxy", &format!("http://shop:{PASSWORD}#@127.0.0.1:1"));
     let world = World::behind(stand, TRANSPORTS[0], &[]).await?;
     world.edge.logged("the environment's proxy is not used variable=\"https_proxy\"").await?;
-    no_password(&world.edge)?;
+    no_password(&world.edge).await?;
     world.stop().await
 }
 
@@ -129,7 +129,7 @@ async fn over_quic_a_proxy_is_not_used_and_the_log_says_so() -> anyhow::Result<(
     works(&world.front().await?, "v").await?;
     assert_eq!(proxy.tunnels(), 0);
     world.edge.logged("QUIC does not go through an HTTP proxy").await?;
-    no_password(&world.edge)?;
+    no_password(&world.edge).await?;
     world.stop().await
 }
 

@@ -338,7 +338,7 @@ async fn renewed_under_calls(world: World) -> anyhow::Result<()> {
     let calls: u32 = timeout(START + 10 * LIFE, calling).await??.into_iter().sum();
     assert!(calls > 40, "{calls} calls");
     assert_eq!(world.driver.calls_of("CreateVolume").len(), usize::try_from(calls)?);
-    assert!(edge.log_tail().contains("the CA is away"), "{}", edge.log_tail());
+    edge.logged("the CA is away").await?;
     world.tasks.stop();
     edge.stop(START).await
 }

@@ -131,8 +131,8 @@ impl Nodes {
     }
 
     /// The log of csi-cloud.
-    pub(super) fn log(&self) -> String {
-        String::from_utf8_lossy(&self.cloud.process.log()).into_owned()
+    pub(super) async fn log(&self) -> String {
+        self.cloud.process.settled_log().await
     }
 
     pub(super) async fn stop(self) -> anyhow::Result<()> {

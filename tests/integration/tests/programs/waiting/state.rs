@@ -227,11 +227,11 @@ async fn a_damaged_file_hinders_no_pod_without_the_cloud() -> anyhow::Result<()>
             remove(&site.state())?;
             copy(&good, &site.state())?;
             damage(&site.state().join(&file), how)?;
-            let before = site.world.edge.log().len();
+            let before = site.world.edge.settled_log().await.len();
             site.start(None).await?;
             let what = format!("{how} {}", file.display());
-            let log = site.world.edge.log();
-            let log = String::from_utf8_lossy(log.get(before..).unwrap_or_default()).into_owned();
+            let log = site.world.edge.settled_log().await;
+            let log = log.get(before..).unwrap_or_default();
             let told = log.contains(&file.display().to_string());
             // Of these any content will do; `linked` may be another version's.
             let any = ["denied.json", "direct/lock", "linked"];
