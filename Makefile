@@ -9,7 +9,7 @@ export PATH := $(CURDIR)/target/tools/bin:$(PATH)
 
 DIRECT := $(CARGO) test --workspace --test direct --locked --quiet -- --ignored --test-threads 2
 
-.PHONY: site figures fuzz help build demo direct guest test test-units test-waiting test-tiers check manifests sanity vendors twin sim mutants chaos powercut release bench badnet scale hostile hop size sbom artifacts machines tools stand stand-down e2e conformance skew page model
+.PHONY: site figures fuzz help build demo direct guest test test-units test-waiting test-tiers check manifests sanity vendors twin sim mutants chaos powercut publish release bench badnet scale hostile hop size sbom artifacts machines tools stand stand-down e2e conformance skew page model
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -180,6 +180,9 @@ sbom: tools ## An SBOM of each program (CycloneDX) in target/sbom, of what Cargo
 	$(SBOM) edge > target/sbom/csi-edge.cdx.json
 	@ls target/sbom/*
 
+publish: $(GO_BIN)/release.done ## What a tag runs (deploy/release.sh, the workflow), against a registry of its own: images of two architectures, chart, notes; signs nothing
+	@sh tests/release.sh
+
 artifacts: tools ## What is installed from, in target/artifacts: static programs, Debian packages, images, the chart, SBOMs, checksums (release build); ARCH='amd64 arm64', TWICE=1 in two places, which must be the same
 	rm -rf target/artifacts
 	$(if $(TWICE),sh tests/reproducible.sh,deploy/artifacts.sh) target/artifacts $(ARCH)
@@ -222,6 +225,13 @@ $(GO_BIN)/vendors.done: $(wildcard tests/go/vendors/go.* tests/go/vendors/*/*.go
 	@command -v go >/dev/null || { echo "vendors' drivers need Go; get it from your distribution or go.dev" >&2; exit 1; }
 	@mkdir -p $(GO_BIN)
 	cd tests/go/vendors && go build -trimpath -p 2 -o ../bin/ ./...
+	@touch $@
+
+# What a release is pushed with.
+$(GO_BIN)/release.done: tests/go/release/go.mod tests/go/release/go.sum
+	@command -v go >/dev/null || { echo "a release needs Go; get it from your distribution or go.dev" >&2; exit 1; }
+	@mkdir -p $(GO_BIN)
+	cd tests/go/release && go build -trimpath -p 2 -o ../bin/ tool
 	@touch $@
 
 # What the chart renders to.
