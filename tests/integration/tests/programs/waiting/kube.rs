@@ -235,6 +235,18 @@ impl Site {
         Self::configured(nodes, "grace_s = 1", section).await
     }
 
+    /// Ends the node's csi-edge. If the next one began while it runs, each would take the link from
+    /// the other.
+    async fn end_edge(&self) -> anyhow::Result<()> {
+        self.world.edge.signal(rustix::process::Signal::TERM)?;
+        let admin = self.world.stand.at(&format!("{NODE}/_admin.sock"));
+        until("the first csi-edge has ended", || async {
+            ensure!(!Path::new(&admin).exists(), "its admin socket is there");
+            Ok(())
+        })
+        .await
+    }
+
     async fn say(&self, command: &[&str]) -> anyhow::Result<String> {
         let admin = self.world.stand.at("cloud/_admin.sock");
         self.world.stand.run("csi-cloud", &[command, &["--admin", &admin]].concat()).await
@@ -388,13 +400,7 @@ async fn a_node_is_published_and_withdrawn_and_a_kubelets_own_is_left_alone() ->
     let other = TestDriver::new("other.edge-csi.io", NODE);
     let socket = site.world.stand.at("other.sock");
     let _serving = other.serve(Path::new(&socket))?;
-    site.world.edge.signal(rustix::process::Signal::TERM)?;
-    let admin = site.world.stand.at(&format!("{NODE}/_admin.sock"));
-    until("its first csi-edge has ended", || async {
-        ensure!(!Path::new(&admin).exists(), "its admin socket is there");
-        Ok(())
-    })
-    .await?;
+    site.end_edge().await?;
     let edge = site.world.stand.edge(NODE, &url, &[("other.edge-csi.io", &socket)]).await?;
     std::mem::replace(&mut site.world.edge, edge).stop(START).await?;
     site.published(NODE, false).await?;

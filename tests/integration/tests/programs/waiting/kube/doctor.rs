@@ -172,6 +172,7 @@ async fn the_doctor_says_what_it_cannot_see_what_is_missing_and_that_all_is_well
     let state = site.world.stand.at("edge-state");
     let more = ["--cloud", &url, "--config", &config, "--state", &state];
     let socket = site.world.stand.at("driver.sock");
+    site.end_edge().await?;
     let edge = site.world.stand.edge_with(NODE, &[(DRIVER, &socket)], &more).await?;
     std::mem::replace(&mut site.world.edge, edge).stop(START).await?;
     right[9].1 = &["ok"];
