@@ -54,7 +54,7 @@ impl Node {
         let id = self.worker.dir.join("boot");
         let random = std::fs::read("/proc/sys/kernel/random/uuid")?;
         publish(&id, &random, 0o644, Existing::Replace)?;
-        self.worker.space.boot(id.to_str().context("a directory's path is no text")?).await
+        self.worker.boot(&id).await
     }
 
     /// Switches it on, and starts its programs. Its drivers come so much later than the others.

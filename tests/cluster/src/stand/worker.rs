@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use guest::wrapper::HANDLER;
+use parking_lot::Mutex;
 use proto::host::publish::{Existing, publish};
 use serde_json::{Value, json};
 use tokio::process::Command;
@@ -47,7 +48,7 @@ pub struct Worker {
     /// The control group below which its containers are.
     pub(super) cgroup: String,
     /// The ids of the mounts that the machine had before, which are none of the node's.
-    mounted_before: BTreeSet<String>,
+    mounted_before: Mutex<BTreeSet<String>>,
 }
 
 impl Worker {
@@ -70,8 +71,7 @@ impl Worker {
             Network::Apart => Some(apart(&at, address).await?),
         };
         let space = Arc::new(Space::new(apart).await?);
-        let before = mount_table(&space)?;
-        let mounted_before = before.lines().filter_map(mount_id).map(str::to_owned).collect();
+        let mounted_before = Mutex::new(mount_ids(&space)?);
         let containerd = containerd(&at, &space, machine.image).await?;
         let [port] = ports()?;
         let kubelet = kubelet(&at, &space, access, port)?;
@@ -96,9 +96,23 @@ impl Worker {
     /// The kernel does not say.
     pub fn mounts(&self) -> anyhow::Result<Vec<String>> {
         let table = mount_table(&self.space)?;
-        let is_own =
-            |line: &&str| mount_id(line).is_none_or(|id| !self.mounted_before.contains(id));
+        let before = self.mounted_before.lock();
+        let is_own = |line: &&str| mount_id(line).is_none_or(|id| !before.contains(id));
         Ok(table.lines().filter(is_own).map(str::to_owned).collect())
+    }
+
+    /// Switches the node on if it is off, with a boot id that is the content of a file.
+    ///
+    /// # Errors
+    /// There are no namespaces.
+    pub(super) async fn boot(&self, id: &Path) -> anyhow::Result<()> {
+        let pid = self.space.pid();
+        self.space.boot(id.to_str().context("a directory's path is no text")?).await?;
+        // The kernel gives the ids of mounts that are gone to others.
+        if self.space.pid() != pid {
+            *self.mounted_before.lock() = mount_ids(&self.space)?;
+        }
+        Ok(())
     }
 
     /// The kubelet's summary of its pods and their volumes. The kubelet renews it every few
@@ -133,6 +147,11 @@ impl Worker {
 fn mount_table(space: &Space) -> anyhow::Result<String> {
     let path = format!("/proc/{}/mountinfo", space.pid());
     std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))
+}
+
+/// The ids of the mounts that are there.
+fn mount_ids(space: &Space) -> anyhow::Result<BTreeSet<String>> {
+    Ok(mount_table(space)?.lines().filter_map(mount_id).map(str::to_owned).collect())
 }
 
 /// The id of a mount, which is not used again while the mount is there.
