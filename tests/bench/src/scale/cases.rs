@@ -41,13 +41,11 @@ const LATER: Duration = Duration::from_secs(180);
 const ENDED: Duration = Duration::from_secs(13);
 /// The time after which memory is measured again in a larger fleet.
 const LONG_ENDED: Duration = Duration::from_secs(600);
-/// Under overload: the scheduler's period, the interval of an edge's signs of life, what each row
-/// covers, how many rows without more links end it, and after which time it ends at the latest.
+/// Under overload: the scheduler's period, the interval of an edge's signs of life, and how many
+/// rows without more links end it.
 const PERIOD_US: u64 = 100_000;
 const SIGNS: Duration = Duration::from_secs(5);
-const PART: Duration = Duration::from_secs(15);
 const SETTLED_AFTER: u32 = 8;
-const OVERLOADED: Duration = Duration::from_secs(900);
 /// How long a delete is repeated, and the pause of who calls one node meanwhile.
 const DELETING: Duration = Duration::from_secs(300);
 const BETWEEN: Duration = Duration::from_millis(5);
@@ -59,6 +57,18 @@ const ROUNDS: usize = 3;
 const RENEWING: Duration = Duration::from_secs(60);
 /// How many callers call meanwhile, each one call after another.
 const CALLERS: usize = 16;
+
+/// More edges than csi-cloud has CPU for.
+pub struct Overload {
+    /// The edges that dial.
+    pub links: usize,
+    /// The share of a core that csi-cloud has, in percent.
+    pub share: u64,
+    /// The time that each row covers.
+    pub part: Duration,
+    /// When it ends at the latest.
+    pub longest: Duration,
+}
 
 /// A running csi-cloud, kept on its core.
 struct Measured {
@@ -178,15 +188,14 @@ pub async fn renewals(path: &'static str, links: usize, rows: &mut Vec<Row>) -> 
     measured.cloud.process.stop(STOP).await
 }
 
-/// More edges dial than csi-cloud has CPU for, with a sign of life of each in 5 s, while it has
-/// this share of a core, in percent. A row for each part of the time.
+/// More edges dial than csi-cloud has CPU for, with a sign of life of each in 5 s. A row for each
+/// part of the time.
 ///
 /// # Errors
 /// As for [`idle`]; also without control groups, or when links do not settle.
 pub async fn overload(
     path: &'static str,
-    links: usize,
-    share: u64,
+    Overload { links, share, part, longest }: Overload,
     rows: &mut Vec<Row>,
 ) -> anyhow::Result<()> {
     let measured = Measured::start(path, links).await?;
@@ -197,12 +206,12 @@ pub async fn overload(
     let mut fleet = Fleet::of(Path::new(&measured.stand.pki()), &measured.cloud.urls, kind)?;
     fleet.dial();
     let (begun, mut most, mut since_more) = (Instant::now(), 0, 0);
-    while since_more < SETTLED_AFTER && begun.elapsed() < OVERLOADED {
+    while since_more < SETTLED_AFTER && begun.elapsed() < longest {
         let before = usage::cpu(measured.pid()?)?;
-        tokio::time::sleep(PART).await;
+        tokio::time::sleep(part).await;
         let cpu = usage::cpu(measured.pid()?)?.saturating_sub(before);
         let mut row = measured.row(Case::Overload)?;
-        row.cpu_percent = Some(cpu.as_secs_f64() / PART.as_secs_f64() * 100.0);
+        row.cpu_percent = Some(cpu.as_secs_f64() / part.as_secs_f64() * 100.0);
         row.took_s = Some(begun.elapsed().as_secs_f64());
         row.linked = Some(fleet.linked());
         row.silent = Some(fleet.old_ended_by_silence());

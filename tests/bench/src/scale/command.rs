@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use rustix::process::{Resource, getrlimit};
 
+use super::cases::Overload;
 use super::{cases, report};
 use crate::report::finish;
 
@@ -26,8 +27,11 @@ pub struct Args {
     #[arg(long, default_value_t = 1000)]
     down_ms: u64,
     /// The share of a core that csi-cloud has under overload, in percent
-    #[arg(long, default_value_t = 10)]
-    share: u64,
+    #[arg(long)]
+    share: Option<u64>,
+    /// Smaller numbers for overload, for a debug build
+    #[arg(long)]
+    short: bool,
     /// Where the rows go
     #[arg(long, default_value = "target/bench/scale.jsonl")]
     out: std::path::PathBuf,
@@ -38,8 +42,20 @@ const IDLE: [usize; 4] = [500, 1000, 2000, 20_000];
 /// With this number of edges, each is called, and all leave and come back.
 const DEEP: usize = 2000;
 const STORM: usize = 5000;
-/// More than a tenth of a core carries.
-const OVERLOAD: usize = 20_000;
+/// More than that share of a core carries.
+const OVERLOAD: Overload = Overload {
+    links: 20_000,
+    share: 10,
+    part: Duration::from_secs(15),
+    longest: Duration::from_secs(900),
+};
+/// A debug build, whose handshakes alone are more than its share for all of the time.
+const SHORT: Overload = Overload {
+    links: 3000,
+    share: 5,
+    part: Duration::from_secs(10),
+    longest: Duration::from_secs(120),
+};
 /// The file descriptors of each process that are none of its links.
 const OTHERS: usize = 500;
 
@@ -68,9 +84,12 @@ pub async fn main(args: Args) -> anyhow::Result<()> {
         if wanted("storm") && fits(&storm) {
             cases::storm(path, storm, Duration::from_millis(args.down_ms), &mut rows).await?;
         }
-        let overloading = args.links.unwrap_or(OVERLOAD);
-        if args.case.as_deref() == Some("overload") && fits(&overloading) {
-            cases::overload(path, overloading, args.share, &mut rows).await?;
+        let usual = if args.short { SHORT } else { OVERLOAD };
+        let links = args.links.unwrap_or(usual.links);
+        let share = args.share.unwrap_or(usual.share);
+        let overload = Overload { links, share, ..usual };
+        if args.case.as_deref() == Some("overload") && fits(&overload.links) {
+            cases::overload(path, overload, &mut rows).await?;
         }
         let renewing = args.links.unwrap_or(DEEP);
         if wanted("renewals") && fits(&renewing) {
