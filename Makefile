@@ -9,7 +9,7 @@ export PATH := $(CURDIR)/target/tools/bin:$(PATH)
 
 DIRECT := $(CARGO) test --workspace --test direct --locked --quiet -- --ignored --test-threads 2
 
-.PHONY: site figures fuzz help build demo direct guest test test-units test-waiting test-tiers check manifests sanity vendors twin sim mutants chaos powercut publish release bench badnet scale hostile hop size sbom artifacts machines tools stand stand-down e2e conformance skew page model
+.PHONY: documents site figures fuzz help build demo direct guest test test-units test-waiting test-tiers check manifests sanity vendors twin sim mutants chaos powercut publish release bench badnet scale hostile hop size sbom artifacts machines tools stand stand-down e2e conformance skew page model
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -109,6 +109,9 @@ stand-down: ## End it
 e2e: $(GO_BIN)/kubernetes.done $(GO_BIN)/bundles.done $(GO_BIN)/.done $(if $(FIGURES),figures,build) ## A whole Kubernetes, and what must work in it; ROWS='name …' for some of it, STANDS=n on as many at once, LONG=1 with long outages, DEPLOYED=1, helm, or ha (three csi-clouds) with our programs as pods, by deploy/ (IMAGES=directory of image.sh's archives), FIGURES=1 for times and memory (release build)
 	$(QUIET) LONG=$(LONG) $(if $(STANDS),sh tests/stands.sh $(STANDS),target/$(if $(FIGURES),measure,debug)/cluster e2e) $(TOOL) $(foreach row,$(if $(FIGURES),figures,$(ROWS)),--row $(row))
 
+documents: $(GO_BIN)/kubernetes.done $(GO_BIN)/release.done build ## The procedures of the documents, read out of their pages and run in order on a whole Kubernetes with Helm and kubectl (root)
+	$(QUIET) target/debug/cluster documents
+
 skew: $(GO_BIN)/kubernetes.done $(GO_BIN)/bundles.done build ## Two versions at once: COMMIT=d95acf6b (0.2.0) or db421f83; main rows of make e2e with its csi-cloud, then with its csi-edge, then upgrade and rollback under load, and the chart's manifests over the older ones; SIDES='cloud edge both deployed', or ha for three csi-clouds, ROWS='name …' for some (root)
 	$(QUIET) COMMIT='$(COMMIT)' SIDES='$(SIDES)' ROWS='$(ROWS)' sh tests/skew.sh
 
@@ -200,11 +203,13 @@ tools: ## Install what `make check` and `make artifacts` need and the machine la
 	command -v cargo-deb >/dev/null || $(INSTALL) cargo-deb@3.8.0
 	rm -rf target/tools/build
 
-# Kubernetes and its sidecars: minutes when cold, nothing when warm. The kinds of snapshots are beside their types.
+# Kubernetes and its sidecars: minutes when cold, nothing when warm. The kinds of snapshots are beside their types. It
+# knows its version by the linker, as in its own build; Helm looks at it.
 $(GO_BIN)/kubernetes.done: $(wildcard tests/go/kubernetes/go.* tests/go/kubernetes/*.go tests/go/kubernetes/*/*.go)
 	@command -v go >/dev/null || { echo "a Kubernetes needs Go; get it from your distribution or go.dev" >&2; exit 1; }
 	@mkdir -p $(GO_BIN)/crd
-	cd tests/go/kubernetes && go build -trimpath -p 2 -o ../bin/ tool
+	cd tests/go/kubernetes && go build -trimpath -p 2 -o ../bin/ \
+	  -ldflags "-X k8s.io/component-base/version.gitVersion=$$(go list -m -f '{{.Version}}' k8s.io/kubernetes)" tool
 	cp -f "$$(cd tests/go/kubernetes && go list -m -f '{{.Dir}}' $(CRD_MODULE))"/config/crd/*snapshot.storage.k8s.io_*.yaml $(GO_BIN)/crd/
 	@chmod u+w $(GO_BIN)/crd/*
 	@touch $@

@@ -1,12 +1,12 @@
-//! The programs behind `make stand`, `make stand-down`, `make e2e` and `make conformance`, and the
-//! second half of `make twin`.
+//! The programs behind `make stand`, `make stand-down`, `make e2e`, `make conformance` and `make
+//! documents`, and the second half of `make twin`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use cluster::stand::layout::{Layout, Tool};
-use cluster::{conformance, e2e, stand, twin};
+use cluster::{conformance, documents, e2e, stand, twin};
 
 /// A whole Kubernetes on this machine, with three edge nodes.
 #[derive(Parser)]
@@ -29,6 +29,7 @@ enum Command {
     E2e(e2e::command::Args),
     Conformance(conformance::command::Args),
     Twin(twin::command::Args),
+    Documents(documents::Args),
 }
 
 /// What runs in it
@@ -46,6 +47,7 @@ fn main() -> ExitCode {
         match &args.command {
             Command::Conformance(args) => args.enter()?,
             Command::E2e(args) => args.enter()?,
+            Command::Documents(args) => args.enter()?,
             Command::Run(kind) => Layout::of(kind.deployed).enter()?,
             Command::Up(_) | Command::Down | Command::Twin(_) => {}
         }
@@ -61,5 +63,6 @@ async fn run(args: Args) -> anyhow::Result<()> {
         Command::E2e(args) => e2e::command::main(args).await,
         Command::Conformance(args) => conformance::command::main(args).await,
         Command::Twin(args) => twin::command::main(args).await,
+        Command::Documents(args) => documents::main(args).await,
     }
 }

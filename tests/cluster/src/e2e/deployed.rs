@@ -85,7 +85,7 @@ const OF_THREE: &[(&str, &str)] = &[("ha-upgraded", THREE)];
 fn left_out(deployed: Option<Tool>) -> impl Iterator<Item = &'static (&'static str, &'static str)> {
     let (always, besides) = match deployed {
         None => (OF_PODS, NOTHING),
-        Some(Tool::Manifests | Tool::Helm) => (OF_THREE, LEFT_OUT),
+        Some(Tool::Manifests | Tool::Helm | Tool::Pages) => (OF_THREE, LEFT_OUT),
         Some(Tool::Ha) => (OF_ONE, LEFT_OUT),
     };
     always.iter().chain(besides)

@@ -129,7 +129,7 @@ impl Cloud {
         let [first, second, third] = PODS;
         let program = cloud("csi-cloud", first);
         let several = match tool {
-            Tool::Manifests | Tool::Helm => Several::new(ground),
+            Tool::Manifests | Tool::Helm | Tool::Pages => Several::new(ground),
             Tool::Ha => Several::deployed(ground, [cloud(second, second), cloud(third, third)]),
         };
         let front = of("csi-cloud-front", "front", "csi-sidecars-hostdir-0");
@@ -143,7 +143,11 @@ impl Cloud {
                 sidecars.push(Program::Container(of(&name, container, &pod)));
             }
         }
-        let kubeconfig = account(access, client, NAMESPACE, "csi-sidecars").await?;
+        let kubeconfig = match tool {
+            // There is no such account before the reader has made it.
+            Tool::Pages => access.user("reader", "reader", Some("system:masters"))?,
+            _ => account(access, client, NAMESPACE, "csi-sidecars").await?,
+        };
         let snapshots = snapshots(ground, access, client).await?;
         let urls = ["wss", "quic"].map(|scheme| format!("{scheme}://{CLOUD}:7443"));
         let admin = ground.at(ADMIN);

@@ -45,6 +45,8 @@ const PORT: u16 = 7443;
 const SOON: Duration = Duration::from_secs(120);
 /// How long all pods may take. Three csi-clouds and their sidecars are 18 containers.
 const READY: Duration = Duration::from_secs(240);
+/// How often the load balancer looks for Services.
+const BALANCED: Duration = Duration::from_secs(1);
 /// Programs that it needs besides those of any stand, and Debian's packages of them.
 const NEEDED: [(&str, &str); 3] =
     [("iptables", "iptables"), ("strip", "binutils"), ("ldd", "libc-bin")];
@@ -100,23 +102,30 @@ impl Site<'_> {
         let centre = self.centre();
         let edges = self.edges();
         let (centre, workers) = tokio::try_join!(centre, edges)?;
-        self.trust(&workers).await?;
-        self.labelled().await?;
+        if self.tool != Tool::Pages {
+            self.trust(&workers).await?;
+            self.labelled().await?;
+        }
         apply(self.client, "default", include_str!("manifests/store.yaml")).await?;
         if self.tool == Tool::Ha {
             apply(self.client, "default", include_str!("manifests/stores.yaml")).await?;
         }
         let nodes: Vec<_> =
             try_join_all(workers.into_iter().map(|worker| self.edge(worker))).await?;
+        let home = |pod: &str| home(&centre.worker, pod);
+        let cloud =
+            Cloud::deployed(self.ground(), self.access, self.client, self.tool, home).await?;
+        if self.tool == Tool::Pages {
+            let balancing = balancing(self.client.clone(), self.tool);
+            self.tasks.spawn_until_stop("load balancer", balancing);
+            return Ok(Deployed { cloud, nodes, centre });
+        }
         let bundle = match self.ground().older() {
             Some(older) => read_text(&older.join(OLDER))?,
             None => self.ground().source(&bundle(self.tool))?,
         };
         apply(self.client, NAMESPACE, &bundle).await?;
-        self.balanced().await?;
-        let home = |pod: &str| home(&centre.worker, pod);
-        let cloud =
-            Cloud::deployed(self.ground(), self.access, self.client, self.tool, home).await?;
+        balanced(self.client, self.tool).await?;
         if self.tool == Tool::Ha {
             members::start(self.ground(), self.access, &cloud.several).await?;
         }
@@ -145,7 +154,10 @@ impl Site<'_> {
     }
 
     async fn edges(&self) -> anyhow::Result<Vec<Worker>> {
-        let archives = shipped::images(self.ground(), false).await?;
+        let mut archives = shipped::images(self.ground(), false).await?;
+        if self.tool == Tool::Pages {
+            archives.push(shipped::hostpath(self.ground()).await?);
+        }
         let starting = self.layout().nodes.iter().map(|plan| async {
             let worker = Worker::start(plan, &self.machine, self.access).await?;
             for archive in &archives {
@@ -264,17 +276,6 @@ impl Site<'_> {
         Ok(())
     }
 
-    /// Gives each csi-cloud's Service its address, as a cloud's load balancer does.
-    async fn balanced(&self) -> anyhow::Result<()> {
-        let services = Api::<Service>::namespaced(self.client.clone(), NAMESPACE);
-        for (cloud, name) in (0..).zip(self.tool.services()) {
-            let ingress = json!([{"ip": balancer_address(cloud), "ipMode": "VIP"}]);
-            let status = Patch::Merge(json!({"status": {"loadBalancer": {"ingress": ingress}}}));
-            services.patch_status(name, &PatchParams::default(), &status).await?;
-        }
-        Ok(())
-    }
-
     /// The relay of an edge to all csi-clouds.
     async fn relay(&self, plan: &Plan) -> anyhow::Result<Relay> {
         let node = place(&self.layout(), plan.name)?;
@@ -285,7 +286,7 @@ impl Site<'_> {
         let (listen, url) = way(0);
         let relay = Relay::at(listen, &url).await?;
         // Nodes join by WebSocket, and link as their plan says.
-        if self.tool == Tool::Helm && plan.scheme == "quic" {
+        if matches!(self.tool, Tool::Helm | Tool::Pages) && plan.scheme == "quic" {
             relay.also(listen, &format!("wss://{}", at(balancer_address(0)))).await?;
         }
         for (cloud, _) in (0..).zip(self.tool.services()).skip(1) {
@@ -339,6 +340,26 @@ impl Site<'_> {
             ensure!(is_ready, "{name} is not ready: {states:?} {:?}", status.conditions);
         }
         Ok(())
+    }
+}
+
+/// Gives each csi-cloud's Service its address, as a cloud's load balancer does.
+async fn balanced(client: &Client, tool: Tool) -> anyhow::Result<()> {
+    let services = Api::<Service>::namespaced(client.clone(), NAMESPACE);
+    for (cloud, name) in (0..).zip(tool.services()) {
+        let ingress = json!([{"ip": balancer_address(cloud), "ipMode": "VIP"}]);
+        let status = Patch::Merge(json!({"status": {"loadBalancer": {"ingress": ingress}}}));
+        services.patch_status(name, &PatchParams::default(), &status).await?;
+    }
+    Ok(())
+}
+
+/// Does that again and again, as Services come and go.
+async fn balancing(client: Client, tool: Tool) {
+    loop {
+        // Until somebody makes the Service, there is none.
+        let _ = balanced(&client, tool).await;
+        tokio::time::sleep(BALANCED).await;
     }
 }
 

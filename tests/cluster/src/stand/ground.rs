@@ -72,6 +72,11 @@ impl Ground {
         &self.dir
     }
 
+    /// The checkout that everything was built of.
+    pub fn checkout(&self) -> &Path {
+        &self.source
+    }
+
     /// A path in the directory, as text.
     pub fn at(&self, name: &str) -> String {
         self.dir.join(name).display().to_string()

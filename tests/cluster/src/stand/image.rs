@@ -11,12 +11,14 @@ use tokio::process::Command;
 
 /// The image's name, for pods as well as for their sandboxes.
 pub const IMAGE: &str = "stand.edge-csi.io/box:1";
+/// The name that pods in documents have for it.
+const BUSYBOX_IMAGE: &str = "docker.io/library/busybox:1.37";
 /// Where Debian has the static busybox.
 const BUSYBOX: &str = "/bin/busybox";
 /// Where an image has its programs.
 const PATH: &str = "PATH=/bin:/usr/sbin";
 /// The applets of the stand's own image.
-const APPLETS: [&str; 23] = [
+const APPLETS: [&str; 26] = [
     "awk",
     "cat",
     "cmp",
@@ -31,12 +33,15 @@ const APPLETS: [&str; 23] = [
     "id",
     "ls",
     "mkdir",
+    "mv",
     "rm",
     "sh",
     "sha256sum",
     "sleep",
     "stat",
     "sync",
+    "tar",
+    "tee",
     "test",
     "touch",
     "true",
@@ -75,7 +80,7 @@ pub struct Entry<'a> {
 pub(super) async fn own(dir: &Path) -> anyhow::Result<PathBuf> {
     let image = Image {
         file: "image",
-        names: &[IMAGE.to_owned()],
+        names: &[IMAGE, BUSYBOX_IMAGE].map(str::to_owned),
         applets: &APPLETS.map(str::to_owned),
         files: &[],
         entry: None,

@@ -29,6 +29,11 @@ const EDGES: [Plan; 3] = [
     Plan { name: "n2", scheme: "wss", drivers: &[DRIVER] },
     Plan { name: "n3", scheme: "quic", drivers: &[DRIVER] },
 ];
+/// The nodes of a stand on which pages are followed, by the names that the pages have.
+const READERS: [Plan; 2] = [
+    Plan { name: "node-1", scheme: "wss", drivers: &[] },
+    Plan { name: "node-2", scheme: "quic", drivers: &[] },
+];
 /// The node of that stand for csi-cloud and the sidecars.
 pub(super) const CENTRE: Plan = Plan { name: "c1", scheme: "wss", drivers: &[] };
 /// The first two bytes of all addresses of a [`Network::Own`]; RFC 2544 keeps them for tests.
@@ -75,6 +80,9 @@ pub enum Tool {
     Helm,
     /// The same of three csi-clouds with one store in etcd
     Ha,
+    /// Nothing: a reader of the pages does
+    #[value(skip)]
+    Pages,
 }
 
 impl Tool {
@@ -84,13 +92,14 @@ impl Tool {
             Self::Manifests => "manifests",
             Self::Helm => "helm",
             Self::Ha => "ha",
+            Self::Pages => "pages",
         }
     }
 
     /// The Services by which edges dial csi-cloud, one for each that is there.
     pub(super) fn services(self) -> &'static [&'static str] {
         match self {
-            Self::Manifests | Self::Helm => &ALONE,
+            Self::Manifests | Self::Helm | Self::Pages => &ALONE,
             Self::Ha => &PODS,
         }
     }
@@ -98,7 +107,7 @@ impl Tool {
     /// The names by which edges dial csi-clouds, in the order of their Services.
     pub(super) fn clouds(self) -> Vec<String> {
         match self {
-            Self::Manifests | Self::Helm => vec![CLOUD.to_owned()],
+            Self::Manifests | Self::Helm | Self::Pages => vec![CLOUD.to_owned()],
             Self::Ha => PODS.iter().map(|pod| format!("{pod}.{CLOUD}")).collect(),
         }
     }
@@ -107,10 +116,12 @@ impl Tool {
 impl Layout {
     /// The stand of `make e2e`, with `deploy/` as pods if a tool applies it.
     pub fn of(deployed: Option<Tool>) -> Self {
-        if deployed.is_none() {
-            return ORDINARY;
+        let apart = Self { network: Network::Apart, deployed, ..ORDINARY };
+        match deployed {
+            None => ORDINARY,
+            Some(Tool::Pages) => Self { nodes: &READERS, fronts: &[], ..apart },
+            Some(_) => Self { nodes: &EDGES, fronts: &[DRIVER], ..apart },
         }
-        Self { nodes: &EDGES, fronts: &[DRIVER], network: Network::Apart, deployed, ..ORDINARY }
     }
 
     /// The names by which edges dial csi-clouds that are pods.

@@ -7,6 +7,8 @@ use anyhow::{Context, ensure};
 use tokio::process::Command;
 
 use super::ground::Ground;
+use proto::host::publish::{Existing, publish};
+
 use super::image::{Entry, Image, libraries, make};
 
 /// The directory of archives that `deploy/image.sh` made.
@@ -47,6 +49,23 @@ const ALL: [Shipped; 9] = [
     edge("registrar", "registry.k8s.io/sig-storage/csi-node-driver-registrar:v2.17.0"),
     edge("livenessprobe", "registry.k8s.io/sig-storage/livenessprobe:v2.19.0"),
 ];
+
+/// Kubernetes' example driver, as the chart names it.
+const HOSTPATH: &str = "registry.k8s.io/sig-storage/hostpathplugin:v1.18.0";
+/// Starts hostdir with what that driver's flags mean. The driver itself cannot be had as a module.
+const FLAGS: &str = r#"#!/bin/sh
+for flag; do
+    shift
+    case $flag in
+    --drivername=*) set -- "$@" --name "${flag#*=}" ;;
+    --nodeid=*) set -- "$@" --node-id "${flag#*=}" ;;
+    --statedir=*) set -- "$@" --state "${flag#*=}" ;;
+    --endpoint=*) set -- "$@" "$flag" ;;
+    esac
+done
+"#;
+/// Where the documents push our images.
+const REGISTRY: &str = "registry.example/";
 
 /// The archives for one half's nodes.
 ///
@@ -107,9 +126,12 @@ async fn packed(ground: &Ground, shipped: &Shipped, built: &Path) -> anyhow::Res
         args: &[],
         user: shipped.user,
     };
+    let pushed = shipped.name.strip_prefix("docker.io/library/");
+    let pushed = pushed.map(|name| format!("{REGISTRY}{name}"));
+    let names: Vec<_> = std::iter::once(shipped.name.to_owned()).chain(pushed).collect();
     let image = Image {
         file: shipped.program,
-        names: &[shipped.name.to_owned()],
+        names: &names,
         applets: &[],
         files: &files,
         entry: Some(entry),
@@ -117,6 +139,32 @@ async fn packed(ground: &Ground, shipped: &Shipped, built: &Path) -> anyhow::Res
     let archive = make(ground.dir(), &image).await?;
     std::fs::remove_file(&program)?;
     Ok(archive)
+}
+
+/// The archive of hostdir in place of the chart's example driver.
+///
+/// # Errors
+/// As for [`images`].
+pub(super) async fn hostpath(ground: &Ground) -> anyhow::Result<PathBuf> {
+    let hostdir = stripped(ground, &ground.program("hostdir"), "hostpath").await?;
+    let start = ground.dir().join("hostpath");
+    let script = format!("{FLAGS}exec {} \"$@\"\n", hostdir.display());
+    publish(&start, script.as_bytes(), 0o755, Existing::Replace)?;
+    let own = hostdir.to_str().context("the directory's path is no text")?;
+    let programs: Vec<_> = HOSTDIR.iter().copied().chain([own]).collect();
+    let libraries = libraries(&programs.iter().map(Path::new).collect::<Vec<_>>()).await?;
+    let files: Vec<_> =
+        programs.iter().copied().chain(libraries.iter().map(String::as_str)).collect();
+    let entry =
+        Entry { program: &start, at: "/usr/bin/hostpathplugin".into(), args: &[], user: ROOT };
+    let image = Image {
+        file: "hostpathplugin",
+        names: &[HOSTPATH.to_owned()],
+        applets: &["sh".to_owned()],
+        files: &files,
+        entry: Some(entry),
+    };
+    make(ground.dir(), &image).await
 }
 
 /// The archive of a program in a directory, of this machine's kind.
