@@ -14,11 +14,12 @@ use std::time::Duration;
 use anyhow::{Context, anyhow, ensure};
 use proto::host::publish::{Existing, publish};
 use tokio::process::Command;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, timeout};
 
 use self::page::{Block, Use, blocks, filled};
 use crate::stand::Cluster;
 use crate::stand::layout::{Layout, Tool};
+use crate::stand::objects::within;
 
 /// The pages, in the order in which one installation meets them, and the words that a reader
 /// replaces there.
@@ -26,7 +27,7 @@ const PAGES: [(&str, &[(&str, &str)]); 5] = [
     ("docs/start/install.md", &[("label node node-1", "label node node-1 node-2")]),
     ("docs/how-to/join.md", &[("node-1", "node-2")]),
     ("docs/how-to/backup-restore.md", &[("DRIVER", DRIVER)]),
-    ("docs/how-to/upgrade.md", &[("VERSION", "0.2.0"), ("REVISION", "1")]),
+    ("docs/how-to/upgrade.md", &[("VERSION", VERSION), ("REVISION", "1")]),
     (
         "docs/how-to/remove-node.md",
         &[("NODE", "node-2"), ("DRIVER", DRIVER), ("--forget 12", FORGOTTEN)],
@@ -44,8 +45,8 @@ const DRIVER: &str = "hostpath.csi.k8s.io";
 /// In place of the page's number: the trial's pod may have come to either node.
 const FORGOTTEN: &str = "--forget $(kubectl -n edge-csi exec csi-cloud-0 -- \
      csi-cloud volumes --node node-2 --all -o json | jq length)";
-/// The chart under the name that a release gives it.
-const CHART: &str = "edge-csi-0.2.0.tgz";
+/// The version that the pages install.
+const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// How long a block may take.
 const LONGEST: Duration = Duration::from_secs(400);
 /// How long until a block shows what the page says.
@@ -54,8 +55,6 @@ const SHOWN: Duration = Duration::from_secs(120);
 const SITUATION: &str = "kubectl get pods,pvc -A -o wide || true
 kubectl get events -A --sort-by=.lastTimestamp | tail -n 40 || true
 kubectl -n edge-csi exec csi-cloud-0 -- csi-cloud nodes || true";
-/// How often it is asked.
-const AGAIN: Duration = Duration::from_secs(1);
 
 /// Follows the procedures of the documents on a whole Kubernetes.
 #[derive(clap::Args)]
@@ -106,18 +105,16 @@ async fn all(cluster: &Cluster) -> anyhow::Result<()> {
 }
 
 /// Somebody who follows a page.
-struct Reader {
-    /// The checkout.
-    source: PathBuf,
-    /// Where the commands are run.
+struct Reader<'a> {
+    cluster: &'a Cluster,
+    /// Where the commands are run, beside the packed chart.
     dir: PathBuf,
-    kubeconfig: PathBuf,
     /// Where `helm` and our programs are found.
     path: String,
 }
 
-impl Reader {
-    async fn new(cluster: &Cluster) -> anyhow::Result<Self> {
+impl<'a> Reader<'a> {
+    async fn new(cluster: &'a Cluster) -> anyhow::Result<Self> {
         let ground = &cluster.ground;
         let dir = ground.dir().join("release");
         std::fs::create_dir_all(&dir)?;
@@ -127,18 +124,15 @@ impl Reader {
         let dirs = [&helm, &ours].map(|program| program.parent().map(Path::display));
         let dirs: Vec<_> = dirs.iter().flatten().map(ToString::to_string).collect();
         let path = format!("{}:{}", dirs.join(":"), std::env::var("PATH")?);
-        let source = ground.checkout().to_owned();
-        let kubeconfig = cluster.control.kubeconfig.clone();
-        let reader = Self { source, dir, kubeconfig, path };
-        let chart = reader.source.join("deploy/helm/edge-csi");
-        let (_, said) = reader.run(&format!("helm package {}", chart.display())).await?;
-        ensure!(reader.dir.join(CHART).exists(), "the chart is not packed as {CHART}: {said}");
+        let reader = Self { cluster, dir, path };
+
+        let chart = ground.checkout().join("deploy/helm/edge-csi");
+        reader.succeed(&format!("helm package {}", chart.display())).await?;
         Ok(reader)
     }
 
     async fn follow(&self, page: &str, words: &[(&str, &str)]) -> anyhow::Result<()> {
-        let text = std::fs::read_to_string(self.source.join(page))?;
-        for block in blocks(&text)? {
+        for block in blocks(&self.cluster.ground.source(page)?)? {
             let at = format!("{page}:{}", block.line);
             let begun = Instant::now();
             let outcome = self.step(&block, words).await.with_context(|| at.clone());
@@ -155,10 +149,11 @@ impl Reader {
     }
 
     async fn step(&self, block: &Block, words: &[(&str, &str)]) -> anyhow::Result<()> {
-        let text = filled(&block.text, words);
         for text in &block.before {
             self.succeed(&filled(text, words)).await?;
         }
+
+        let text = filled(&block.text, words);
         match &block.used {
             Use::NotRun(_) => Ok(()),
             Use::File(name) => {
@@ -175,16 +170,14 @@ impl Reader {
 
     /// Runs a block until a line of its output has all of these words.
     async fn until(&self, text: &str, words: &[String]) -> anyhow::Result<()> {
-        let begun = Instant::now();
-        loop {
-            let (succeeded, said) = self.run(text).await?;
-            let has = |line: &str| words.iter().all(|word| line.contains(word.as_str()));
-            if succeeded && said.lines().any(has) {
-                return Ok(());
-            }
-            ensure!(begun.elapsed() < SHOWN, "after {SHOWN:?} no line has {words:?}: {said}");
-            sleep(AGAIN).await;
-        }
+        let has = |line: &str| words.iter().all(|word| line.contains(word.as_str()));
+
+        within(&format!("a line with {words:?}"), SHOWN, || async {
+            let said = self.succeed(text).await?;
+            ensure!(said.lines().any(has), "{said}");
+            Ok(())
+        })
+        .await
     }
 
     async fn succeed(&self, text: &str) -> anyhow::Result<String> {
@@ -197,7 +190,7 @@ impl Reader {
     async fn run(&self, text: &str) -> anyhow::Result<(bool, String)> {
         let mut command = Command::new("bash");
         command.args(["-euo", "pipefail", "-c", text]).current_dir(&self.dir);
-        command.env("KUBECONFIG", &self.kubeconfig).env("PATH", &self.path);
+        command.env("KUBECONFIG", &self.cluster.control.kubeconfig).env("PATH", &self.path);
         command.env("HOME", &self.dir).stdin(Stdio::null()).kill_on_drop(true);
         let output = timeout(LONGEST, command.output()).await;
         let output = output.with_context(|| format!("it does not end:\n{text}"))?;

@@ -121,7 +121,7 @@ impl Traces {
 }
 
 fn mounted(node: &Node, about: impl Fn(&str) -> bool) -> anyhow::Result<Vec<String>> {
-    let mut mounts = node.worker.mounts()?;
+    let mut mounts = node.worker.space.mounts()?;
     mounts.retain(|line| about(line));
     Ok(mounts)
 }

@@ -154,10 +154,7 @@ impl Site<'_> {
     }
 
     async fn edges(&self) -> anyhow::Result<Vec<Worker>> {
-        let mut archives = shipped::images(self.ground(), false).await?;
-        if self.tool == Tool::Pages {
-            archives.push(shipped::hostpath(self.ground()).await?);
-        }
+        let archives = shipped::images(self.ground(), false).await?;
         let starting = self.layout().nodes.iter().map(|plan| async {
             let worker = Worker::start(plan, &self.machine, self.access).await?;
             for archive in &archives {

@@ -54,7 +54,7 @@ use self::control::Control;
 use self::deployed::{Centre, Deployed, Site};
 use self::files::Files;
 use self::ground::Ground;
-use self::layout::{Layout, Tool};
+use self::layout::Layout;
 use self::node::Node;
 use self::program::Program;
 use self::worker::Machine;
@@ -148,9 +148,7 @@ impl Cluster {
         tasks.spawn_until_stop("tend", tend(cloud.clone()));
         let cluster =
             Self { ground, control, cloud, nodes, files, centre, client, layout, tasks, dir };
-        if layout.deployed != Some(Tool::Pages) {
-            cluster.ready().await?;
-        }
+        cluster.ready().await?;
         progress.say("all nodes are ready and have their drivers");
         Ok(cluster)
     }

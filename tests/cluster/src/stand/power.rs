@@ -49,12 +49,12 @@ impl Node {
     /// Switches it on if it is off, without its programs.
     ///
     /// # Errors
-    /// There are no namespaces.
+    /// The namespaces cannot be made.
     pub async fn boot(&self) -> anyhow::Result<()> {
         let id = self.worker.dir.join("boot");
         let random = std::fs::read("/proc/sys/kernel/random/uuid")?;
         publish(&id, &random, 0o644, Existing::Replace)?;
-        self.worker.boot(&id).await
+        self.worker.space.boot(id.to_str().context("a directory's path is no text")?).await
     }
 
     /// Switches it on, and starts its programs. Its drivers come so much later than the others.

@@ -7,8 +7,6 @@ use anyhow::{Context, ensure};
 use tokio::process::Command;
 
 use super::ground::Ground;
-use proto::host::publish::{Existing, publish};
-
 use super::image::{Entry, Image, libraries, make};
 
 /// The directory of archives that `deploy/image.sh` made.
@@ -23,49 +21,40 @@ const ROOT: &str = "0:0";
 struct Shipped {
     /// The name of its program in the image.
     program: &'static str,
-    name: &'static str,
+    /// What pods call it. The documents push our images to a registry of their own, and hostdir
+    /// stands in for Kubernetes' example driver, which cannot be had as a module.
+    names: &'static [&'static str],
     user: &'static str,
     /// It is the sidecars' and csi-cloud's node that has it.
     is_central: bool,
 }
 
-const fn central(program: &'static str, name: &'static str) -> Shipped {
-    Shipped { program, name, user: NOBODY, is_central: true }
+const fn central(program: &'static str, names: &'static [&'static str]) -> Shipped {
+    Shipped { program, names, user: NOBODY, is_central: true }
 }
 
-const fn edge(program: &'static str, name: &'static str) -> Shipped {
-    Shipped { program, name, user: ROOT, is_central: false }
+const fn edge(program: &'static str, names: &'static [&'static str]) -> Shipped {
+    Shipped { program, names, user: ROOT, is_central: false }
 }
 
 /// All that the objects of the tests' driver name. A test compares them.
 const ALL: [Shipped; 9] = [
-    central("csi-cloud", "docker.io/library/csi-cloud:0.2.0"),
-    central("csi-provisioner", "registry.k8s.io/sig-storage/csi-provisioner:v6.3.0"),
-    central("csi-attacher", "registry.k8s.io/sig-storage/csi-attacher:v4.12.0"),
-    central("csi-resizer", "registry.k8s.io/sig-storage/csi-resizer:v2.2.0"),
-    central("csi-snapshotter", "registry.k8s.io/sig-storage/csi-snapshotter:v8.6.0"),
-    edge("csi-edge", "docker.io/library/csi-edge:0.2.0"),
-    edge("hostdir", "stand.edge-csi.io/hostdir:1"),
-    edge("registrar", "registry.k8s.io/sig-storage/csi-node-driver-registrar:v2.17.0"),
-    edge("livenessprobe", "registry.k8s.io/sig-storage/livenessprobe:v2.19.0"),
+    central(
+        "csi-cloud",
+        &["docker.io/library/csi-cloud:0.2.0", "registry.example/csi-cloud:0.2.0"],
+    ),
+    central("csi-provisioner", &["registry.k8s.io/sig-storage/csi-provisioner:v6.3.0"]),
+    central("csi-attacher", &["registry.k8s.io/sig-storage/csi-attacher:v4.12.0"]),
+    central("csi-resizer", &["registry.k8s.io/sig-storage/csi-resizer:v2.2.0"]),
+    central("csi-snapshotter", &["registry.k8s.io/sig-storage/csi-snapshotter:v8.6.0"]),
+    edge("csi-edge", &["docker.io/library/csi-edge:0.2.0", "registry.example/csi-edge:0.2.0"]),
+    edge(
+        "hostdir",
+        &["stand.edge-csi.io/hostdir:1", "registry.k8s.io/sig-storage/hostpathplugin:v1.18.0"],
+    ),
+    edge("registrar", &["registry.k8s.io/sig-storage/csi-node-driver-registrar:v2.17.0"]),
+    edge("livenessprobe", &["registry.k8s.io/sig-storage/livenessprobe:v2.19.0"]),
 ];
-
-/// Kubernetes' example driver, as the chart names it.
-const HOSTPATH: &str = "registry.k8s.io/sig-storage/hostpathplugin:v1.18.0";
-/// Starts hostdir with what that driver's flags mean. The driver itself cannot be had as a module.
-const FLAGS: &str = r#"#!/bin/sh
-for flag; do
-    shift
-    case $flag in
-    --drivername=*) set -- "$@" --name "${flag#*=}" ;;
-    --nodeid=*) set -- "$@" --node-id "${flag#*=}" ;;
-    --statedir=*) set -- "$@" --state "${flag#*=}" ;;
-    --endpoint=*) set -- "$@" "$flag" ;;
-    esac
-done
-"#;
-/// Where the documents push our images.
-const REGISTRY: &str = "registry.example/";
 
 /// The archives for one half's nodes.
 ///
@@ -75,7 +64,7 @@ pub(super) async fn images(ground: &Ground, is_central: bool) -> anyhow::Result<
     let mut archives = Vec::new();
     for shipped in ALL.iter().filter(|shipped| shipped.is_central == is_central) {
         let archive = archive(ground, shipped).await;
-        archives.push(archive.with_context(|| format!("no image {}", shipped.name))?);
+        archives.push(archive.with_context(|| format!("no image of {}", shipped.program))?);
     }
     Ok(archives)
 }
@@ -126,9 +115,7 @@ async fn packed(ground: &Ground, shipped: &Shipped, built: &Path) -> anyhow::Res
         args: &[],
         user: shipped.user,
     };
-    let pushed = shipped.name.strip_prefix("docker.io/library/");
-    let pushed = pushed.map(|name| format!("{REGISTRY}{name}"));
-    let names: Vec<_> = std::iter::once(shipped.name.to_owned()).chain(pushed).collect();
+    let names: Vec<_> = shipped.names.iter().map(|name| (*name).to_owned()).collect();
     let image = Image {
         file: shipped.program,
         names: &names,
@@ -139,32 +126,6 @@ async fn packed(ground: &Ground, shipped: &Shipped, built: &Path) -> anyhow::Res
     let archive = make(ground.dir(), &image).await?;
     std::fs::remove_file(&program)?;
     Ok(archive)
-}
-
-/// The archive of hostdir in place of the chart's example driver.
-///
-/// # Errors
-/// As for [`images`].
-pub(super) async fn hostpath(ground: &Ground) -> anyhow::Result<PathBuf> {
-    let hostdir = stripped(ground, &ground.program("hostdir"), "hostpath").await?;
-    let start = ground.dir().join("hostpath");
-    let script = format!("{FLAGS}exec {} \"$@\"\n", hostdir.display());
-    publish(&start, script.as_bytes(), 0o755, Existing::Replace)?;
-    let own = hostdir.to_str().context("the directory's path is no text")?;
-    let programs: Vec<_> = HOSTDIR.iter().copied().chain([own]).collect();
-    let libraries = libraries(&programs.iter().map(Path::new).collect::<Vec<_>>()).await?;
-    let files: Vec<_> =
-        programs.iter().copied().chain(libraries.iter().map(String::as_str)).collect();
-    let entry =
-        Entry { program: &start, at: "/usr/bin/hostpathplugin".into(), args: &[], user: ROOT };
-    let image = Image {
-        file: "hostpathplugin",
-        names: &[HOSTPATH.to_owned()],
-        applets: &["sh".to_owned()],
-        files: &files,
-        entry: Some(entry),
-    };
-    make(ground.dir(), &image).await
 }
 
 /// The archive of a program in a directory, of this machine's kind.
@@ -223,7 +184,7 @@ mod tests {
         let named: Vec<_> = named.collect();
         assert_eq!(named.len(), 2, "{named:?}");
         for name in named {
-            assert!(ALL.iter().any(|shipped| shipped.name == name), "{name}");
+            assert!(ALL.iter().any(|shipped| shipped.names.contains(&name)), "{name}");
         }
     }
 }

@@ -1,6 +1,7 @@
 //! A node's own mount and process namespace. Its mounts, processes and containers end with its
 //! first process, which ends with this one, even after a SIGKILL. So nothing is left behind.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -30,6 +31,9 @@ pub struct Space {
     holder: Mutex<Option<Child>>,
     /// Process 1, as we see it.
     pid: AtomicU32,
+    /// The ids of the mounts that the machine had when the namespaces began. The kernel gives the
+    /// ids of mounts that are gone to others, so these are read anew with each namespace.
+    mounted_before: parking_lot::Mutex<BTreeSet<String>>,
     apart: Option<Apart>,
 }
 
@@ -60,7 +64,14 @@ impl Space {
     /// We are not root, or the machine has no `unshare`, or there is no wire.
     pub(super) async fn new(apart: Option<Apart>) -> anyhow::Result<Self> {
         let (holder, pid) = Self::hold(apart.as_ref()).await?;
-        Ok(Self { holder: Mutex::new(Some(holder)), pid: AtomicU32::new(pid), apart })
+        let mounted_before = parking_lot::Mutex::new(mount_ids(pid)?);
+
+        Ok(Self {
+            holder: Mutex::new(Some(holder)),
+            pid: AtomicU32::new(pid),
+            mounted_before,
+            apart,
+        })
     }
 
     async fn hold(apart: Option<&Apart>) -> anyhow::Result<(Child, u32)> {
@@ -95,6 +106,18 @@ impl Space {
     /// Process 1 of it, as we see it; `/proc/PID/root` is the node's view of files.
     pub fn pid(&self) -> u32 {
         self.pid.load(Ordering::Relaxed)
+    }
+
+    /// The lines of the mount table, without mounts that the machine had before.
+    ///
+    /// # Errors
+    /// The kernel does not say.
+    pub fn mounts(&self) -> anyhow::Result<Vec<String>> {
+        let table = mount_table(self.pid())?;
+        let before = self.mounted_before.lock();
+        let is_own = |line: &&str| mount_id(line).is_none_or(|id| !before.contains(id));
+
+        Ok(table.lines().filter(is_own).map(str::to_owned).collect())
     }
 
     /// The command that enters the namespaces and runs its arguments, of which the first are for
@@ -161,8 +184,25 @@ impl Space {
         let (child, pid) = Self::hold(self.apart.as_ref()).await?;
         *holder = Some(child);
         self.pid.store(pid, Ordering::Relaxed);
+        *self.mounted_before.lock() = mount_ids(pid)?;
         self.run("mount", &["--bind", id, "/proc/sys/kernel/random/boot_id"]).await.map(drop)
     }
+}
+
+/// The mount table of a process.
+fn mount_table(pid: u32) -> anyhow::Result<String> {
+    let path = format!("/proc/{pid}/mountinfo");
+    std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))
+}
+
+/// The ids of the mounts that a process sees.
+fn mount_ids(pid: u32) -> anyhow::Result<BTreeSet<String>> {
+    Ok(mount_table(pid)?.lines().filter_map(mount_id).map(str::to_owned).collect())
+}
+
+/// The id of a mount, which is not used again while the mount is there.
+fn mount_id(line: &str) -> Option<&str> {
+    line.split(' ').next()
 }
 
 /// The child of a process that has one.

@@ -1,7 +1,6 @@
 //! A node without what is ours: containerd and the kubelet, in namespaces of the node's own. A
 //! kubelet is not started before what it must find.
 
-use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,7 +8,6 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use guest::wrapper::HANDLER;
-use parking_lot::Mutex;
 use proto::host::publish::{Existing, publish};
 use serde_json::{Value, json};
 use tokio::process::Command;
@@ -47,8 +45,6 @@ pub struct Worker {
     pub(super) dir: PathBuf,
     /// The control group below which its containers are.
     pub(super) cgroup: String,
-    /// The ids of the mounts that the machine had before, which are none of the node's.
-    mounted_before: Mutex<BTreeSet<String>>,
 }
 
 impl Worker {
@@ -71,48 +67,12 @@ impl Worker {
             Network::Apart => Some(apart(&at, address).await?),
         };
         let space = Arc::new(Space::new(apart).await?);
-        let mounted_before = Mutex::new(mount_ids(&space)?);
         let containerd = containerd(&at, &space, machine.image).await?;
         let [port] = ports()?;
         let kubelet = kubelet(&at, &space, access, port)?;
         let dir = at.ground.dir().join(plan.name);
         let cgroup = format!("{}-{}", at.ground.name(), plan.name);
-        Ok(Self {
-            name: plan.name,
-            space,
-            containerd,
-            kubelet,
-            address,
-            port,
-            dir,
-            cgroup,
-            mounted_before,
-        })
-    }
-
-    /// The lines of the node's mount table, without mounts that the machine had before.
-    ///
-    /// # Errors
-    /// The kernel does not say.
-    pub fn mounts(&self) -> anyhow::Result<Vec<String>> {
-        let table = mount_table(&self.space)?;
-        let before = self.mounted_before.lock();
-        let is_own = |line: &&str| mount_id(line).is_none_or(|id| !before.contains(id));
-        Ok(table.lines().filter(is_own).map(str::to_owned).collect())
-    }
-
-    /// Switches the node on if it is off, with a boot id that is the content of a file.
-    ///
-    /// # Errors
-    /// There are no namespaces.
-    pub(super) async fn boot(&self, id: &Path) -> anyhow::Result<()> {
-        let pid = self.space.pid();
-        self.space.boot(id.to_str().context("a directory's path is no text")?).await?;
-        // The kernel gives the ids of mounts that are gone to others.
-        if self.space.pid() != pid {
-            *self.mounted_before.lock() = mount_ids(&self.space)?;
-        }
-        Ok(())
+        Ok(Self { name: plan.name, space, containerd, kubelet, address, port, dir, cgroup })
     }
 
     /// The kubelet's summary of its pods and their volumes. The kubelet renews it every few
@@ -142,21 +102,6 @@ impl Worker {
         let socket = self.dir.join("containerd.sock");
         import(&socket.display().to_string(), &self.space, image).await
     }
-}
-
-fn mount_table(space: &Space) -> anyhow::Result<String> {
-    let path = format!("/proc/{}/mountinfo", space.pid());
-    std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))
-}
-
-/// The ids of the mounts that are there.
-fn mount_ids(space: &Space) -> anyhow::Result<BTreeSet<String>> {
-    Ok(mount_table(space)?.lines().filter_map(mount_id).map(str::to_owned).collect())
-}
-
-/// The id of a mount, which is not used again while the mount is there.
-fn mount_id(line: &str) -> Option<&str> {
-    line.split(' ').next()
 }
 
 /// The directories and the wire of a node that is apart.

@@ -15,7 +15,8 @@ use tokio_util::sync::CancellationToken;
 /// How long calls in progress may take after a signal.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// A CSI driver whose volumes are directories and image files below one directory.
+/// A CSI driver whose volumes are directories and image files below one directory. It takes the
+/// flags of Kubernetes' example driver, too.
 #[derive(Parser)]
 struct Args {
     /// Where to listen, as `unix:///path` or a path.
@@ -25,13 +26,13 @@ struct Args {
     #[arg(long, conflicts_with_all = ["shares", "server"])]
     controller: Option<String>,
     /// Where volumes and snapshots are kept.
-    #[arg(long)]
+    #[arg(long, alias = "statedir")]
     state: PathBuf,
     /// The node id that NodeGetInfo answers.
-    #[arg(long)]
+    #[arg(long, alias = "nodeid")]
     node_id: String,
     /// The plugin's name.
-    #[arg(long, default_value = "hostdir.edge-csi.io")]
+    #[arg(long, alias = "drivername", default_value = "hostdir.edge-csi.io")]
     name: String,
     /// The most volumes that may be published to the node; any number if it is 0.
     #[arg(long, default_value_t = 0)]
@@ -53,6 +54,9 @@ struct Args {
     /// Mounts in a mount namespace of its own, which ends with the process.
     #[arg(long)]
     private_mounts: bool,
+    /// Of the example driver; this one always has volumes that are attached.
+    #[arg(long = "enable-attach", hide = true)]
+    _enable_attach: bool,
 }
 
 fn main() -> ExitCode {
