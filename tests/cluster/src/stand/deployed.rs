@@ -112,27 +112,36 @@ impl Site<'_> {
         }
         let nodes: Vec<_> =
             try_join_all(workers.into_iter().map(|worker| self.edge(worker))).await?;
+        match self.tool {
+            Tool::Pages => {
+                let balancing = balancing(self.client.clone(), self.tool);
+                self.tasks.spawn_until_stop("load balancer", balancing);
+            }
+            _ => self.apply().await?,
+        }
+
         let home = |pod: &str| home(&centre.worker, pod);
         let cloud =
             Cloud::deployed(self.ground(), self.access, self.client, self.tool, home).await?;
-        if self.tool == Tool::Pages {
-            let balancing = balancing(self.client.clone(), self.tool);
-            self.tasks.spawn_until_stop("load balancer", balancing);
-            return Ok(Deployed { cloud, nodes, centre });
+        if self.tool == Tool::Ha {
+            members::start(self.ground(), self.access, &cloud.several).await?;
         }
+        if self.tool != Tool::Pages {
+            let ready = within("the pods of deploy/", READY, || self.pods_ready()).await;
+            ready.with_context(|| logs(&cloud, &nodes))?;
+            all_linked(self.ground(), &cloud, &nodes).await?;
+        }
+        Ok(Deployed { cloud, nodes, centre })
+    }
+
+    /// Applies `deploy/`, and gives its Services their addresses.
+    async fn apply(&self) -> anyhow::Result<()> {
         let bundle = match self.ground().older() {
             Some(older) => read_text(&older.join(OLDER))?,
             None => self.ground().source(&bundle(self.tool))?,
         };
         apply(self.client, NAMESPACE, &bundle).await?;
-        balanced(self.client, self.tool).await?;
-        if self.tool == Tool::Ha {
-            members::start(self.ground(), self.access, &cloud.several).await?;
-        }
-        let ready = within("the pods of deploy/", READY, || self.pods_ready()).await;
-        ready.with_context(|| logs(&cloud, &nodes))?;
-        all_linked(self.ground(), &cloud, &nodes).await?;
-        Ok(Deployed { cloud, nodes, centre })
+        balanced(self.client, self.tool).await
     }
 
     fn ground(&self) -> &Ground {
